@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
 from metacal.gate import Gate, Marks, Stage, Table
@@ -29,10 +30,10 @@ from metacal.io.artifact.encoding import built, decode, encode, entries
 from metacal.io.artifact.messages import article, exact_keys, shown
 from metacal.io.artifact.probe import check_map
 from metacal.io.artifact.sources import RANKERS, calibrator_kinds, check_jobs, method_of
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE, Grid
 from metacal.maps.methods import method_named
 from metacal.promises.certificate import Certificate
-from metacal.promises.parts.thresholds import One, Policy, policy_of
+from metacal.promises.parts.thresholds import One, policy_of
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile
 from metacal.scores import NAMED, grid_of, name_of, needs_logits
@@ -168,8 +169,8 @@ def content_of(document: Document) -> Content:
             raise ArtifactError("the profile has fewer rows than the certificate.")
     if saved.data_hash is not None:
         check_data_hash(saved.data_hash)
-    known = {"stages": _stages(saved.stages, certificate), "certificate": certificate, "promise": promise}
-    gate: Gate = built(Gate, {**known, "data_hash": saved.data_hash, "profile": profile}, "stages")
+    held = {"certificate": certificate, "promise": promise, "data_hash": saved.data_hash, "profile": profile}
+    gate: Gate = built(Gate, {"stages": _stages(saved.stages, certificate), **held}, "stages")
     if gate.kind == "cascade" and not gate.n_classes:
         raise ArtifactError("the models of a cascade need logits; a score that is given has one stage.")
     gate = replace(gate, reject_label=_reject_label(saved.reject_label, gate))
@@ -210,13 +211,16 @@ def _stages(saved: tuple[SavedStage, ...], certificate: Certificate | None) -> t
             raise ArtifactError(f"{where}: the score is not the same in the source and the certificate.")
         if stage.threshold != threshold:
             raise ArtifactError(f"{where}: the threshold and the certificate's differ.")
-        checked = _table if isinstance(source, Table) else _marks
-        stages.append(Stage(*checked(source, threshold, certificate, where), name))  # type: ignore[arg-type]
+        bare = Stage(source, One(threshold), name)
+        if isinstance(source, Table):
+            stages.append(_table(source, bare, certificate, where))
+        else:
+            stages.append(_marks(source, bare, certificate, where))
     return tuple(stages)
 
 
-def _table(source: Table, threshold: float, certificate: Certificate | None, where: str) -> tuple[Table, Policy]:
-    """A source of logits and its thresholds, once its map, its score, its classes and the certificate go together."""
+def _table(source: Table, stage: Stage, certificate: Certificate | None, where: str) -> Stage:
+    """A stage on logits with its policy, once its map, its score, its classes and the certificate go together."""
     n, trained = source.n_classes, getattr(source.score, "n_classes_", source.n_classes)
     method_of(source)
     check_cost(source.map, n)
@@ -227,23 +231,26 @@ def _table(source: Table, threshold: float, certificate: Certificate | None, whe
     # Names always come from a user, numbers may not.
     source = replace(source, classes_given=source.classes_given or source.classes.dtype.kind == "U")
     if certificate is None:
-        return source, One(threshold)
-    check_reach(certificate, n, source.score_name, threshold)
-    check_settled(certificate, grid_of(source.score), threshold)
-    check_classes(certificate, source.classes)
-    return source, One(threshold) if certificate.stages is not None else policy_of(certificate, source.classes)
+        return replace(stage, source=source)
+    check_reach(certificate, n, source.score_name, stage.policy.threshold)
+    return _with_policy(stage, source, certificate, grid_of(source.score), source.classes)
 
 
-def _marks(source: Marks, threshold: float, certificate: Certificate | None, where: str) -> tuple[Marks, Policy]:
-    """A source of given scores and its thresholds."""
+def _marks(source: Marks, stage: Stage, certificate: Certificate | None, where: str) -> Stage:
+    """A stage on given scores with its policy."""
     if plain_name(source.score) != source.score:
         raise ArtifactError(f"{where}.source.score must be one line of plain text, not {shown(source.score)}.")
-    if source.curve is not None and len(source.curve.knots) > _MOST_CORNERS:
-        raise ArtifactError(
-            f"{where}: the curve has {len(source.curve.knots):,} corners; {_MOST_CORNERS:,} is the most."
-        )
+    corners = 0 if source.curve is None else len(source.curve.knots)
+    if corners > _MOST_CORNERS:
+        raise ArtifactError(f"{where}.source.curve has {corners:,} corners; {_MOST_CORNERS:,} is the most.")
     if certificate is None:
-        return source, One(threshold)
-    check_settled(certificate, RELATIVE, threshold)
-    check_classes(certificate, np.empty(0))
-    return source.of(certificate), policy_of(certificate, np.empty(0))
+        return stage
+    return _with_policy(stage, source.of(certificate), certificate, RELATIVE, np.empty(0))
+
+
+def _with_policy(stage: Stage, source: Source, certificate: Certificate, grid: Grid, classes: NDArray[Any]) -> Stage:
+    """The stage with the thresholds of the certificate, once these lie between scores and are of its classes."""
+    check_settled(certificate, grid, stage.policy.threshold)
+    check_classes(certificate, classes)
+    policy = stage.policy if certificate.stages is not None else policy_of(certificate, classes)
+    return Stage(source, policy, stage.name)

@@ -7,8 +7,6 @@ object with its fields; one of a family (maps, promises, sources) says under "ty
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 import types
 from collections.abc import Callable, Mapping
@@ -17,24 +15,18 @@ from functools import cache
 from typing import Any, Literal, NamedTuple, NewType, NotRequired, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
+from metacal.io.artifact.arrays import decode_array, encode_array
 from metacal.io.artifact.messages import article, brief, exact_keys, shown
 from metacal.maps.map import Map
 from metacal.maps.methods import map_classes
 from metacal.promises.kinds import promise_classes
 from metacal.promises.promise import Promise
 
-#: Arrays up to this many elements are written as numbers, larger ones as base64.
-_READABLE = 64
-_KINDS = ("<f2", "<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1")
-DTYPES = {kind: np.dtype(kind) for kind in _KINDS}
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 #: Maps inside maps inside maps.
 _DEEPEST = 12
-#: Beyond this a parameter is no result of a fit, and products of two overflow.
-LARGEST = 1e100
 
 _NONE = object()
 #: A whole number of 64 bits that may not fit a signed one: some labels are.
@@ -97,7 +89,7 @@ def encode(value: Any, where: str) -> Any:
     if isinstance(value, tuple | list):
         return [item if _is_json(item) else encode(item, f"{where}[{k}]") for k, item in enumerate(value)]
     if isinstance(value, np.ndarray):
-        return _encode_array(value, where)
+        return encode_array(value, where)
     if type(value) in FORMS:
         return encode(FORMS[type(value)].write(value, where), where)
     return _encode_record(value, where)
@@ -110,10 +102,11 @@ def _is_json(value: Any) -> bool:
 
 
 def _encode_record(value: Any, where: str) -> dict[str, Any]:
-    cls, base = type(value), _base_of(type(value))
+    cls: Any = type(value)
+    base = _base_of(cls)
     family = FAMILIES[base]() if base else None
-    if not is_dataclass(cls):
-        name = getattr(value, "__name__", None) or cls.__name__
+    if not is_dataclass(value):
+        name = getattr(value, "__name__", None) or type(value).__name__
         raise ArtifactError(
             f"{where} is {article(name)}, which a file cannot hold; give a plain value or one of metacal's own."
         )
@@ -166,7 +159,7 @@ def decode(annotation: Any, data: Any, where: str, depth: int = 0) -> Any:
     if origin is tuple:
         return _decode_tuple(get_args(annotation), data, where, depth)
     if np.ndarray in (annotation, origin):
-        return _decode_array(annotation, data, where)
+        return decode_array(annotation, data, where)
     if is_dataclass(annotation):
         return _object(annotation, decode_entries(annotation, data, where, depth), where)  # type: ignore[arg-type]
     return data
@@ -256,6 +249,7 @@ def resolved(annotation: Any) -> Any:
 
     Examples
     --------
+    >>> from numpy.typing import NDArray
     >>> get_origin(resolved(NDArray[np.float64])) is np.ndarray
     True
     >>> resolved(float)
@@ -345,62 +339,6 @@ def _decode_tuple(arguments: tuple[Any, ...], data: list[Any], where: str, depth
         raise ArtifactError(f"{where} must have {len(arguments)} entries, not {len(data)}.")
     pairs = zip(arguments, data, strict=True)
     return tuple(decode(a, item, f"{where}[{k}]", depth + 1) for k, (a, item) in enumerate(pairs))
-
-
-def _encode_array(array: NDArray[Any], where: str) -> dict[str, Any]:
-    little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
-    if little.dtype.str not in DTYPES:
-        raise ArtifactError(f"{where} is an array of {array.dtype}, which cannot be saved.")
-    head = {"dtype": little.dtype.str, "shape": list(array.shape)}
-    if array.size <= _READABLE and np.isfinite(little).all():
-        return {**head, "values": little.ravel().tolist()}
-    return {**head, "base64": base64.b64encode(little.tobytes()).decode("ascii")}
-
-
-def _decode_array(annotation: Any, data: dict[str, Any], where: str) -> NDArray[Any]:
-    packed = "base64" in data
-    exact_keys(data, ["dtype", "shape", "base64" if packed else "values"], where)
-    kind, shape = data["dtype"], data["shape"]
-    if type(kind) is not str or kind not in DTYPES:
-        raise ArtifactError(f"{where}: unknown dtype {shown(kind)}.")
-    if not isinstance(shape, list) or len(shape) > 8 or not all(_fits(int, n) and n >= 0 for n in shape):
-        raise ArtifactError(f"{where}: a shape is a list of whole numbers.")
-    size, dtype = math.prod(shape), DTYPES[kind]  # Python's integers: nothing overflows, nothing is allocated
-    flat = _unpacked(data["base64"], dtype, where) if packed else _listed_numbers(data["values"], dtype, where)
-    if len(flat) != size:
-        raise ArtifactError(f"{where}: {len(flat)} numbers for shape {shape}.")
-    array = flat.reshape(shape).astype(dtype.newbyteorder("="))
-    # Written so that NaN fails too.
-    if dtype.kind == "f" and not (np.abs(array.astype(np.float64, copy=False)) <= LARGEST).all():
-        raise ArtifactError(f"{where} holds a number that is not finite or beyond {LARGEST:g}.")
-    wanted = next((a for a in get_args(get_args(annotation)[1])), Any) if get_args(annotation) else Any
-    if wanted is not Any and isinstance(wanted, type) and not issubclass(array.dtype.type, wanted):
-        raise ArtifactError(f"{where} must be an array of {wanted.__name__}, not of {array.dtype}.")
-    array.flags.writeable = False
-    return array
-
-
-def _unpacked(text: Any, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
-    try:
-        content = base64.b64decode(text if type(text) is str else "?", validate=True)
-        return np.frombuffer(content, dtype=dtype)
-    except (binascii.Error, ValueError):
-        raise ArtifactError(f"{where}: the base64 data are damaged.") from None
-
-
-def _listed_numbers(values: Any, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
-    wanted: Any = {"f": float, "i": int, "u": int, "b": bool}[dtype.kind]
-    if not isinstance(values, list) or not all(type(v) is not str and _fits(wanted, v) for v in values):
-        raise ArtifactError(f"{where}: values must be a list of plain numbers.")
-    if dtype.kind in "iu":
-        info = np.iinfo(dtype)
-        # Asked of Python's integers: NumPy 1 wraps what does not fit, and says nothing.
-        if not all(int(info.min) <= value <= int(info.max) for value in values):
-            raise ArtifactError(f"{where}: a number does not fit {dtype}.")
-    try:
-        return np.array(values, dtype=dtype)
-    except (OverflowError, ValueError):
-        raise ArtifactError(f"{where}: a number does not fit {dtype}.") from None
 
 
 def _said(annotation: Any) -> str:

@@ -12,10 +12,10 @@ from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 
+from metacal.io.artifact.arrays import DTYPES
 from metacal.io.artifact.audit import MOST_NOTES, facts_of
 from metacal.io.artifact.document import KINDS, MOST_STAGES, Saved
 from metacal.io.artifact.encoding import (
-    DTYPES,
     FAMILIES,
     FORMS,
     Unsigned,

@@ -173,8 +173,8 @@ class Kept:
 #: The kind of such a journal, and of the state in it.
 MONITOR = "monitor"
 #: What a monitor has seen; the rest is what it was begun with.
-_SEEN = ("rows", "events", "rejected", "right", "counts", "confidence", "lines", "unreadable", "capital")
-_SEEN += ("log_evidence", "log_peak")
+_SEEN = {"rows", "events", "rejected", "right", "counts", "confidence", "lines", "unreadable", "capital"}
+_SEEN |= {"log_evidence", "log_peak"}
 
 
 def save_watch(watch: Watch, path: str | os.PathLike[str]) -> None:
