@@ -106,15 +106,16 @@ def _encode_record(value: Any, where: str) -> dict[str, Any]:
     base = _base_of(cls)
     family = FAMILIES[base]() if base else None
     if not is_dataclass(value):
-        name = getattr(value, "__name__", None) or type(value).__name__
+        name = getattr(value, "__name__", None) or type(value).__qualname__
         raise ArtifactError(
-            f"{where} is {article(name)}, which a file cannot hold; give a plain value or one of metacal's own."
+            f"{where} is {article(str(name))}, which a file cannot hold; give a plain value or one of metacal's own."
         )
     named = {}
     if family is not None:
-        kinds = [cls.__name__] if family.get(cls.__name__) is cls else [n for n, one in family.items() if one is cls]
+        own: str = cls.__name__  # the usual name: a family need not be imported as a whole
+        kinds = [own] if family.get(own) is cls else [name for name, one in family.items() if one is cls]
         if not kinds:
-            raise ArtifactError(f"{where} is {article(cls.__name__)}; what can be saved is {', '.join(family)}.")
+            raise ArtifactError(f"{where} is {article(own)}; what can be saved is {', '.join(family)}.")
         named = {"type": kinds[0]}
     plain, silent = {}, silent_values(cls)
     for name, annotation in entries(cls).items():
