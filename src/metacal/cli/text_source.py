@@ -10,7 +10,7 @@ import numpy as np
 
 from metacal.errors import InputError
 from metacal.gate.watch import Late, kept_id
-from metacal.io.artifact.taken import Taken, Unreadable
+from metacal.io.artifact.watch import Taken, Unreadable
 from metacal.io.formats.jsonl import LineError
 from metacal.io.lines import KEPT, Line, Pipe
 from metacal.io.stream import HeaderError, Reader, Record

@@ -14,7 +14,7 @@ import numpy as np
 from metacal.cli.options import Reading
 from metacal.cli.text_source import STANDARD_INPUT, Text
 from metacal.errors import InputError
-from metacal.io.artifact.taken import Kept, Taken
+from metacal.io.artifact.watch import Kept, Taken
 from metacal.io.lines import Logs, Pipe, Position
 from metacal.io.opening import check_head
 from metacal.io.stream import KINDS, Reader
