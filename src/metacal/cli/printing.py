@@ -35,6 +35,14 @@ def say_json(answer: Any) -> None:
     click.echo(json.dumps(answer, indent=2, allow_nan=False).replace("\x7f", "\\u007f"))
 
 
+def say(answer: Any, text: object, *, as_json: bool) -> None:
+    """Print the result: an answer for machines, or a text for people."""
+    if as_json:
+        say_json(answer)
+    else:
+        echo(text)
+
+
 def note(text: str) -> None:
     """Tell people something that is not the result: on stderr, unless they said --quiet."""
     if not is_quiet():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import json_option, key_option
-from metacal.cli.printing import NEXT, echo, say_json, wrapped
+from metacal.cli.printing import NEXT, say, wrapped
 from metacal.io.terminal import visible
 
 if TYPE_CHECKING:
@@ -49,10 +49,7 @@ def command(artifact: str, as_json: bool) -> None:
 
     gate, wrapping = load_with_wrapping(artifact, key=click.get_current_context().meta.get("metacal.key"))
     answer = described(gate, wrapping)
-    if as_json:
-        say_json({"artifact": artifact, **answer})
-    else:
-        echo(_text(artifact, gate, answer))
+    say({"artifact": artifact, **answer}, _text(artifact, gate, answer), as_json=as_json)
 
 
 def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
@@ -142,7 +139,7 @@ def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
         lines.append(curve_line(gate))
     if gate.n_classes:
         lines += [_rejected(gate, answer)] if certificate is not None else []
-        reads = f"{stages[0]['input']} of {answer['n_classes']:,} classes{_listed(answer)}"
+        reads = f"{stages[0]['input']} of {answer['n_classes']:,} classes{listed_classes(gate)}"
         lines.append(f"  reads        {reads}{', of each model' if len(stages) > 1 else ''}")
     if certificate is not None:
         lines.append(f"  data         {answer['data_hash'] or 'no fingerprint of the calibration rows was recorded'}")
@@ -195,11 +192,6 @@ def _rejected(gate: Gate, answer: dict[str, Any]) -> str:
     return f"  rejected     probabilities 1/{answer['n_classes']}, prediction {answer['reject_label']!r}"
 
 
-def _name(text: str) -> str:
-    """A name from the file, harmless for the screen, cut where it is very long."""
-    return visible(text[:80], lines=False) + ("..." if len(text) > 80 else "")
-
-
 def _numbers(found: dict[str, Any], between: str) -> str:
     return between.join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in found.items())
 
@@ -214,9 +206,9 @@ def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _listed(answer: dict[str, Any]) -> str:
-    names = answer["classes"]
-    if names is None:
+def listed_classes(gate: Gate) -> str:
+    """The first classes by name, cut where one is very long: a column that is none would stand among them."""
+    if not gate.source.classes_given:
         return ", numbered from 0"
-    few = ", ".join(_name(str(name)) for name in names[:8])
-    return f": {few}{', ...' if len(names) > 8 else ''}"
+    few = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in map(str, gate.classes[:8]))
+    return f": {visible(few, lines=False)}{', ...' if gate.n_classes > 8 else ''}"

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from metacal.cli.options import Reading
+from metacal.cli.options import Reading, flag
+from metacal.cli.printing import is_strict
 from metacal.cli.text_source import STANDARD_INPUT, Text
 from metacal.errors import InputError
 from metacal.io.artifact.taken import Kept, Taken
@@ -21,6 +22,7 @@ from metacal.io.stream import KINDS, Reader
 from metacal.io.tail import Tail
 
 if TYPE_CHECKING:
+    from metacal.cli.monitor import Options
     from metacal.gate import Gate
 
 #: Rows of a file of fixed length that are taken in at a time.
@@ -82,37 +84,26 @@ _OTHER = (
 )
 
 
-def source_of(
-    kept: Kept,
-    artifact: str,
-    path: str,
-    reading: Reading,
-    probability_key: str | None,
-    *,
-    append: bool,
-    follow: bool,
-    lasts: bool,
-    strict: bool,
-) -> Text | Table:
-    """FILE as a source for this watch, from where it was read to before; `lasts` where there is a state."""
-    gate = kept.watch.gate
+def source_of(kept: Kept, artifact: str, path: str, options: Options) -> Text | Table:
+    """FILE as a source for this watch, from where it was read to before."""
+    gate, reading, named, strict = kept.watch.gate, options.reading, options.probability_key, is_strict()
     kind = reading.format or ("csv" if path == "-" else Path(path).suffix.lower().lstrip("."))
     if kind not in KINDS:
-        if probability_key is not None or path == "-":
+        if named is not None or path == "-":
             raise click.UsageError(f"--probability-key and - (standard input) are for text: {', '.join(KINDS)}.")
-        return _table_of(kept, gate, artifact, path, reading, append=append)
-    reader = _reader_for(gate, path, reading, kind, probability_key)
+        return _table_of(kept, gate, artifact, path, reading, append=options.append)
+    reader = _reader_for(gate, path, reading, kind, named)
     if path == "-" or _is_pipe(path):
         file = sys.stdin.fileno() if path == "-" else os.open(path, os.O_RDONLY)
         return Text(kept.watch, reader, Pipe(file), STANDARD_INPUT, strict=strict)
-    name = os.path.abspath(path)
-    state = _known(kept, name, path, append=append)
+    name, follow = os.path.abspath(path), options.goes_on
+    state = _known(kept, name, path, append=options.append)
     if not (follow or state) or (os.path.isfile(path) and os.path.getsize(path)):
         check_head(path, ())  # a log that is to grow may be empty, or not there yet
     if state:
-        reader = _reader_for(gate, path, reading, kind, probability_key, state)
+        reader = _reader_for(gate, path, reading, kind, named, state)
     since = Position.of(state["position"]) if state else None
-    lines = Tail(path, follow=follow, since=since, unfinished=not (follow or lasts))
+    lines = Tail(path, follow=follow, since=since, unfinished=not (follow or options.state is not None))
     return Text(kept.watch, reader, lines, name, strict=strict)
 
 
@@ -143,10 +134,10 @@ def _known(kept: Kept, name: str, path: str, *, append: bool) -> dict[str, Any] 
 
 
 def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, reading: Reading, *, append: bool) -> Table:
-    from metacal.cli.given import read_given
+    from metacal.cli.reading import read_rows
 
     name = os.path.abspath(path)
-    given = read_given(gate, artifact, path, reading)
+    given = read_rows(gate, artifact, path, reading)
     labels = given.truth
     if labels is not None and gate.n_classes:
         labels = gate.classes[gate.codes(labels, len(given))]
@@ -169,8 +160,7 @@ def _refuse_what_the_gate_knows(gate: Gate, reading: Reading) -> None:
     known |= {} if gate.by_group else {"group_key": None}
     for name, fits in known.items():
         if getattr(reading, name) not in (None, fits):
-            option = "--" + name.replace("_", "-")
-            raise click.UsageError(f"{option} does not fit here: the gate knows it, or has none; leave it out.")
+            raise click.UsageError(f"{flag(name)} does not fit here: the gate knows it, or has none; leave it out.")
 
 
 def _reader_for(
