@@ -91,13 +91,17 @@ class MetacalWarning(UserWarning):
     """The answer stands, but something about the data deserves a look."""
 
 
+class ConvergenceWarning(MetacalWarning):
+    """An optimisation stopped before it reached its tolerance."""
+
+
 #: Whose lines a warning does not point to: what passes a table on, and does not pass it in.
 _INSIDE = ("metacal", "contextlib")
 
 
-def warn_caller(message: str) -> None:
+def warn_caller(message: str, category: type[MetacalWarning] = MetacalWarning) -> None:
     """Warn whoever called metacal, at their own line: Python shows it once for each such line."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _INSIDE:
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, MetacalWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)

@@ -20,7 +20,7 @@ from benchmarks.quality.variants import VARIANTS
 from metacal import datasets
 from metacal.errors import InputError
 from metacal.gate import fit_gate
-from metacal.maps.default_base import fit_default_base
+from metacal.maps.composed import fit_composed
 from metacal.promises.rules.order_statistic import MaxMiscoverage
 from metacal.rows import Rows
 
@@ -187,6 +187,6 @@ def test_the_default_base_never_harms_accepted_rows(name, variant):
 
 def test_the_default_base_is_a_base():
     data = datasets.load("cifar10-resnet110")
-    gate = fit_gate(Rows(data.logits[:1000]), data.labels[:1000], MaxMiscoverage(0.1), "entropy", fit_default_base)
+    gate = fit_gate(Rows(data.logits[:1000]), data.labels[:1000], MaxMiscoverage(0.1), "entropy", fit_composed)
     assert gate.source.map.preserves_accuracy
     assert gate.source.calibrator_name == "ComposedCalibration"

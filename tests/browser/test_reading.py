@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metacal.metrics.intervals import outward
+from metacal.display import outward
 
 pytest.importorskip("selenium")
 from selenium.webdriver import Keys

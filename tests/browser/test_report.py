@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
-from metacal.metrics.intervals import outward
+from metacal.display import outward
 from metacal.report import html, modules
 from metacal.report.html import write_report
 from metacal.report.summary import summarise

@@ -14,11 +14,9 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from metacal.estimators.temperature import TemperatureScaling
-from metacal.maps.affine import fit_matrix, fit_vector
-from metacal.maps.dirichlet import fit_dirichlet
+from metacal.maps.affine import fit_dirichlet, fit_matrix, fit_structured, fit_vector
 from metacal.maps.ensemble import fit_ensemble
 from metacal.maps.fitting import penalised
-from metacal.maps.structured import fit_structured
 from metacal.metrics import nll
 from metacal.rows import Rows
 

@@ -15,10 +15,9 @@ from sklearn.calibration import _SigmoidCalibration
 from sklearn.isotonic import IsotonicRegression
 
 from metacal.maps.bbq import fit_bbq
-from metacal.maps.beta import fit_beta
 from metacal.maps.histogram import fit_histogram
 from metacal.maps.isotonic import fit_isotonic, fit_top_label_isotonic, isotonic_curve
-from metacal.maps.platt import fit_platt
+from metacal.maps.logistic import fit_beta, fit_platt
 from metacal.rows import Rows
 
 

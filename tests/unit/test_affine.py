@@ -12,14 +12,21 @@ import numpy as np
 import pytest
 
 from metacal import DirichletCalibration, MatrixScaling, StructuredScaling, TemperatureScaling, VectorScaling, datasets
-from metacal.errors import InputError, MetacalWarning
+from metacal.errors import ConvergenceWarning, InputError, MetacalWarning
 from metacal.io.artifact import encoding
 from metacal.kernels import affine as kernels
-from metacal.maps.affine import MatrixMap, VectorMap, fit_matrix, fit_vector
-from metacal.maps.dirichlet import DirichletMap, fit_dirichlet
+from metacal.maps.affine import (
+    DirichletMap,
+    MatrixMap,
+    StructuredMap,
+    VectorMap,
+    fit_dirichlet,
+    fit_matrix,
+    fit_structured,
+    fit_vector,
+)
 from metacal.maps.fitting.crossvalidation import random_folds
-from metacal.maps.fitting.lbfgs import ConvergenceWarning, minimise
-from metacal.maps.structured import StructuredMap, fit_structured
+from metacal.maps.fitting.lbfgs import minimise
 from metacal.metrics import nll
 from metacal.rows import Rows
 

@@ -12,8 +12,7 @@ from scipy.special import log_softmax
 from metacal.errors import InputError, MetacalWarning
 from metacal.estimators.binning import HistogramBinning, TopLabelHistogramBinning
 from metacal.maps.bbq import _binnings, bbq_curve, fit_bbq, fit_top_label_bbq
-from metacal.maps.curves.onevsrest import follow
-from metacal.maps.curves.toplabel import TopLabelMap
+from metacal.maps.curves import TopLabelMap, follow
 from metacal.maps.histogram import equal_mass_ends, fit_histogram, fit_top_label_histogram, histogram_curve
 from metacal.maps.imax import fit_imax
 from metacal.maps.isotonic import SharedMap, fit_top_label_isotonic

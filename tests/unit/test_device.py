@@ -339,7 +339,7 @@ def test_strips_change_nothing(device, monkeypatch):
 
 def test_the_warm_start_reads_a_view(device):
     tensor = torch.zeros((100, 3), device=device)
-    sample, _ = Rows(tensor).every(7)
+    sample = Rows(tensor).every(7)
     assert sample.table.data_ptr() == tensor.data_ptr()
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from metacal import metrics
-from metacal.errors import InputError, MetacalWarning
+from metacal.errors import ConvergenceWarning, InputError, MetacalWarning
 from metacal.estimators.curves import GaussianProcessCalibration
 from metacal.kernels import gp as kernels
 from metacal.maps import gp
-from metacal.maps.fitting.lbfgs import ConvergenceWarning
 from metacal.maps.gp import GaussianProcessMap, fit_gp
+from metacal.maps.labelled import Labelled
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
@@ -32,7 +32,8 @@ def test_gradient_of_the_bound_matches_differences(centre):
     logits, labels = drawn(np.random.default_rng(0), 60, 4)
     weights = np.random.default_rng(1).uniform(0.5, 2.0, 60)
     rows = Rows(logits)
-    data = gp._Data(rows, labels, weights, rows, weights, 0.8, centre)
+    sample = Labelled(rows, labels, weights)
+    data = gp._Data(sample, sample, 0.8, centre)
     basis = gp._basis(np.linspace(-4.0, 4.0, 6), 2.0, 0.7)
     size = len(basis.projection)
     mean = 0.3 * np.random.default_rng(2).normal(size=size)
@@ -63,7 +64,13 @@ def test_interpolated_bound_is_the_bound():
     size = len(basis.projection)
     mean, covariance = 0.5 * np.ones(size), 0.1 * np.eye(size)
     sums = Rows(logits).sum(
-        partial(kernels.evidence, curve=gp._curve(basis, mean, covariance), centre="mean", inverse_temperature=1.0),
+        partial(
+            kernels.sums,
+            curve=gp._curve(basis, mean, covariance),
+            centre="mean",
+            inverse_temperature=1.0,
+            which=("evidence",),
+        ),
         labels,
         None,
     )

@@ -24,17 +24,14 @@ from metacal import (
     datasets,
     metrics,
 )
-from metacal.errors import InputError, MetacalWarning
+from metacal.errors import ConvergenceWarning, InputError, MetacalWarning
 from metacal.kernels import exact
 from metacal.maps import spline
-from metacal.maps.beta import BetaMap, fit_beta
-from metacal.maps.curves.logistic import log_probabilities
-from metacal.maps.curves.onevsrest import PiecewiseMap
-from metacal.maps.fitting.lbfgs import ConvergenceWarning
+from metacal.maps.curves import PiecewiseMap
 from metacal.maps.fitting.newton import Sums, minimise
 from metacal.maps.histogram import fit_histogram
 from metacal.maps.isotonic import SharedMap, fit_irm, fit_irova_ts, fit_isotonic
-from metacal.maps.platt import PlattMap, fit_platt
+from metacal.maps.logistic import BetaMap, PlattMap, fit_beta, fit_platt, log_probabilities
 from metacal.maps.spline import SplineMap, confidence_log_odds, fit_averaged, fit_spline, risen
 from metacal.maps.temperature import fit_temperature
 from metacal.metrics.classwise import ClassGaps

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
-from metacal.metrics.intervals import outward
+from metacal.display import outward
 from metacal.report.summary import summarise
 from metacal.report.tables import part_table
 

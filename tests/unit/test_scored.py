@@ -15,7 +15,7 @@ from metacal.errors import ArtifactError, InputError, MetacalWarning
 from metacal.gate import Gate, fit_scored
 from metacal.io.artifact.file import dumps, loads
 from metacal.io.artifact.wrapping import checksum
-from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
+from metacal.maps.confidence import ConfidenceCurve, fit_confidence
 from metacal.rows.score_columns import correct_column, score_column
 
 

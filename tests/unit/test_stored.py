@@ -94,10 +94,10 @@ def test_samples_in_memory_or_not(parquet, sample_bytes, monkeypatch):
     monkeypatch.setattr(stored, "SAMPLE_BYTES", sample_bytes)
     monkeypatch.setattr(stored, "SAMPLE_SHARE", 0.0)
     for step in (1, 3, 50):
-        here, there = (Rows(x).every(step)[0] for x in (table, on_disk))
+        here, there = (Rows(x).every(step) for x in (table, on_disk))
         assert isinstance(there.table, StoredTable) == (sample_bytes == 0)
         np.testing.assert_array_equal(here.collect(kernels.entropy), there.collect(kernels.entropy))
-        here, there = (Rows(x).where(labels % 3 > 0).every(step)[0] for x in (table, on_disk))
+        here, there = (Rows(x).where(labels % 3 > 0).every(step) for x in (table, on_disk))
         np.testing.assert_array_equal(here.collect(kernels.entropy), there.collect(kernels.entropy))
 
 

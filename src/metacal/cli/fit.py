@@ -214,7 +214,7 @@ def _check_default(calibrator: str | None) -> None:
 def method_named(name: str | None, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
     """What fits the base map, the usual one without a name, and what says, once it has, how it was fitted."""
     from metacal.gate import Recipe
-    from metacal.maps.default_base import DEFAULT_BASE
+    from metacal.maps.composed import DEFAULT_BASE
     from metacal.maps.methods import CHOOSERS, METHODS, calibrator
 
     if name in CHOOSERS:  # an estimator, and with it scikit-learn

@@ -286,7 +286,7 @@ def read_scored(path: str, reading: Reading, gate: Gate | None = None, artifact:
 def read_marks(file: str, reading: Reading) -> tuple[Gate, GateRows]:
     """The scores of FILE, and a gate that ranks by them and accepts all."""
     from metacal.gate import Gate, Marks
-    from metacal.gate.sources import plain_name
+    from metacal.gate.marks import plain_name
 
     found = read_scored(file, reading)
     marks = Marks(plain_name(found.name), reading.higher_is or "surer")  # type: ignore[arg-type]

@@ -178,7 +178,7 @@ def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
     >>> fit_command("my rows.csv", Reading(label_key="truth"))
     "metacal fit 'my rows.csv' --label-key truth"
     """
-    from metacal.maps.default_base import DEFAULT_BASE
+    from metacal.maps.composed import DEFAULT_BASE
 
     words = ["metacal", "fit", f"./{file}" if file.startswith("-") and file != "-" else file]
     more: list[str] = []

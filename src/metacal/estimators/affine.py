@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.estimators.base import Calibrator, Fitted
-from metacal.maps.affine import MatrixMap, VectorMap
-from metacal.maps.dirichlet import DirichletMap
-from metacal.maps.structured import StructuredMap
+from metacal.maps.affine import DirichletMap, MatrixMap, StructuredMap, VectorMap
 
 
 class Penalised(Calibrator):

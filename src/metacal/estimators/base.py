@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from metacal import kernels
 from metacal.errors import InputError, WrongTypeError
 from metacal.gate import Gate, Recipe, Table
-from metacal.maps.default_base import DEFAULT_BASE
+from metacal.maps.composed import DEFAULT_BASE
 from metacal.maps.map import Map
 from metacal.maps.methods import calibrator, method_of
 from metacal.promises.promise import Promise

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 
-from metacal import shown
+from metacal import display
 from metacal.errors import InputError
 from metacal.estimators.cost import affordable_folds
 from metacal.maps.fitting.crossvalidation import random_folds, said_once
@@ -132,7 +132,7 @@ class Comparison:
 
     def to_frame(self) -> Any:
         """A `pandas.DataFrame`, a row for each calibrator: of each metric its mean and its standard error."""
-        return shown.frame([entry.record() for entry in self.entries], [entry.name for entry in self.entries], _INDEX)
+        return display.frame([entry.record() for entry in self.entries], [entry.name for entry in self.entries], _INDEX)
 
     def __str__(self) -> str:
         head, *rows = self._table()
@@ -145,7 +145,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         head, *rows = self._table()
-        return f"<div>{shown.table(head, rows, caption=self._head())}{shown.notes(_MARKS, *self._causes())}</div>"
+        return f"<div>{display.table(head, rows, caption=self._head())}{display.notes(_MARKS, *self._causes())}</div>"
 
     def _head(self) -> str:
         """What the table is of."""

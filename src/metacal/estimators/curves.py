@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import field
 
 from metacal.estimators.base import Calibrator
-from metacal.maps.beta import BetaMap
 from metacal.maps.gp import Centre, GaussianProcessMap
-from metacal.maps.platt import PlattMap
+from metacal.maps.logistic import BetaMap, PlattMap
 from metacal.maps.spline import SplineMap
 
 

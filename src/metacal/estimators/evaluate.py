@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import shown
+from metacal import display
 from metacal.errors import InputError
 from metacal.gate import Gate, Table
 from metacal.gate.judged import Judged, judged, opened
@@ -121,7 +121,7 @@ class GateEvaluation:
 
     def _repr_html_(self) -> str:
         promised = () if self.certificate is None else (self.certificate.statement, str(self.verdict))
-        return f"<div>{shown.notes(*promised)}{self.after._repr_html_()}</div>"
+        return f"<div>{display.notes(*promised)}{self.after._repr_html_()}</div>"
 
     def to_frame(self) -> Any:
         """The frame of `after`, with the estimate before calibration beside it where there is one."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from metacal.estimators.base import Calibrator
-from metacal.maps.curves.onevsrest import PiecewiseMap
-from metacal.maps.curves.toplabel import TopLabelMap
+from metacal.maps.curves import PiecewiseMap, TopLabelMap
 from metacal.maps.isotonic import SharedMap
 
 

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.gate import Decision, Gate, fit_scored
-from metacal.gate.sources import HigherIs
+from metacal.gate.marks import HigherIs
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.weights import Importance
 from metacal.promises.promise import Promise

@@ -83,7 +83,7 @@ def gate_of(cal: Any, *, on_tables: bool = False) -> Gate:
     metacal.errors.InputError: what can be exported is a Gate or a fitted MetaCal, calibrator ...
     """
     held = cal
-    while not isinstance(held, Gate):
+    while not (hasattr(held, "stages") and hasattr(held, "certificate")):
         cls = type(held)
         if not (hasattr(cls, "gate_") or hasattr(cls, "map_") or hasattr(held, "gate_")):
             raise _other(_kind(cal))
@@ -95,7 +95,8 @@ def gate_of(cal: Any, *, on_tables: bool = False) -> Gate:
             raise InputError(f"this {_kind(cal)} is not fitted; call fit(logits, labels) first, then export.") from None
     if on_tables and held.kind != "logits":
         raise _other(f"a Gate ({held.kind})" if held is cal else _kind(cal))
-    return held
+    gate: Gate = held
+    return gate
 
 
 def _other(came: str) -> InputError:

@@ -109,6 +109,11 @@ def within_reach(block: NDArray[Any]) -> NDArray[Any]:
     return np.where(np.isneginf(block), -np.inf, np.maximum(moved, -REACH))
 
 
+def scaled(block: NDArray[Any], inverse_temperature: float) -> NDArray[np.float64]:
+    """b·x in float64, within reach."""
+    return np.asarray(np.multiply(within_reach(block), inverse_temperature, dtype=np.float64))
+
+
 def bring_within_reach(xp: Operations, x: Any, reach: float = REACH) -> Any:
     """The same as a formula."""
     top = xp.max(x)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import shown
+from metacal import display
 
 Flags = NDArray[np.bool_]
 Codes = NDArray[np.intp]
+Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +94,7 @@ class Decision:
 
     def to_frame(self) -> Any:
         """A `pandas.DataFrame` of the columns, a row for each row; no probabilities."""
-        return shown.columns(self.columns)
+        return display.columns(self.columns)
 
     def none(self) -> Decision:
         """No row, in the types of these."""

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, warn_caller
-from metacal.gate.decision import Codes, Decision, Flags, joined
-from metacal.gate.sources import Marks, Source
+from metacal.gate.decision import Codes, Decision, Flags, Float, joined
+from metacal.gate.marks import Marks
 from metacal.gate.table import Rejected, Table
 from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import data_hash
@@ -30,7 +30,9 @@ from metacal.promises.sequential.profile import Profile
 from metacal.rows import Rows
 from metacal.rows.validate import room_for_probabilities
 
-Float = NDArray[np.float64]
+#: What a stage ranks rows by. Both read what a caller gives, turn it into doubts (higher = less sure) and calibrated
+#: confidence, and say which code the true answer has: a row is right where its answer has the code of the truth.
+Source = Table | Marks
 #: What makes two gates the same.
 _COMPARED = ("stages", "certificate", "reject_label", "data_hash", "profile")
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metacal.gate.gate import Gate
-from metacal.gate.sources import Marks, Source
+from metacal.gate.gate import Gate, Source
+from metacal.gate.marks import Marks
 from metacal.gate.table import Recipe, Table
-from metacal.maps.curves.confidence import fit_confidence
+from metacal.maps.confidence import fit_confidence
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap, fit_temperature

@@ -1,167 +1,175 @@
-"""fit_scored: a gate on a score that is given for each row, under a promise; no logits, no classes, no probabilities.
-
-Every promise is about two columns, a ranking score and whether the row is right. A judge's mark, the log-probability of
-an answer, the similarity of a passage are such scores: they need nothing that a classifier has.
-"""
+"""Marks: a score that is given for each row as the source of a stage, with the curve that calibrates it."""
 
 from __future__ import annotations
 
 import math
-import warnings
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from metacal.errors import InputError, MetacalWarning
-from metacal.gate.decision import Flags
-from metacal.gate.gate import Gate
-from metacal.gate.ranked import RowParts, certified
-from metacal.gate.sources import HIGHER_IS, HigherIs, Marks, plain_name
-from metacal.gate.table import Float
+from metacal.errors import InputError
+from metacal.gate.decision import Codes, Decision, Flags, Float
 from metacal.kernels.grid import RELATIVE
-from metacal.maps.curves.confidence import fit_confidence
-from metacal.promises.certificate import accepts
-from metacal.promises.fingerprint import data_hash
-from metacal.promises.notes import Note, rows_without_score, upside_down
-from metacal.promises.parts.per import Per, PerGroup
-from metacal.promises.parts.thresholds import policy_of, rows_of_groups
-from metacal.promises.parts.units import counted_rows, unit_codes
-from metacal.promises.parts.weights import Importance
+from metacal.maps.confidence import ConfidenceCurve
+from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.fingerprint import RUN
+from metacal.promises.parts.thresholds import Policy
 from metacal.promises.promise import Promise
-from metacal.promises.remarks import remarks_on_scores
-from metacal.promises.rules.costs import Costed
-from metacal.promises.sample import Ranking
-from metacal.promises.sequential.profile import profile_of
-from metacal.rows.arrays import plain_array
-from metacal.rows.score_columns import score_and_correct
+from metacal.promises.rules.costs import Costed, Losses
+from metacal.rows.score_columns import correct_column, score_column
 
-#: A ranking that is worse than chance by so many standard errors is probably upside down.
-_UPSIDE_DOWN = 4.0
+#: What a higher score says of a row.
+HigherIs = Literal["surer", "doubtful"]
+HIGHER_IS: tuple[HigherIs, ...] = ("surer", "doubtful")
+#: Longer names of scores are cut: they stand in certificates.
+_LONGEST_NAME = 80
 
 
-def fit_scored(
-    score: Any,
-    correct: Any,
-    promise: Promise,
-    *,
-    score_name: str = "score",
-    higher_is: HigherIs = "surer",
-    units: Any = None,
-    importance: Any = None,
-    groups: Any = None,
-    random_state: int = 0,
-) -> Gate:
-    """Certify a threshold on a given score, and fit the curve from score to confidence.
+@dataclass(frozen=True)
+class Marks:
+    """A score that is given for each row: an LLM judge's mark, the log-probability of an answer, a similarity.
 
-    The promise is about rows that have a score: given that they have one, they are independent draws from one source as
-    much as all rows are. Rows without are left out, counted in a note, and never accepted later.
+    There are no classes and no probabilities. What is known of a row is whether it is right: codes are 1 and 0.
 
-    Of rows that belong together (`units`: answers to one question, pages of one book) one is counted, drawn by
-    `random_state`; under known shift (`importance`) as many as the weights ask for: `metacal.promises.parts.units`.
-    `groups` has the group of each row, for a promise per group.
+    Attributes
+    ----------
+    score : str
+        The name of the score.
+    higher_is : "surer" or "doubtful"
+        What a higher score says: a confidence is surer, a loss or a perplexity doubtful.
+    curve : ConfidenceCurve or None
+        From doubt to the probability of being right.
+    beside : (float or None, float or None)
+        The calibration doubts on either side of the threshold: scores of fewer bits are told from it by them.
+    accepting_is_safe : bool
+        Whether a row more that is accepted cannot break the promise.
+    """
+
+    score: str = "score"
+    higher_is: HigherIs = "surer"
+    curve: ConfidenceCurve | None = None
+    beside: tuple[float | None, float | None] = (None, None)
+    accepting_is_safe: bool = False
+    kind: ClassVar[str] = "scores"
+    classes: ClassVar[NDArray[Any]] = np.empty(0, dtype=np.intp)
+    n_classes: ClassVar[int] = 0
+    classes_given: ClassVar[bool] = False
+    code_of: ClassVar[dict[Any, int]] = {False: 0, True: 1}
+
+    def __repr__(self) -> str:
+        return f"{self.score}, higher is {self.higher_is}"
+
+    @property
+    def score_name(self) -> str:
+        """What certificates call the doubt: the score's name, with a minus where a higher one is surer."""
+        return f"-{self.score}" if self.higher_is == "surer" else self.score
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether there is a curve from doubt to the probability of being right."""
+        return self.curve is not None
+
+    @property
+    def sign(self) -> float:
+        """What turns a score into a doubt, and back."""
+        return -1.0 if self.higher_is == "surer" else 1.0
+
+    @property
+    def run(self) -> int:
+        """Rows that a fingerprint of very many takes together."""
+        return RUN
+
+    def of(self, certificate: Certificate) -> Marks:
+        """The same with what its certificate says of scores beside the threshold."""
+        beside = certificate.highest_accepted, certificate.lowest_rejected
+        return replace(self, beside=beside, accepting_is_safe=certificate.quantity.accepting_is_safe)
+
+    def read(self, score: Any, *, by_rows: bool = False) -> NDArray[np.floating[Any]]:
+        """A caller's scores, one for each row; NaN where there is none."""
+        return score_column(score)
+
+    rows = checked = read
+
+    def codes(self, truth: Any, n_rows: int) -> Codes:
+        """1 for right, 0 for wrong."""
+        right = correct_column(truth)
+        if len(right) != n_rows:
+            raise InputError(f"there are {n_rows} scores but {len(right)} entries of correct; give one each per row.")
+        return right.astype(np.intp)
+
+    def losses(self, promise: Promise | None, codes: Codes, answers: Codes) -> Losses | None:
+        """What each row costs, right or wrong; None where no cost is promised."""
+        return promise.losses_of(codes == answers) if isinstance(promise, Costed) else None
+
+    def doubts(self, score: NDArray[np.floating[Any]]) -> Float:
+        """The score as promises see it: higher is less sure, on the grid; NaN where there is none."""
+        return RELATIVE.rounded(self.turned(score))
+
+    def turned(self, score: NDArray[np.floating[Any]]) -> Float:
+        """Scores as doubts, not yet on the grid: a settled threshold decides them alike."""
+        return (-score if self.higher_is == "surer" else score).astype(np.float64)
+
+    def accepts(self, score: NDArray[np.floating[Any]], policy: Policy, limits: Float | None) -> Flags:
+        """Whether each row is accepted; one without a score is not."""
+        threshold = self.threshold_for(score.dtype, policy.threshold) if limits is None else limits
+        return accepts(self.turned(score), threshold)
+
+    def decide(
+        self,
+        score: NDArray[np.floating[Any]],
+        policy: Policy,
+        limits: Float | None,
+        *,
+        probabilities: bool = True,
+        **_: Any,
+    ) -> Decision:
+        """Decision and confidence of each row."""
+        confidence = self.confidence(score) if probabilities else None
+        right = np.ones(len(score), dtype=np.intp)
+        return Decision(self.accepts(score, policy, limits), score, self.doubts(score), right, confidence)
+
+    def confidence(self, score: Any) -> Float | None:
+        """The calibrated probability that each row is right, NaN without a score; None where there is no curve."""
+        return None if self.curve is None else self.curve(self.doubts(self.read(score)))
+
+    def threshold_for(self, dtype: Any, threshold: float) -> float:
+        """The threshold for scores of a type: the certificate's, or one that float32 or float16 can tell from scores.
+
+        Calibration scores often stand at the threshold, and many new ones with them: every mark of 0.95, say. In
+        float32 that is 0.949999988, on the wrong side. So where rounding to the narrower type would carry the
+        calibration score on either side across, the threshold moves along with it, by less than half a unit in the
+        last place of the type. Where both become one number, such rows are rejected, or accepted if the promise is
+        about rejecting too many: the side that cannot break it.
+
+        Examples
+        --------
+        >>> import metacal as mc
+        >>> marks = np.repeat([0.9, 0.95, 0.4], 50)
+        >>> gate = mc.ScoreGate(mc.MaxMiscoverage(0.6)).fit(marks, marks > 0.5).gate_
+        >>> gate.condition, gate.accepts(np.float32([0.95, 0.9])), gate.accepts([0.95, 0.9])
+        ('score >= 0.95', array([ True, False]), array([ True, False]))
+        """
+        kind = np.dtype(dtype)
+        if kind not in (np.float32, np.float16) or not math.isfinite(threshold):
+            return threshold
+        with np.errstate(over="ignore"):
+            high, low = (None if value is None else float(np.asarray(value).astype(kind)) for value in self.beside)
+        if high is not None and high > threshold:
+            return RELATIVE.just_below(high) if high == low and not self.accepting_is_safe else high
+        if low is not None and low <= threshold:
+            return low if high == low and self.accepting_is_safe else math.nextafter(low, -math.inf)
+        return threshold
+
+
+def plain_name(name: str) -> str:
+    """A name that can stand in a certificate: one printable line, without the minus that marks a turned score.
 
     Examples
     --------
-    >>> from metacal.promises.rules.accuracy import MinAccuracy
-    >>> rng = np.random.default_rng(0)
-    >>> mark = rng.random(2000)
-    >>> gate = fit_scored(mark, rng.random(2000) > (1 - mark) ** 2, MinAccuracy(0.9), score_name="mark")
-    >>> print(gate.condition)
-    mark >= 0.4...
-    >>> gate.decide([0.95, 0.2, None]).accept
-    array([ True, False, False])
+    >>> plain_name("--confidence"), plain_name(" ")
+    ('confidence', 'score')
     """
-    check_scored(promise, higher_is)
-    given, right = score_and_correct(score, correct)
-    there = ~np.isnan(given)
-    if not there.any():
-        raise InputError(f"no row has a score (n_samples={len(given)}); give numbers.")
-    source = Marks(plain_name(score_name), higher_is)
-    doubt, right = source.doubts(given[there]), right[there]
-    if not right.any():
-        raise InputError(
-            f"no row is right (n_samples={len(right)}): nothing can be promised. Check what the column of right and "
-            "wrong says: 1, true or yes is right."
-        )
-    parts = _parts(promise, groups, there)
-    losses = promise.losses_of(right) if isinstance(promise, Costed) else None
-    there_units = None if units is None else unit_codes(units, len(given))[there]
-    counted = counted_rows(len(right), there_units, _weights_there(importance, there), random_state)
-    seen = slice(None) if counted is None else counted.rows
-    ranking = Ranking.of(doubt[seen], right[seen])
-    notes = _remarks(ranking, doubt[seen], right[seen], higher_is, missing=int((~there).sum()), of=len(there))
-    for note in notes:  # first: where nothing can be certified they may say why
-        warnings.warn(str(note), MetacalWarning, stacklevel=3)
-    certificate, for_curve = certified(
-        promise, doubt, right, ranking, RELATIVE, source.score_name, counted, losses, parts
-    )
-    certificate = certificate.with_notes(*notes)
-    policy = policy_of(certificate, source.classes)
-    curve, own = fit_confidence(doubt[for_curve], right[for_curve]), doubt[seen]
-    kept = accepts(own, policy.of(None if parts is None else parts[0][seen]))
-    return Gate.of(
-        replace(source, curve=curve).of(certificate),
-        policy,
-        certificate=certificate,
-        promise=promise,
-        data_hash=data_hash(doubt, right),
-        profile=profile_of(ranking, None if curve is None else curve(own[kept]), right[seen][kept]),
-    )
-
-
-def _weights_there(importance: Any, there: Flags) -> Any:
-    """The weights of the rows that have a score."""
-    if importance is None:
-        return None
-    given = importance if isinstance(importance, Importance) else Importance(importance)
-    weights = plain_array(given.weights, "importance")
-    if weights.shape != there.shape:
-        raise InputError(f"importance must have shape ({len(there)},), a weight for each row; got {weights.shape}.")
-    return replace(given, weights=weights[there])
-
-
-def _parts(promise: Promise, groups: Any, there: Flags) -> RowParts:
-    """The group of each row that has a score, where the promise is for each."""
-    if isinstance(promise, PerGroup):
-        codes, names = rows_of_groups(groups, len(there))
-        return codes[there], names
-    if isinstance(promise, Per):
-        raise InputError(
-            f"{type(promise).__name__} has a threshold for each predicted class, and given scores have no classes; "
-            "give the promise itself, or PerGroup with groups=..."
-        )
-    if groups is not None:
-        raise InputError(
-            "groups are for a promise per group, mc.PerGroup(...); rows that belong together are named with units=..."
-        )
-    return None
-
-
-def check_scored(promise: Any, higher_is: Any) -> None:
-    """Raise unless these can make a gate."""
-    if isinstance(promise, type) or not isinstance(promise, Promise):
-        raise InputError(f"promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got {promise!r}.")
-    if higher_is not in HIGHER_IS:
-        raise InputError(f"higher_is must be 'surer' or 'doubtful', got {higher_is!r}.")
-
-
-def _remarks(ranking: Ranking, doubt: Float, right: Flags, higher_is: HigherIs, *, missing: int, of: int) -> list[Note]:
-    found = remarks_on_scores(ranking, "given scores")
-    if missing:
-        found.append(rows_without_score(missing=missing, rows=of))
-    if _standard_errors_below_chance(doubt, right) > _UPSIDE_DOWN:
-        found.append(upside_down(higher_is="doubtful" if higher_is == "surer" else "surer"))
-    return found
-
-
-def _standard_errors_below_chance(doubt: Float, right: Flags) -> float:
-    """How far the chance that a wrong row has the higher doubt lies below one half, in standard errors."""
-    n_right, n_wrong = int(right.sum()), int((~right).sum())
-    if not n_wrong:
-        return 0.0
-    distinct, place, count = np.unique(doubt, return_inverse=True, return_counts=True)
-    rank = np.cumsum(count) - 0.5 * (count - 1)
-    u = float(rank[place.ravel()][~right].sum()) - 0.5 * n_wrong * (n_wrong + 1)
-    share, error = u / (n_right * n_wrong), math.sqrt((n_right + n_wrong + 1) / (12.0 * n_right * n_wrong))
-    return (0.5 - share) / error if len(distinct) > 1 else 0.0
+    printable = "".join(sign if sign.isprintable() else "?" for sign in str(name))[:_LONGEST_NAME]
+    return printable.strip().lstrip("-").strip() or "score"

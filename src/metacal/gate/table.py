@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.gate.decision import Codes, Decision, Flags
+from metacal.gate.decision import Codes, Decision, Flags, Float
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import accepts
@@ -23,7 +23,6 @@ from metacal.rows import Rows, run_rows
 from metacal.rows.validate import label_codes, logits_from
 from metacal.scores import Score, grid_of, name_of, ranked_block, resolve, score_rows
 
-Float = NDArray[np.float64]
 #: What probabilities a rejected row gets: the calibrated ones, or 1/K in every class, the paper's map.
 Rejected = Literal["calibrated", "uniform"]
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import shown
+from metacal import display
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
@@ -193,7 +193,7 @@ class Watch:
         return f"Watch({seen}: {said})"
 
     def _repr_html_(self) -> str:
-        return f"<div>{shown.notes(repr(self))}{self.alarms._repr_html_()}</div>"
+        return f"<div>{display.notes(repr(self))}{self.alarms._repr_html_()}</div>"
 
     @property
     def estimate(self) -> AccuracyEstimate | None:

@@ -224,10 +224,19 @@ def label_is_possible(block: NDArray[Any], labels: NDArray[np.intp]) -> NDArray[
 @_for_either
 def mixed_softmax(block: NDArray[Any], inverse_temperature: float, uniform: float, out: NDArray[Any]) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`, K the number of classes that are not masked."""
+    write_mixed(block, inverse_temperature, 1.0 - uniform, uniform, out)
+
+
+def write_mixed(
+    block: NDArray[Any], inverse_temperature: float, share: float, uniform: float, out: NDArray[Any], other: Any = None
+) -> None:
+    """Write w·softmax(b·x) + ε/K of each row into `out`, and add what else there is; no prediction is lost."""
     possible = block > -np.inf if np.fmin.reduce(block, axis=None) == -np.inf else None  # NaN aside
     winner = active.predicted(block)
     active.softmax(block, inverse_temperature, out)
-    out *= out.dtype.type(1.0 - uniform)
+    out *= out.dtype.type(share)
+    if other is not None:
+        out += other
     if possible is None:
         out += out.dtype.type(uniform / block.shape[1])
     else:

@@ -112,35 +112,30 @@ def _probabilities(block: NDArray[Any], curve: Curve, centre: str, inverse_tempe
     return values, below, part, chances, np.asarray((top + np.log(total))[:, 0])
 
 
-def evidence(
+def sums(
     block: NDArray[Any],
     labels: NDArray[np.intp],
     weights: Float | None,
     curve: Curve,
     centre: str,
     inverse_temperature: float,
+    which: tuple[str, ...],
 ) -> Float:
-    """Sum over rows of the bound m_y - log Σ_j exp(m_j + σ_j²/2), and the masses from which its gradient follows.
+    """The "evidence", the "covariances", or both one after the other: sums over rows in one vector.
 
-    One vector: the bound, then the mass of the true classes at each grid point, then the mass of π, the softmax of
-    m + σ²/2. The gradient in the mean is a·(true - π), and minus twice the gradient in the covariance Σ π a aᵀ.
+    **Evidence**: the bound m_y - log Σ_j exp(m_j + σ_j²/2), then the mass of the true classes at each grid point, then
+    the mass of π, the softmax of m + σ²/2. The bound's gradient in the mean is a·(true - π), and minus twice the
+    gradient in the covariance Σ π a aᵀ.
+
+    **Covariances**: Σ_rows Cov_π(a), Newton's curvature of the bound in the mean, in two parts to be finished later.
+    First Σ_rows (Σ_j π_j a_j)(Σ_j π_j a_j)ᵀ, then the mass of π at each grid point, from which Σ π a aᵀ follows. Both
+    take a at the grid point below, so that their difference is never negative.
     """
     found = _probabilities(block, curve, centre, inverse_temperature)
-    return _evidence(found, block.shape, labels, weights, curve)
-
-
-def evidence_and_covariances(
-    block: NDArray[Any],
-    labels: NDArray[np.intp],
-    weights: Float | None,
-    curve: Curve,
-    centre: str,
-    inverse_temperature: float,
-) -> Float:
-    """Both, one after the other, where they are taken from the same rows."""
-    found = _probabilities(block, curve, centre, inverse_temperature)
-    covariances = _covariances(found, block.shape, weights, curve)
-    return np.concatenate([_evidence(found, block.shape, labels, weights, curve), covariances])
+    parts = [_evidence(found, block.shape, labels, weights, curve)] if "evidence" in which else []
+    if "covariances" in which:
+        parts.append(_covariances(found, block.shape, weights, curve))
+    return np.concatenate(parts)
 
 
 def _evidence(
@@ -169,17 +164,6 @@ def _masses(below: NDArray[np.intp], part: Float, mass: Float, size: int) -> Flo
     found = np.bincount(below, mass - upper, minlength=size)
     found[1:] += np.bincount(below, upper, minlength=size)[:-1]
     return np.asarray(found)
-
-
-def covariances(
-    block: NDArray[Any], weights: Float | None, curve: Curve, centre: str, inverse_temperature: float
-) -> Float:
-    """Σ_rows Cov_π(a), Newton's curvature of the bound in the mean, in two parts of one vector to be finished later.
-
-    First Σ_rows (Σ_j π_j a_j)(Σ_j π_j a_j)ᵀ, then the mass of π at each grid point, from which Σ π a aᵀ follows. Both
-    take a at the grid point below, so that their difference is never negative.
-    """
-    return _covariances(_probabilities(block, curve, centre, inverse_temperature), block.shape, weights, curve)
 
 
 def _covariances(found: _Found, shape: tuple[int, ...], weights: Float | None, curve: Curve) -> Float:

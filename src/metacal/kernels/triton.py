@@ -3,8 +3,7 @@
 
 `torch.py` asks for a statistic; None (or False) comes back where Triton cannot run, and the plain form does the work.
 
-A program has some rows, and goes through them a tile of columns at a time; a tile that holds whole rows is read once,
-since the compiler knows that the loops have one step and remembers what they have loaded.
+A program has some rows, and goes through them a tile of columns at a time. A tile that holds whole rows is read once.
 
 Scores take their exponentials and sums in float64 whatever the table, as on the host: a decision must not depend on
 where it was made, and the grid that scores are rounded to (`metacal.kernels.grid`) is finer than float32.
@@ -182,6 +181,24 @@ def _exp(u):
 
 
 @jit
+def _wrong(x, wrong, lowest, CAREFUL: tl.constexpr):
+    """1 where there is NaN or, carefully, a finite logit that is no higher than the lowest; else what it was."""
+    wrong = tl.where(x != x, 1, wrong)
+    if CAREFUL:
+        wrong = tl.where((x <= lowest) & (x > float("-inf")), 1, wrong)
+    return wrong
+
+
+@jit
+def _beside_second(x, base, cols, winner):
+    """e^u and u, the distance from the runner-up; 0 for the winner, and where e^u is nothing beside e^0."""
+    # What does not count is decided in the precision of the table: comparing float64 takes long.
+    beyond = (cols[None, :] == winner[:, None]) | (x - base < -700.0)
+    u = tl.where(beyond, base, x).to(tl.float64) - base.to(tl.float64)
+    return tl.where(beyond, 0.0, _exp(u)), u
+
+
+@jit
 def _score_kernel(
     table,
     out,
@@ -201,24 +218,28 @@ def _score_kernel(
 ):
     """One score per row. First the winner and the runner-up, then the others' weight relative to the runner-up."""
     WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
-    FAR: tl.constexpr = -700.0  # e^-700 beside the runner-up's e^0 is nothing
     rows, inside, start, cols, n_classes = _begin(table, stride_units, n_rows, class_units, UNIT, ROWS, COLS)
-    best = tl.full([ROWS, COLS], float("-inf"), WORK)
-    following = tl.full([ROWS, COLS], float("-inf"), WORK)
-    place = tl.zeros([ROWS, COLS], tl.int32)
-    wrong = tl.zeros([ROWS, COLS], tl.int32)
-    for first in range(0, TILES * COLS, COLS):
-        x = _tile(start, inside, first + cols, n_classes, WIDE)
-        wrong = tl.where(x != x, 1, wrong)
-        if CAREFUL:
-            wrong = tl.where((x <= lowest) & (x > float("-inf")), 1, wrong)
-        higher = x > best
-        following = tl.where(higher, best, tl.maximum(following, x))
-        place = tl.where(higher, (first + cols)[None, :], place)
-        best = tl.where(higher, x, best)
-    top = tl.max(best, axis=1)
-    winner = tl.min(tl.where(best == top[:, None], place, 2147483647), axis=1)
-    second = tl.max(tl.where(place == winner[:, None], following, best), axis=1)
+    if TILES == 1:
+        x = _tile(start, inside, cols, n_classes, WIDE)
+        wrong = _wrong(x, tl.zeros([ROWS, COLS], tl.int32), lowest, CAREFUL)
+        top = tl.max(x, axis=1)
+        winner = tl.min(tl.where(x == top[:, None], cols[None, :], 2147483647), axis=1)
+        second = tl.max(tl.where(cols[None, :] == winner[:, None], float("-inf"), x), axis=1)
+    else:
+        best = tl.full([ROWS, COLS], float("-inf"), WORK)
+        following = tl.full([ROWS, COLS], float("-inf"), WORK)
+        place = tl.zeros([ROWS, COLS], tl.int32)
+        wrong = tl.zeros([ROWS, COLS], tl.int32)
+        for first in range(0, TILES * COLS, COLS):
+            x = _tile(start, inside, first + cols, n_classes, WIDE)
+            wrong = _wrong(x, wrong, lowest, CAREFUL)
+            higher = x > best
+            following = tl.where(higher, best, tl.maximum(following, x))
+            place = tl.where(higher, (first + cols)[None, :], place)
+            best = tl.where(higher, x, best)
+        top = tl.max(best, axis=1)
+        winner = tl.min(tl.where(best == top[:, None], place, 2147483647), axis=1)
+        second = tl.max(tl.where(place == winner[:, None], following, best), axis=1)
     # A row with NaN, +inf or nothing above -inf: no score, and some column.
     legal = (tl.max(wrong, axis=1) == 0) & (top < float("inf")) & (top > float("-inf"))
     if KIND == 0:
@@ -232,20 +253,23 @@ def _score_kernel(
             value = tl.maximum(gap, -1.7976931348623157e308)
         else:
             base = tl.where(alone, 0.0, second)[:, None]
-            masses = tl.zeros([ROWS, COLS], tl.float64)
-            tilts = tl.zeros([ROWS, COLS], tl.float64)
-            for first in range(0, TILES * COLS, COLS):
-                x = _tile(start, inside, first + cols, n_classes, WIDE)
-                # What does not count is decided in the precision of the table: comparing float64 takes long.
-                beyond = ((first + cols)[None, :] == winner[:, None]) | (x - base < FAR)
-                u = tl.where(beyond, base, x).to(tl.float64) - base.to(tl.float64)
-                w = tl.where(beyond, 0.0, _exp(u))
-                masses += w
-                tilts += w * u
+            if TILES == 1:
+                w, u = _beside_second(x, base, cols, winner)
+                mass = tl.sum(w, axis=1)
+                tilt = tl.sum(w * u, axis=1)
+            else:
+                masses = tl.zeros([ROWS, COLS], tl.float64)
+                tilts = tl.zeros([ROWS, COLS], tl.float64)
+                for first in range(0, TILES * COLS, COLS):
+                    x = _tile(start, inside, first + cols, n_classes, WIDE)
+                    w, u = _beside_second(x, base, first + cols, winner)
+                    masses += w
+                    tilts += w * u
+                mass = tl.sum(masses, axis=1)
+                tilt = tl.sum(tilts, axis=1)
             gap = tl.maximum(gap, -800.0)
             scale = tl.where(alone, 0.0, tl.exp(gap))
-            mass = tl.sum(masses, axis=1)
-            tilt = scale * (tl.sum(tilts, axis=1) + gap * mass)
+            tilt = scale * (tilt + gap * mass)
             mass = scale * mass
             if KIND == 1:
                 value = _log1p(mass) - tilt / (1.0 + mass)

@@ -11,17 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from metacal.maps.curves.onevsrest import (
+from metacal.maps.curves import (
     Curve,
-    Float,
-    Labels,
     PiecewiseMap,
-    Weights,
+    TopLabelMap,
     fit_piecewise,
+    fit_top_label,
     identity_curve,
     tie_groups,
 )
-from metacal.maps.curves.toplabel import TopLabelMap, fit_top_label
+from metacal.maps.labelled import Float, Labels, Weights
 from metacal.rows import Rows
 
 #: The paper's C: numbers of bins from N^(1/3)/C to C·N^(1/3).

@@ -19,12 +19,11 @@ from metacal import kernels
 from metacal.errors import InputError
 from metacal.formulas.temperature import ensemble
 from metacal.maps.fitting.mixture import likeliest_mixture
-from metacal.maps.map import Map
-from metacal.maps.temperature import fit_temperature, usable_rows
+from metacal.maps.labelled import Float, Labelled, Labels, Weights
+from metacal.maps.map import Map, positive
+from metacal.maps.temperature import fit_temperature
 from metacal.maps.uniform import MOST_UNIFORM, fit_uniform
 from metacal.rows import Rows
-
-Float = NDArray[np.float64]
 
 #: The faces of the simplex of three weights: its corners, its edges, itself.
 _FACES = [list(face) for size in (1, 2, 3) for face in combinations(range(3), size)]
@@ -52,9 +51,8 @@ class EnsembleTemperatureMap(Map):
 
     def check(self) -> None:
         """Raise unless the fields make a map."""
-        b, weights = self.inverse_temperature, self.weights
-        if not (isinstance(b, int | float) and 0.0 < b < np.inf):
-            raise InputError(f"inverse_temperature must be a positive finite number, got {b!r}.")
+        weights = self.weights
+        positive("inverse_temperature", self.inverse_temperature)
         if len(weights) != 3 or not all(0.0 <= w <= 1.0 for w in weights) or abs(sum(weights) - 1.0) > 1e-9:
             raise InputError(f"weights must be three numbers of at least 0 that sum to one, got {weights!r}.")
         if weights[2] == 1.0:
@@ -67,25 +65,14 @@ class EnsembleTemperatureMap(Map):
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""
-        winner = kernels.predicted(block)
-        plain = np.empty(block.shape, dtype=out.dtype)
-        kernels.softmax(block, 1.0, plain)
-        possible = block > -np.inf if block.min() == -np.inf else None
-        kernels.softmax(block, self.inverse_temperature, out)
-        out *= out.dtype.type(self.weights[0])
-        plain *= out.dtype.type(self.weights[1])
-        out += plain
-        if possible is None:
-            out += out.dtype.type(self.weights[2] / block.shape[1])
-        else:
-            out += possible * (self.weights[2] / possible.sum(axis=1, keepdims=True)).astype(out.dtype)
-        # Rounding may merge the two largest probabilities: the winner keeps its place by one unit in the last place.
-        kernels.keep_winner(winner, out)
+        own, plain, uniform = self.weights
+        other = np.empty(block.shape, dtype=out.dtype)
+        kernels.softmax(block, 1.0, other)
+        other *= out.dtype.type(plain)
+        kernels.write_mixed(block, self.inverse_temperature, own, uniform, out, other)
 
 
-def fit_ensemble(
-    rows: Rows, labels: NDArray[np.intp], weights: Float | None = None, *, loss: str = "nll"
-) -> EnsembleTemperatureMap:
+def fit_ensemble(rows: Rows, labels: Labels, weights: Weights = None, *, loss: str = "nll") -> EnsembleTemperatureMap:
     """Fit T, then the weights given T, both by the same loss: "nll" (cross-entropy) or "mse" (Brier).
 
     By cross-entropy T is that of temperature scaling with a uniform part, fitted together with it: a T that was fitted
@@ -107,16 +94,16 @@ def fit_ensemble(
     """
     if loss not in ("nll", "mse", "sequential"):
         raise InputError(f"loss must be 'nll', 'mse' or 'sequential', got {loss!r}.")
-    rows, labels, weights = usable_rows(rows, labels, weights)
+    sample = Labelled(rows, labels, weights).usable()
     start = fit_uniform if loss == "nll" else fit_temperature
-    b = start(rows, labels, weights).inverse_temperature
+    b = start(*sample).inverse_temperature
     if loss == "mse":
-        b = _least_squares_inverse_temperature(rows, labels, weights, b)
-        sums = rows.sum(partial(_squared_error, b), labels, weights)
+        b = _least_squares_inverse_temperature(sample, b)
+        sums = sample.rows.sum(partial(_squared_error, b), sample.labels, sample.weights)
         mixture = _on_simplex(2.0 * sums[:3], -2.0 * sums[3])
     else:
-        members = rows.collect(partial(kernels.members, inverse_temperature=b), labels)
-        mixture = likeliest_mixture(members, weights)
+        members = sample.rows.collect(partial(kernels.members, inverse_temperature=b), sample.labels)
+        mixture = likeliest_mixture(members, sample.weights)
     uniform = min(float(mixture[2]), MOST_UNIFORM)
     rest = mixture[:2] / mixture[:2].sum() if mixture[:2].sum() > 0.0 else np.array([1.0, 0.0])
     return EnsembleTemperatureMap(b, (float(rest[0] * (1.0 - uniform)), float(rest[1] * (1.0 - uniform)), uniform))
@@ -139,9 +126,7 @@ def _members(inverse_temperature: float, block: NDArray[Any]) -> tuple[Float, Fl
     return tempered, plain, uniform
 
 
-def _squared_error(
-    inverse_temperature: float, block: NDArray[Any], labels: NDArray[np.intp], weights: Float | None
-) -> Float:
+def _squared_error(inverse_temperature: float, block: NDArray[Any], labels: Labels, weights: Weights) -> Float:
     """Σ over rows and classes of (Σ_k w_k m_k - e_y)², as a quadratic in w: the 3 × 3 products m·m, and below m_y."""
     members = [np.broadcast_to(member, block.shape) for member in _members(inverse_temperature, block)]
     scale = np.ones(len(block)) if weights is None else weights
@@ -171,14 +156,13 @@ def _on_simplex(hessian: Float, gradient: Float) -> Float:
     return best
 
 
-def _least_squares_inverse_temperature(
-    rows: Rows, labels: NDArray[np.intp], weights: Float | None, start: float
-) -> float:
+def _least_squares_inverse_temperature(sample: Labelled, start: float) -> float:
     """The root of the Brier score's slope nearest to the likelihood's b, within a factor of 8; b itself if none."""
     from scipy.optimize import brentq
 
     def slope(log_b: float) -> float:
-        return float(rows.sum(partial(_brier_slope, float(np.exp(log_b))), labels, weights)[0])
+        sums = sample.rows.sum(partial(_brier_slope, float(np.exp(log_b))), sample.labels, sample.weights)
+        return float(sums[0])
 
     bracket = _bracket(slope, float(np.log(start)))
     return start if bracket is None else float(np.exp(brentq(slope, *bracket, xtol=1e-9)))
@@ -198,9 +182,7 @@ def _bracket(slope: Callable[[float], float], middle: float) -> tuple[float, flo
     return None
 
 
-def _brier_slope(
-    inverse_temperature: float, block: NDArray[Any], labels: NDArray[np.intp], weights: Float | None
-) -> Float:
+def _brier_slope(inverse_temperature: float, block: NDArray[Any], labels: Labels, weights: Weights) -> Float:
     """Σ d/db of |softmax(bx) - e_y|² = 2 Σ_j (p_j - e_yj) p_j (d_j - m), with m = Σ p d."""
     gaps = np.array(block, dtype=np.float64, order="C")
     gaps -= gaps.max(axis=1, keepdims=True)

@@ -14,7 +14,6 @@ Wenger, Kjellström & Triebel, "Non-Parametric Calibration for Classification", 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -23,15 +22,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import ConvergenceWarning, InputError, warn_caller
 from metacal.formulas.gp import gaussian_process
 from metacal.kernels import gp as kernels
-from metacal.maps.fitting.lbfgs import ConvergenceWarning
+from metacal.maps.labelled import Float, Labelled, Labels, Weights
 from metacal.maps.map import Map, positive
-from metacal.maps.temperature import fit_temperature, usable_rows
+from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
-Float = NDArray[np.float64]
 Centre = Literal["mean", "log_softmax"]
 
 #: What the kernel is chosen among by the evidence: lengthscales as shares of the range of the inducing inputs,
@@ -141,12 +139,7 @@ class GaussianProcessMap(Map):
 
 
 def fit_gp(
-    rows: Rows,
-    labels: NDArray[np.intp],
-    weights: NDArray[np.float64] | None = None,
-    *,
-    n_inducing: int = 10,
-    centre: Centre = "mean",
+    rows: Rows, labels: Labels, weights: Weights = None, *, n_inducing: int = 10, centre: Centre = "mean"
 ) -> GaussianProcessMap:
     """Maximise the evidence bound over q(f(Z)), a normal distribution, for the best of nine kernels.
 
@@ -176,29 +169,27 @@ def fit_gp(
         raise InputError(f"n_inducing must be a whole number from 2 to 200, got {n_inducing!r}.")
     if centre not in kernels.CENTRES:
         raise InputError(f"centre must be one of {', '.join(map(repr, kernels.CENTRES))}, got {centre!r}.")
-    rows, labels, weights = usable_rows(rows, labels, weights)
-    b = fit_temperature(rows, labels, weights).inverse_temperature
-    few, few_labels, few_weights = _thinned(rows, labels, weights)
-    entries = few.collect(
-        partial(kernels.probability_mass, centre=centre, inverse_temperature=b), few_labels, few_weights
-    )
+    sample = Labelled(rows, labels, weights).usable()
+    b = fit_temperature(*sample).inverse_temperature
+    few = _thinned(sample)
+    masses = partial(kernels.probability_mass, centre=centre, inverse_temperature=b)
+    entries = few.rows.collect(masses, few.labels, few.weights)
     low, high = _mass_range(entries)
     if not high - low > 1e-6 * max(1.0, abs(low), abs(high)):
         return GaussianProcessMap(b, 1.0, np.array([low]), np.zeros(1), centre)
     inducing = np.linspace(low, high, n_inducing)
-    sample = _Data(few, few_labels, few_weights, few, few_weights, b, centre)
+    some = _Data(few, few, b, centre)
     bases = [_basis(inducing, share * (high - low), variance) for share in _LENGTHSCALES for variance in _VARIANCES]
-    found = [_maximise(partial(_bound, sample, basis), _prior(basis), _ROUGH) for basis in bases]
-    best = int(np.argmax([_log_evidence(sample, basis, q.mean) for basis, q in zip(bases, found)]))
+    found = [_maximise(partial(_bound, some, basis), _prior(basis), _ROUGH) for basis in bases]
+    best = int(np.argmax([_log_evidence(some, basis, q.mean) for basis, q in zip(bases, found)]))
     basis, rough = bases[best], found[best]
-    everything = _Data(rows, labels, weights, few, few_weights, b, centre)
+    everything = _Data(sample, few, b, centre)
     start = _Posterior(rough.mean, everything.scale * rough.precision, np.nan, True)
     posterior = _maximise(partial(_bound, everything, basis), start, _TOLERANCE)
     if not posterior.converged:
-        warnings.warn(
+        warn_caller(
             f"Gaussian-process calibration did not converge in {_MAX_PASSES} passes; the map is the best one found.",
             ConvergenceWarning,
-            stacklevel=3,
         )
     return GaussianProcessMap(b, basis.lengthscale, inducing, posterior.mean @ basis.projection, centre)
 
@@ -243,72 +234,42 @@ class _Basis(NamedTuple):
 class _Data(NamedTuple):
     """The rows, and those among them that Newton's curvature is taken from."""
 
-    rows: Rows
-    labels: NDArray[np.intp]
-    weights: Float | None
-    some_rows: Rows
-    some_weights: Float | None
+    everything: Labelled
+    some: Labelled
     inverse_temperature: float
     centre: Centre
 
     @property
     def scale(self) -> float:
         """How many times heavier all rows are than those for the curvature."""
-        if self.weights is None or self.some_weights is None:
-            return len(self.rows) / len(self.some_rows)
-        return float(self.weights.sum() / self.some_weights.sum())
+        return self.everything.total / self.some.total
 
-    def everything(self, curve: kernels.Curve, basis: _Basis) -> tuple[float, Float, Float, Float]:
-        """`masses` and `curvature`, in one pass where both look at the same rows."""
-        if self.some_rows is not self.rows:
-            return (*self.masses(curve), self.curvature(curve, basis))
+    def sums(self, curve: kernels.Curve, basis: _Basis) -> tuple[float, Float, Float, Float]:
+        """The bound without its divergence, the masses of the true and of the expected classes, and Σ_rows Cov_π(a).
+
+        In one pass where both look at the same rows.
+        """
+        if self.some is self.everything:
+            found = self._sum(self.everything, curve, "evidence", "covariances")
+        else:
+            parts = self._sum(self.everything, curve, "evidence"), self._sum(self.some, curve, "covariances")
+            found = np.concatenate(parts)
+        grid, size = len(curve.mean), len(basis.features)
+        true, expected, within, mass = np.split(found[1:], np.cumsum([grid, grid, size * size]))
+        curvature = self.scale * (basis.moments(mass) - within.reshape(size, size))
+        return float(found[0]), true, expected, np.asarray(curvature)
+
+    def _sum(self, sample: Labelled, curve: kernels.Curve, *which: str) -> Float:
         kernel = partial(
-            kernels.evidence_and_covariances,
-            curve=curve,
-            centre=self.centre,
-            inverse_temperature=self.inverse_temperature,
+            kernels.sums, curve=curve, centre=self.centre, inverse_temperature=self.inverse_temperature, which=which
         )
-        sums = self.rows.sum(kernel, self.labels, self.weights)
-        size = 1 + 2 * len(curve.mean)
-        true, expected = np.split(sums[1:size], 2)
-        return float(sums[0]), true, expected, self._finished(sums[size:], basis)
-
-    def masses(self, curve: kernels.Curve) -> tuple[float, Float, Float]:
-        """The bound without its divergence, and the masses of the true and of the expected classes on the grid."""
-        kernel = partial(
-            kernels.evidence, curve=curve, centre=self.centre, inverse_temperature=self.inverse_temperature
-        )
-        sums = self.rows.sum(kernel, self.labels, self.weights)
-        true, expected = np.split(sums[1:], 2)
-        return float(sums[0]), true, expected
-
-    def curvature(self, curve: kernels.Curve, basis: _Basis) -> Float:
-        """Σ_rows Cov_π(a), from the rows for it."""
-        kernel = partial(
-            kernels.covariances, curve=curve, centre=self.centre, inverse_temperature=self.inverse_temperature
-        )
-        return self._finished(self.some_rows.sum(kernel, self.some_weights), basis)
-
-    def _finished(self, sums: Float, basis: _Basis) -> Float:
-        size = len(basis.features)
-        within, mass = sums[: size * size].reshape(size, size), sums[size * size :]
-        return np.asarray(self.scale * (basis.moments(mass) - within))
+        return sample.rows.sum(kernel, sample.labels, sample.weights)
 
 
-def _thinned(
-    rows: Rows, labels: NDArray[np.intp], weights: Float | None
-) -> tuple[Rows, NDArray[np.intp], Float | None]:
+def _thinned(sample: Labelled) -> Labelled:
     """Every s-th row, so that at most `_SAMPLE_ELEMENTS` entries are left; the table is not copied."""
-    step = -(-len(rows) * rows.n_classes // _SAMPLE_ELEMENTS)
-    if step == 1:
-        return rows, labels, weights
-    used = np.arange(len(rows)) % step == 0
-    keep = used
-    if rows.keep is not None:
-        keep = rows.keep.copy()
-        keep[rows.keep] = used
-    chosen = Rows(rows.table, keep=keep, block_rows=rows.block_rows, executor=rows.executor)
-    return chosen, labels[used], None if weights is None else weights[used]
+    step = -(-len(sample.rows) * sample.rows.n_classes // _SAMPLE_ELEMENTS)
+    return sample if step == 1 else sample.where(np.arange(len(sample.rows)) % step == 0)
 
 
 def _mass_range(entries: Float) -> tuple[float, float]:
@@ -349,7 +310,7 @@ def _bound(data: _Data, basis: _Basis, mean: Float, precision: Float) -> _Bound:
     """The evidence bound at q(v) = N(mean, precision⁻¹): one pass over the rows, one over those for the curvature."""
     covariance: Float = np.asarray(np.linalg.inv(precision), dtype=np.float64)
     curve = _curve(basis, mean, covariance)
-    value, true, expected, curvature = data.everything(curve, basis)
+    value, true, expected, curvature = data.sums(curve, basis)
     size, identity = len(mean), np.eye(len(mean))
     divergence = 0.5 * (np.trace(covariance) + mean @ mean - size + np.linalg.slogdet(precision)[1])
     return _Bound(
@@ -368,8 +329,9 @@ def _log_evidence(data: _Data, basis: _Basis, mean: Float) -> float:
     """
     curve = _curve(basis, mean, np.zeros((len(mean), len(mean))))
     plain = replace(curve, lifted=curve.mean)
-    volume = np.linalg.slogdet(data.curvature(plain, basis) + np.eye(len(mean)))[1]
-    return float(data.masses(plain)[0] - 0.5 * mean @ mean - 0.5 * volume)
+    value, _, _, curvature = data.sums(plain, basis)
+    volume = np.linalg.slogdet(curvature + np.eye(len(mean)))[1]
+    return float(value - 0.5 * mean @ mean - 0.5 * volume)
 
 
 def _maximise(evaluate: Callable[[Float, Float], _Bound], start: _Posterior, tolerance: float) -> _Posterior:

@@ -22,6 +22,7 @@ from metacal import kernels
 from metacal.errors import MetacalError, MetacalWarning
 from metacal.kernels.columns import FOURTH, MEAN, OWN, POSSIBLE, TAIL, VARIANCE, log_partition
 from metacal.maps.composed import ComposedMap, as_front
+from metacal.maps.labelled import Float, Labelled, Labels, Weights
 from metacal.maps.map import Map
 from metacal.maps.methods import CHOOSERS, method_of_map
 from metacal.maps.spline import fit_averaged_each
@@ -30,9 +31,8 @@ from metacal.maps.uniform import MOST_UNIFORM, Seen, UniformTemperatureMap, newt
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 
-Float = NDArray[np.float64]
 #: Fits a map: fit(rows, labels, weights or None), labels being column numbers. `Method.fit_function` is one.
-FitMap = Callable[[Rows, NDArray[np.intp], NDArray[np.float64] | None], Map]
+FitMap = Callable[[Rows, Labels, Weights], Map]
 
 #: The most rows that are dealt out, and the most entries of their table; of a map that is fitted anew half of both.
 _MOST_ROWS, _MOST_ENTRIES = 4_000, 1 << 21
@@ -85,8 +85,8 @@ def held_out(
     fitted: Map,
     refit: FitMap,
     rows: Rows,
-    labels: NDArray[np.intp],
-    weights: NDArray[np.float64] | None,
+    labels: Labels,
+    weights: Weights,
     enough: Callable[[HeldOut], bool] = lambda _: False,
 ) -> HeldOut | None:
     """Deal out every s-th row, map each fold by what is fitted on the others; None where there are too few.
@@ -110,9 +110,8 @@ def held_out(
     if min(len(rows), most) < _FEWEST_ROWS:
         return None
     step = -(-len(rows) // most)
-    some, at = (rows, np.arange(len(rows))) if step == 1 else rows.every(step)
-    there, labels = labels[::step], np.asarray(on_host(labels[::step]))
-    weights = None if weights is None else np.asarray(on_host(weights[::step]))
+    at, (some, there, own) = np.arange(0, len(rows), step), Labelled(rows, labels, weights).every(step)
+    labels, weights = np.asarray(on_host(there)), None if own is None else np.asarray(on_host(own))
     if front is not None:
         plain, seen = (_walked(some, there, weights, b) for b in (1.0, front.inverse_temperature))
         if isinstance(fitted, ComposedMap) and weights is None:
@@ -133,7 +132,7 @@ def held_out(
             return None
 
 
-def _dealt(plain: Seen, labels: NDArray[np.intp]) -> NDArray[np.intp]:
+def _dealt(plain: Seen, labels: Labels) -> NDArray[np.intp]:
     """The fold of each row, by its place among all as the softmax has them: not by the order in which rows come."""
     folds = _FOLDS_OF_FEW if len(plain) < _FEW_ROWS else _FOLDS
     columns = plain.columns

@@ -14,23 +14,21 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.kernels import exact
-from metacal.maps.curves.onevsrest import (
+from metacal.maps.curves import (
     Curve,
     Draw,
-    Float,
-    Labels,
     PiecewiseMap,
-    Weights,
-    check_count,
-    check_prior_rows,
+    TopLabelMap,
     fit_piecewise,
+    fit_top_label,
     identity_curve,
     joined,
     questions,
     softmax,
     tie_groups,
 )
-from metacal.maps.curves.toplabel import TopLabelMap, fit_top_label
+from metacal.maps.labelled import Float, Labels, Weights
+from metacal.maps.map import check_count, check_prior_rows
 from metacal.rows import Rows
 
 BINS = ("equal_width", "equal_mass")

@@ -18,25 +18,14 @@ channels", 2014).
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 from scipy.special import expit, xlogy
 
-from metacal.maps.curves.onevsrest import (
-    Curve,
-    Float,
-    Labels,
-    PiecewiseMap,
-    Weights,
-    check_count,
-    check_prior_rows,
-    columns,
-    counted,
-    identity_curve,
-)
+from metacal.maps.curves import Curve, PiecewiseMap, columns, identity_curve, joined
+from metacal.maps.labelled import Float, Labelled, Labels, Weights
+from metacal.maps.map import check_count, check_prior_rows
 from metacal.rows import Rows
 
 #: The log-odds are counted in cells of 1/32 up to this far from zero, where p is 1.3e-14 or as far from 1.
@@ -67,17 +56,10 @@ def fit_imax(
     array([0., 1.])
     """
     n_bins, prior_rows = check_count("n_bins", n_bins, usual=15), check_prior_rows(prior_rows)
-    draw = partial(_curve, n_bins=n_bins, prior_rows=prior_rows)
-    rows, labels, weights = counted(rows, labels, weights)
-    cells = [_counted_cells(*column) for column in columns(rows, labels, weights)]
-    if shared:
-        cells = [np.sum(cells, axis=0)] * len(cells)
-        curves = [draw(cells[0])] * len(cells)
-    else:
-        curves = [draw(part) for part in cells]
-    offsets = np.append(0, np.cumsum([len(knots) for knots, _ in curves]))
-    knots, values = (np.concatenate([curve[side] for curve in curves]) for side in (0, 1))
-    return PiecewiseMap(knots, values, offsets.astype(np.int64), "step")
+    cells = [_counted_cells(*column) for column in columns(Labelled(rows, labels, weights).counted())]
+    parts = [np.sum(cells, axis=0)] if shared else cells
+    curves = [_curve(part, n_bins, prior_rows) for part in parts]
+    return joined(curves * len(cells) if shared else curves, "step")
 
 
 def most_informative_ends(weight: Float, positive: Float, n_bins: int) -> NDArray[np.intp]:

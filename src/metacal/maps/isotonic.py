@@ -16,25 +16,22 @@ from scipy.optimize import isotonic_regression
 
 from metacal import kernels
 from metacal.formulas.curves import shared
-from metacal.maps.curves.onevsrest import (
+from metacal.maps.curves import (
     Curve,
-    Float,
-    Labels,
     OneCurveMap,
     PiecewiseMap,
-    Weights,
+    TopLabelMap,
     check_curve,
-    check_prior_rows,
     combine,
-    counted,
     fit_piecewise,
+    fit_top_label,
     follow,
     identity_curve,
     softmax,
     tie_groups,
 )
-from metacal.maps.curves.toplabel import TopLabelMap, fit_top_label
-from metacal.maps.map import positive
+from metacal.maps.labelled import Float, Labelled, Labels, Weights
+from metacal.maps.map import check_prior_rows, positive
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
@@ -144,8 +141,8 @@ def fit_irm(
     """
     prior_rows = check_prior_rows(prior_rows)
     b = fit_temperature(rows, labels, weights).inverse_temperature if tempered else 1.0
-    rows, labels, weights = counted(rows, labels, weights)
-    weights = np.ones(len(labels)) if weights is None else weights
+    sample = Labelled(rows, labels, weights).counted()
+    rows, labels, weights = sample.rows, sample.labels, sample.counts
     own = rows.collect(partial(_own_probability, inverse_temperature=b), labels)
     seen = ~np.isnan(own)
     if not seen.any():

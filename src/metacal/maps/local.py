@@ -27,11 +27,10 @@ from metacal.formulas.operations import NUMPY
 from metacal.formulas.rowwise import gaps
 from metacal.formulas.temperature import FARTHEST, LARGEST_LOG, local_features, local_inverse, local_temperature
 from metacal.maps.fitting.lbfgs import minimise
+from metacal.maps.labelled import Float, Labelled, Labels, Weights
 from metacal.maps.map import Map, positive
-from metacal.maps.temperature import fit_temperature, usable_rows
+from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
-
-Float = NDArray[np.float64]
 
 #: The features of a row, all of its tempered logits, in the order of the coefficients.
 FEATURES = ("entropy", "log(1 + margin)", "log(1 + norm)")
@@ -91,11 +90,7 @@ class LocalTemperatureMap(Map):
 
 
 def fit_local_temperature(
-    rows: Rows,
-    labels: NDArray[np.intp],
-    weights: NDArray[np.float64] | None = None,
-    *,
-    penalty: float = 100.0,
+    rows: Rows, labels: Labels, weights: Weights = None, *, penalty: float = 100.0
 ) -> LocalTemperatureMap:
     """Minimise Σ_rows -log softmax(b(x)·x)_y + (penalty/2) Σ_{k>0} c_k² over the coefficients c of log b(x).
 
@@ -113,10 +108,11 @@ def fit_local_temperature(
     number = isinstance(penalty, int | float | np.integer | np.floating) and not isinstance(penalty, bool)
     if not number or not 0.0 < penalty < np.inf:
         raise InputError(f"penalty must be a positive finite number, got {penalty!r}.")
-    rows, labels, weights = usable_rows(rows, labels, weights)
+    sample = Labelled(rows, labels, weights).usable()
+    rows, labels, weights = sample
     b = fit_temperature(rows, labels, weights).inverse_temperature
     features = rows.collect(partial(_features, inverse_temperature=b))
-    total = float(len(rows)) if weights is None else float(weights.sum())
+    total = sample.total
     means = np.average(features, axis=0, weights=weights)
     spread = np.sqrt(np.average((features - means) ** 2, axis=0, weights=weights))
     scales = np.where(spread > 1e-6, spread, 1.0)

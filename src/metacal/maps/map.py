@@ -152,3 +152,18 @@ def positive(name: str, value: object) -> None:
     """
     if not (isinstance(value, int | float) and 0.0 < value < np.inf):
         raise InputError(f"{name} must be a positive finite number, got {value!r}.")
+
+
+def check_count(name: str, value: object, usual: int) -> int:
+    """Return a whole number of at least one, or raise."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}; {usual} is the usual choice.")
+    return int(value)
+
+
+def check_prior_rows(prior_rows: object) -> float:
+    """Return the number of pseudo-rows as a float, or raise."""
+    number = isinstance(prior_rows, int | float | np.integer | np.floating) and not isinstance(prior_rows, bool)
+    if not number or not 0.0 <= float(prior_rows) < np.inf:  # type: ignore[arg-type]
+        raise InputError(f"prior_rows must be a number of at least 0, got {prior_rows!r}; 1 is the usual choice.")
+    return float(prior_rows)  # type: ignore[arg-type]

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from metacal.errors import InputError
+from metacal.maps.affine import dirichlet_path, structured_path
 from metacal.maps.composed import ComposedMap, as_front, seen_through
-from metacal.maps.dirichlet import dirichlet_path
-from metacal.maps.fitting.crossvalidation import Sample
+from metacal.maps.labelled import Labelled, Labels, Weights
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
-from metacal.maps.structured import structured_path
 from metacal.rows import Rows
 
 #: A Gaussian process, ten numbers at hundreds of passes, learns all it can from so many entries or rows.
@@ -94,11 +90,11 @@ def default_members(n_classes: int) -> list[str]:
 class _Fits:
     """Maps fitted on one sample: what stands behind another is fitted once, strengths of one method along a path."""
 
-    def __init__(self, names: Sequence[str], sample: Sample, tolerance: float) -> None:
+    def __init__(self, names: Sequence[str], sample: Labelled, tolerance: float) -> None:
         self._asked = {name: MEMBERS.get(name) or _method(name) for name in names}
         self._sample, self._tolerance = sample, tolerance
         self._found: dict[str, Map] = {}
-        self._seen: dict[str | None, Sample] = {None: sample}
+        self._seen: dict[str | None, Labelled] = {None: sample}
 
     def fitted(self, name: str) -> Map:
         """The map of this name."""
@@ -119,10 +115,10 @@ class _Fits:
             for other, one in {**self._asked, name: member}.items()
             if (one.method, one.behind) == (member.method, member.behind) and one.options
         }
-        path = _PATHS[member.method](*sample, tuple(alike.values()), self._tolerance)
+        path = _PATHS[member.method](sample, tuple(alike.values()), self._tolerance)
         return {other: path[strength] for other, strength in alike.items()}
 
-    def _through(self, name: str | None) -> Sample:
+    def _through(self, name: str | None) -> Labelled:
         """The rows as they are seen through a member."""
         if name not in self._seen:
             assert name is not None
@@ -131,19 +127,14 @@ class _Fits:
 
 
 def fit_members(
-    names: Sequence[str],
-    rows: Rows,
-    labels: NDArray[np.intp],
-    weights: NDArray[np.float64] | None,
-    *,
-    rough: bool = False,
+    names: Sequence[str], rows: Rows, labels: Labels, weights: Weights, *, rough: bool = False
 ) -> dict[str, Map]:
     """The maps of these names, `MEMBERS` or methods with their usual options; `rough` where they are only weighed."""
-    fits = _Fits(names, Sample(rows, labels, weights), _ROUGH if rough else _TOLERANCE)
+    fits = _Fits(names, Labelled(rows, labels, weights), _ROUGH if rough else _TOLERANCE)
     return {name: fits.fitted(name) for name in names}
 
 
-def _enough(sample: Sample, member: Member) -> Sample:
+def _enough(sample: Labelled, member: Member) -> Labelled:
     """All rows; of a large table, for a member of a few slow numbers, every s-th."""
     if member.method != "gaussian-process":
         return sample

@@ -120,8 +120,8 @@ def _row(name: str, estimator: str, fit: str, map: str, *, sums: bool = True) ->
     return Method(name, f"metacal.estimators.{estimator}", f"metacal.maps.{place}", f"metacal.maps.{fit}", sums=sums)
 
 
-_PIECEWISE = "curves.onevsrest:PiecewiseMap"
-_TOP_LABEL = "curves.toplabel:TopLabelMap"
+_PIECEWISE = "curves:PiecewiseMap"
+_TOP_LABEL = "curves:TopLabelMap"
 
 _ROWS = (  # simplest first: the order of `compare`
     _row("temperature", "temperature:TemperatureScaling", "temperature:fit_temperature", "TemperatureMap"),
@@ -146,12 +146,12 @@ _ROWS = (  # simplest first: the order of `compare`
     _row("spline", "curves:SplineCalibration", "spline:fit_spline", "SplineMap"),
     _row("composed", "composed:ComposedCalibration", "composed:fit_composed", "ComposedMap"),
     _row("gaussian-process", "curves:GaussianProcessCalibration", "gp:fit_gp", "GaussianProcessMap"),
-    _row("structured", "affine:StructuredScaling", "structured:fit_structured", "StructuredMap"),
+    _row("structured", "affine:StructuredScaling", "affine:fit_structured", "StructuredMap"),
     _row("vector", "affine:VectorScaling", "affine:fit_vector", "VectorMap"),
     _row("matrix", "affine:MatrixScaling", "affine:fit_matrix", "MatrixMap"),
-    _row("dirichlet", "affine:DirichletCalibration", "dirichlet:fit_dirichlet", "DirichletMap"),
-    _row("platt", "curves:PlattScaling", "platt:fit_platt", "PlattMap"),
-    _row("beta", "curves:BetaCalibration", "beta:fit_beta", "BetaMap"),
+    _row("dirichlet", "affine:DirichletCalibration", "affine:fit_dirichlet", "DirichletMap"),
+    _row("platt", "curves:PlattScaling", "logistic:fit_platt", "PlattMap"),
+    _row("beta", "curves:BetaCalibration", "logistic:fit_beta", "BetaMap"),
     _row("isotonic", "isotonic:IsotonicCalibration", "isotonic:fit_isotonic", _PIECEWISE, sums=False),
     _row("irova-ts", "isotonic:IROvATS", "isotonic:fit_irova_ts", _PIECEWISE, sums=False),
     _row("irm", "isotonic:IRM", "isotonic:fit_irm", "SharedMap"),

@@ -20,18 +20,12 @@ from metacal import kernels
 from metacal.errors import InputError
 from metacal.formulas import curves as formulas
 from metacal.formulas.curves import spline
+from metacal.formulas.logits import scaled
 from metacal.formulas.operations import NUMPY
 from metacal.kernels.columns import Curve
-from metacal.maps.curves.onevsrest import (
-    Float,
-    Labels,
-    Weights,
-    check_count,
-    counted,
-)
-from metacal.maps.curves.toplabel import correct_predictions, scaled
 from metacal.maps.fitting.newton import Sums, logistic_sums, minimise, minimise_seen, unpack, with_prior
-from metacal.maps.map import Map, positive
+from metacal.maps.labelled import Float, Labelled, Labels, Weights
+from metacal.maps.map import Map, check_count, positive
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
@@ -129,22 +123,26 @@ def fit_spline(
     """
     count = check_count("n_knots", n_knots, usual=7)
     b = fit_temperature(rows, labels, weights).inverse_temperature if tempered else 1.0
-    rows, labels, weights = counted(rows, labels, weights)
-    correct = correct_predictions(rows, labels)
-    z = rows.collect(partial(_tempered_log_odds, b))
-    weights = np.ones(len(z)) if weights is None else weights
-    knots = quantiles(z, weights, count)
-    bare = partial(spline_sums, risen(knots, z), correct, weights)
-    identity = np.append(np.ones(len(knots)), knots[0])[None, :]
+    sample = Labelled(rows, labels, weights).counted()
+    z = sample.rows.collect(partial(_tempered_log_odds, b))
+    knots = quantiles(z, sample.counts, count)
+    identity = np.append(np.ones(len(knots)), knots[0])
+    theta = fit_slopes(z, sample.correct(), sample.counts, knots, identity, "spline calibration")
+    return SplineMap(knots, theta[:-1], float(theta[-1]), b)
+
+
+def fit_slopes(z: Float, correct: Float, weights: Float, knots: Float, centre: Float, what: str) -> Float:
+    """The slopes at the knots, not negative, and the intercept, by penalised likelihood around a centre."""
     bend = np.diff(np.eye(len(knots)), axis=0)
     precision = PRECISION * np.eye(len(knots) + 1)
     precision[:-1, :-1] += SMOOTHING * bend.T @ bend
     right, total = float(weights @ correct), float(weights.sum())
     start = np.append(np.zeros(len(knots)), np.log((right + 1.0) / (total - right + 1.0)))[None, :]
     bounded = np.append(np.ones(len(knots), dtype=bool), False)
-    sums = partial(with_prior, bare, identity, precision)
-    theta = minimise(sums, start, bounded, np.array([total]), "spline calibration")[0]
-    return SplineMap(knots, theta[:-1], float(theta[-1]), b)
+    bare = partial(_spline_sums, risen(knots, z), correct, weights)
+    sums = partial(with_prior, bare, centre[None, :], precision)
+    found: Float = minimise(sums, start, bounded, np.array([total]), what)[0]
+    return found
 
 
 def fit_averaged(z: Float, correct: Float, weights: Weights, *, n_knots: int = 7) -> SplineMap:
@@ -227,7 +225,7 @@ def _few_rows(z: Float, correct: Float, weights: Weights, grid: float) -> tuple[
 
 
 def _few_sums(design: Float, squares: Float, correct: Float, weights: Float, theta: Float) -> Sums:
-    """The same as `spline_sums` on few rows, with a last column of ones: several splines of each of several sets."""
+    """The same as `_spline_sums` on few rows, with a last column of ones: several splines of each of several sets."""
     z = theta.reshape(len(design), -1, theta.shape[1]) @ design.transpose(0, 2, 1)
     small = np.exp(-np.abs(z))
     all = 1.0 + small
@@ -324,7 +322,7 @@ def quantiles(z: Float, weights: Float, count: int) -> Float:
     return np.unique(z[order][at])
 
 
-def spline_sums(design: Float, correct: Float, weights: Float, theta: Float) -> Sums:
+def _spline_sums(design: Float, correct: Float, weights: Float, theta: Float) -> Sums:
     """Log loss of σ(design @ slopes + intercept), its gradient and curvature; theta holds slopes, then intercept."""
     packed = np.zeros((1, 1))
     for first in range(0, len(design), _CHUNK):

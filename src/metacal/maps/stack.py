@@ -22,14 +22,10 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.formulas import parts as formulas
 from metacal.maps.fitting.crossvalidation import random_folds, said_once
 from metacal.maps.fitting.mixture import likeliest_mixture
+from metacal.maps.labelled import Float, Labelled, Labels, Weights
 from metacal.maps.map import Map
 from metacal.maps.members import MEMBERS, default_members, fit_members
-from metacal.maps.temperature import usable_rows
 from metacal.rows import Rows
-
-Float = NDArray[np.float64]
-Labels = NDArray[np.intp]
-Weights = NDArray[np.float64] | None
 
 #: Members with less than this are left out. The prior of each counts so many rows: among all, and among those near
 #: temperature scaling. What the mixture of all must gain, in nats, to be as probable as that of those near.
@@ -150,12 +146,12 @@ def stack(
         names = [name for name in names if name not in MEMBERS or MEMBERS[name].keeps_predictions]
     if not names:
         raise InputError("there is no candidate to stack; give at least one calibrator.")
-    rows, labels, weights = usable_rows(rows, labels, weights)
+    rows, labels, weights = sample = Labelled(rows, labels, weights).usable()
     n_splits = min(n_splits or (_FOLDS_OF_FEW if len(labels) <= _FEW else _FOLDS), len(labels))
     losses: dict[str, float] = {}
     if len(names) > 1 and n_splits > 1:
         weigh = partial(fit_members, rough=True) if fit is fit_members else fit
-        chances, seen = _held_out(rows, labels, weights, partial(weigh, names), n_splits, random_state)
+        chances, seen = _held_out(sample, partial(weigh, names), n_splits, random_state)
         counts = None if weights is None else weights[seen]
         with np.errstate(divide="ignore"):
             losses = dict(zip(names, np.average(-np.log(chances), axis=0, weights=counts).tolist()))
@@ -193,26 +189,23 @@ class Candidates(NamedTuple):
 
 
 def _held_out(
-    rows: Rows,
-    labels: Labels,
-    weights: Weights,
-    fit: Callable[[Rows, Labels, Weights], dict[str, Map]],
-    n_splits: int,
-    random_state: int,
+    sample: Labelled, fit: Callable[[Rows, Labels, Weights], dict[str, Map]], n_splits: int, random_state: int
 ) -> tuple[Float, NDArray[np.intp]]:
     """The probability that each candidate, fitted without it, gives a row's true class; and which rows these are."""
-    fold = random_folds(len(labels), n_splits, random_state)
+    n, n_classes = len(sample.labels), sample.rows.n_classes
+    fold = random_folds(n, n_splits, random_state)
     parts, order = [], []
     # Of a large table some of the folds are enough: the weights are few.
-    enough = min(_ENOUGH, max(_FEWEST, _ENOUGH_ELEMENTS // rows.n_classes))
-    for held in range(min(n_splits, -(-enough * n_splits // len(labels)))):
-        used, test = fold != held, fold == held
-        train, new = _gathered(rows, used), _gathered(rows, test)
+    enough = min(_ENOUGH, max(_FEWEST, _ENOUGH_ELEMENTS // n_classes))
+    for held in range(min(n_splits, -(-enough * n_splits // n))):
+        train, new = (_gathered(sample.where(used)) for used in (fold != held, fold == held))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MetacalWarning)  # what is wrong with all rows is said of all rows
-            fitted = fit(train, labels[used], None if weights is None else weights[used])
-        parts.append(np.stack([new.collect(partial(_own, found), labels[test]) for found in fitted.values()], axis=1))
-        order.append(np.flatnonzero(test))
+            fitted = fit(*train)
+        parts.append(
+            np.stack([new.rows.collect(partial(_own, found), new.labels) for found in fitted.values()], axis=1)
+        )
+        order.append(np.flatnonzero(fold == held))
     chances, at = np.concatenate(parts), np.concatenate(order)
     possible = chances.max(axis=1) > 0.0  # a row that every candidate calls impossible tells them apart no more
     return chances[possible], at[possible]
@@ -222,12 +215,12 @@ def _own(fitted: Map, block: NDArray[Any], labels: Labels) -> Float:
     return np.asarray(fitted(block)[np.arange(len(block)), labels], dtype=np.float64)
 
 
-def _gathered(rows: Rows, used: NDArray[np.bool_]) -> Rows:
-    """Some of the rows, as a table of their own where that is small: they are gone through many times."""
-    chosen = rows.where(used)
-    if len(chosen) * rows.n_classes > _GATHERED:
-        return chosen
-    return Rows(chosen.gathered(), executor=rows.executor)
+def _gathered(sample: Labelled) -> Labelled:
+    """The rows as a table of their own where that is small: they are gone through many times."""
+    rows = sample.rows
+    if len(rows) * rows.n_classes > _GATHERED:
+        return sample
+    return sample._replace(rows=Rows(rows.gathered(), executor=rows.executor))
 
 
 def _weights(chances: Float, counts: Weights, candidates: Candidates) -> Float:

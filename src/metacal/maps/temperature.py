@@ -5,7 +5,6 @@ Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError, MetacalWarning
+from metacal.errors import InputError, warn_caller
 from metacal.formulas.temperature import temperature
+from metacal.maps.labelled import Labelled, Labels, Weights
 from metacal.maps.map import Map, positive
 from metacal.rows import Rows
 
@@ -68,7 +68,7 @@ class TemperatureMap(Map):
         kernels.softmax(block, self.inverse_temperature, out)
 
 
-def fit_temperature(rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None = None) -> TemperatureMap:
+def fit_temperature(rows: Rows, labels: Labels, weights: Weights = None) -> TemperatureMap:
     """Minimise the mean negative log-likelihood of softmax(b·x) over b = 1/T.
 
     The loss is convex in b. Steps of third order from its first three derivatives, kept inside a shrinking bracket,
@@ -84,77 +84,53 @@ def fit_temperature(rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.fl
     >>> round(fit_temperature(Rows(logits), np.array([0] * 9 + [1])).temperature, 6)
     3.0
     """
-    return fit_temperature_of_scale(rows, labels, weights)
+    return fit_temperature_of_scale(Labelled(rows, labels, weights))
 
 
 def fit_temperature_of_scale(
-    rows: Rows,
-    labels: NDArray[np.intp],
-    weights: NDArray[np.float64] | None,
-    scale: float | None = None,
-    tolerance: float = _TOLERANCE,
+    sample: Labelled, scale: float | None = None, tolerance: float = _TOLERANCE
 ) -> TemperatureMap:
     """The same where the margin of a typical row may be known, and few rows solved to a tolerance of one's own."""
-    rows, labels, weights = _counted_rows(rows, rows.column(labels), weights)
-    weights = rows.column(weights)
+    sample = sample.counted().beside()
     try:
-        return _fit(rows, labels, weights, scale, tolerance)
+        return _fit(sample, scale, tolerance)
     except _MaskedTruth:  # only now is it worth looking for the rows
-        rows, labels, weights = usable_rows(rows, labels, weights)
-        return _fit(rows, labels, weights, scale, tolerance, masks_are_gone=True)
+        return _fit(sample.usable(), scale, tolerance, masks_are_gone=True)
 
 
 class _MaskedTruth(Exception):
     """The loss is infinite: the true class of some row is masked."""
 
 
-def _fit(
-    rows: Rows,
-    labels: NDArray[np.intp],
-    weights: NDArray[np.float64] | None,
-    scale: float | None,
-    tolerance: float,
-    *,
-    masks_are_gone: bool = False,
-) -> TemperatureMap:
-    steps = _strides(len(rows), rows.n_classes)
-    samples = [(rows, 1) if step == 1 else (rows.every(step)[0], step) for step in steps]
+def _fit(sample: Labelled, scale: float | None, tolerance: float, *, masks_are_gone: bool = False) -> TemperatureMap:
+    steps = _strides(len(sample.rows), sample.rows.n_classes)
+    samples = [sample.every(step) for step in steps]
     if scale is None:
-        scale = typical_margin(samples[0][0]) or (typical_margin(rows) if len(steps) > 1 else 0.0)
+        scale = typical_margin(samples[0].rows) or (typical_margin(sample.rows) if len(steps) > 1 else 0.0)
     if scale == 0.0:
-        warnings.warn(
-            "all logits are equal in every row: the temperature has no effect and is set to 1.",
-            MetacalWarning,
-            stacklevel=5,
-        )
+        warn_caller("all logits are equal in every row: the temperature has no effect and is set to 1.")
         return TemperatureMap(1.0)
     _check_scale(scale)
     bounds = inverse_temperature_bounds(scale)
     b = float(np.clip(1.0, *bounds))
-    for sample, step in samples:
+    for part, step in zip(samples, steps, strict=True):
         asked = TOLERANCE_OF_SAMPLE if step > 1 else tolerance if len(steps) == 1 else _TOLERANCE_FROM_SAMPLE
-        loss = _loss(sample, labels[::step], None if weights is None else weights[::step], masks_are_gone)
-        b = _minimise(loss, b, bounds, asked)
+        b = _minimise(partial(_loss, part, masks_are_gone), b, bounds, asked)
     if b in bounds:
         warn_bounded(b == bounds[1], 1.0 / b)
     return TemperatureMap(b)
 
 
-def _loss(
-    rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None, masks_are_gone: bool
-) -> Callable[[float], NDArray[np.float64]]:
-    def loss(b: float) -> NDArray[np.float64]:
-        sums = rows.sum(partial(kernels.tempered_loss, inverse_temperature=b), labels, weights)
-        if not np.isfinite(sums[1]):
-            if masks_are_gone:
-                raise InputError(
-                    "the logits of some row lie so far apart that their difference overflows; divide all logits by a "
-                    "constant, and check what made them so large."
-                )
-            raise _MaskedTruth
+def _loss(sample: Labelled, masks_are_gone: bool, b: float) -> NDArray[np.float64]:
+    sums = sample.rows.sum(partial(kernels.tempered_loss, inverse_temperature=b), sample.labels, sample.weights)
+    if np.isfinite(sums[1]):
         return sums
-
-    return loss
+    if not masks_are_gone:
+        raise _MaskedTruth
+    raise InputError(
+        "the logits of some row lie so far apart that their difference overflows; divide all logits by a constant, and "
+        "check what made them so large."
+    )
 
 
 def _strides(n: int, n_classes: int) -> list[int]:
@@ -220,9 +196,7 @@ def _minimise(
         elif max(abs(step / proposal) ** 3, doubt / proposal) < tolerance:
             return float(proposal)
         b = float(proposal)
-    warnings.warn(
-        f"the temperature did not converge: slope {slope:.3g} after {_MAX_PASSES} passes.", MetacalWarning, stacklevel=5
-    )
+    warn_caller(f"the temperature did not converge: slope {slope:.3g} after {_MAX_PASSES} passes.")
     return b
 
 
@@ -243,41 +217,6 @@ def _step(slope: float, curvature: float, third: float) -> tuple[float, float]:
     return float(step), float(abs(step - halley))
 
 
-def _counted_rows(
-    rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None
-) -> tuple[Rows, NDArray[np.intp], NDArray[np.float64] | None]:
-    """Leave out rows of weight zero."""
-    if weights is None or (weights > 0.0).all():
-        return rows, labels, weights
-    used = weights > 0.0
-    return rows.where(used), labels[used], weights[used]
-
-
-def usable_rows(
-    rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None
-) -> tuple[Rows, NDArray[np.intp], NDArray[np.float64] | None]:
-    """Leave out rows of weight zero and rows whose true class is masked."""
-    finite = rows.collect(kernels.label_is_possible, labels)
-    if not finite.all():
-        if not finite.any():
-            raise InputError("the true class has logit -inf in every row; there is nothing to fit a temperature on.")
-        warn_masked(int((~finite).sum()), len(rows))
-    used = finite if weights is None else finite & (weights > 0.0)
-    if used.all():
-        return rows, labels, weights
-    return rows.where(used), labels[used], None if weights is None else weights[used]
-
-
-def warn_masked(left: int, n_rows: int) -> None:
-    """Say that rows are left out because their true class is masked."""
-    warnings.warn(
-        f"{left} of {n_rows} rows have a true class whose logit is -inf; no temperature gives it any probability, so "
-        "these rows are left out of the temperature fit.",
-        MetacalWarning,
-        stacklevel=5,
-    )
-
-
 def inverse_temperature_bounds(scale: float) -> tuple[float, float]:
     """Between which inverse temperatures rows can speak, by the margin of a typical one."""
     return _SMALLEST_MARGIN / scale, _LARGEST_MARGIN / scale
@@ -290,4 +229,4 @@ def warn_bounded(all_right: bool, temperature: float) -> None:
         if all_right
         else "the logits say nothing about the labels, so ever higher temperatures fit ever better"
     )
-    warnings.warn(f"{why}; the temperature is bounded at {temperature:.3g}.", MetacalWarning, stacklevel=5)
+    warn_caller(f"{why}; the temperature is bounded at {temperature:.3g}.")

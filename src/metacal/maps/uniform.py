@@ -24,6 +24,7 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.formulas.temperature import uniform_temperature
 from metacal.kernels.columns import OWN, RIGHT
 from metacal.maps.fitting.lbfgs import Minimum
+from metacal.maps.labelled import Float, Labelled, Labels, Weights, no_possible_truth, warn_masked
 from metacal.maps.map import Map, positive
 from metacal.maps.temperature import (
     TOLERANCE_OF_SAMPLE,
@@ -31,12 +32,9 @@ from metacal.maps.temperature import (
     inverse_temperature_bounds,
     typical_margin,
     warn_bounded,
-    warn_masked,
 )
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
-
-Float = NDArray[np.float64]
 
 #: The uniform part never takes more than this: what is left keeps every prediction.
 MOST_UNIFORM = 1.0 - 2.0**-10
@@ -104,9 +102,7 @@ class UniformTemperatureMap(Map):
         kernels.mixed_softmax(block, self.inverse_temperature, self.uniform, out)
 
 
-def fit_uniform(
-    rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None = None
-) -> UniformTemperatureMap:
+def fit_uniform(rows: Rows, labels: Labels, weights: Weights = None) -> UniformTemperatureMap:
     """Minimise -Σ w log[(1 - ε)·softmax(b·x)_y + ε/K] over b = 1/T and ε.
 
     A walk over the table says of each row what its loss is at one b and, by a series, at others nearby (`mixed_rows`).
@@ -127,7 +123,7 @@ def fit_uniform(
     >>> round(fit.temperature, 1), round(fit.uniform, 2)
     (2.0, 0.09)
     """
-    return fit_uniform_seen(rows, labels, weights)[0]
+    return fit_uniform_seen(Labelled(rows, labels, weights))[0]
 
 
 @dataclass(frozen=True)
@@ -177,11 +173,11 @@ class Seen:
 _Look = Callable[[float], Seen]
 
 
-def _looking(rows: Rows, labels: Any, weights: Any) -> _Look:
+def _looking(sample: Labelled) -> _Look:
+    rows, labels, _ = sample
     pool = rows.executor if isinstance(rows.executor, ThreadPoolExecutor) else None
-
     there = len(rows) >= _SAMPLED_TWICE_FROM  # few rows are sooner added up on the host than a device is asked
-    weights = weights if there else on_host(weights)
+    weights = sample.weights if there else on_host(sample.weights)
 
     @lru_cache(maxsize=2 if there else 8)
     def look(b: float) -> Seen:
@@ -200,21 +196,19 @@ def _write_columns(b: float, block: NDArray[Any], out: Float, labels: NDArray[np
     kernels.mixed_rows(block, labels, b, out=out)
 
 
-def fit_uniform_seen(
-    rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None
-) -> tuple[UniformTemperatureMap, Seen]:
+def fit_uniform_seen(sample: Labelled) -> tuple[UniformTemperatureMap, Seen]:
     """The map, and what the last walk saw of the rows that count: what is fitted on top of it needs no other."""
-    rows, labels, weights = _counted(rows, labels, weights)
-    samples = _samples(rows, labels, weights)
-    few, own_labels, own_weights = samples[0]
+    sample = sample.counted()
+    sample = sample.every(-(-len(sample.rows) // MOST_ROWS)).beside()
+    samples, n = _samples(sample), len(sample.rows)
     with warnings.catch_warnings():
         if len(samples) > 1:  # a sample may be all right where the rows are not
             warnings.simplefilter("ignore", MetacalWarning)
-        scale = typical_margin(few)
+        scale = typical_margin(samples[0].rows)
         asked = (TOLERANCE_OF_SAMPLE,) if len(samples) > 1 else ()
-        plain = fit_temperature_of_scale(few, own_labels, own_weights, scale, *asked).inverse_temperature
-    looks = [_looking(*sample) for sample in samples]
-    scale = scale or typical_margin(rows)
+        plain = fit_temperature_of_scale(samples[0], scale, *asked).inverse_temperature
+    looks = [_looking(part) for part in samples]
+    scale = scale or typical_margin(sample.rows)
     if scale == 0.0:
         return UniformTemperatureMap(plain, 0.0), looks[-1](plain)
     bounds = inverse_temperature_bounds(scale)
@@ -223,37 +217,25 @@ def fit_uniform_seen(
     for look in looks[1:]:
         last = look is looks[-1]
         # Few rows that ask for a uniform part may all be missing from the sample.
-        start = np.maximum(best.point, [box[0, 0], 1.0 / (len(rows) + 1.0)])
+        start = np.maximum(best.point, [box[0, 0], 1.0 / (n + 1.0)])
         best, seen = _search(look, start, box, _ACCURACY_FROM_SAMPLE if last else _ACCURACY_OF_SAMPLE)
     best.warn_unless_converged("temperature scaling with a uniform part")
-    _warn_of_masks(seen, quiet=len(samples) == 1)
     log_b, uniform = best.point
-    if len(samples) > 1 and log_b in box[:, 0]:  # of fewer rows the plain temperature has said so
-        warn_bounded(bool(log_b == box[1, 0]), float(np.exp(-log_b)))
+    if len(samples) > 1:  # of fewer rows the plain temperature has said so
+        if left := len(seen) - len(seen.with_possible_truth()):
+            warn_masked(left, len(seen))
+        if log_b in box[:, 0]:
+            warn_bounded(bool(log_b == box[1, 0]), float(np.exp(-log_b)))
     return UniformTemperatureMap(float(np.exp(log_b)), float(uniform)), seen
 
 
-def _counted(rows: Rows, labels: Any, weights: Any) -> tuple[Rows, Any, Any]:
-    """Without the rows of weight zero; every s-th of very many."""
-    if weights is not None and not (weights > 0.0).all():
-        used = weights > 0.0
-        rows, labels, weights = rows.where(used), labels[used], weights[used]
-    step = -(-len(rows) // MOST_ROWS)
-    if step > 1:
-        rows, labels, weights = rows.every(step)[0], labels[::step], None if weights is None else weights[::step]
-    return rows, rows.column(labels), rows.column(weights)
-
-
-def _samples(rows: Rows, labels: Any, weights: Any) -> list[tuple[Rows, Any, Any]]:
+def _samples(sample: Labelled) -> list[Labelled]:
     """Every s-th row, of large tables with a second and smaller s; last all rows."""
-    n = len(rows)
+    n = len(sample.rows)
     steps = [max(1, n // _SAMPLE)]
     if n >= _SAMPLED_TWICE_FROM:
         steps.append(n // min(max(n // 10, _SECOND_SAMPLE[0]), _SECOND_SAMPLE[1]))
-    return [
-        (rows if step == 1 else rows.every(step)[0], labels[::step], None if weights is None else weights[::step])
-        for step in dict.fromkeys((*steps, 1))
-    ]
+    return [sample.every(step) for step in dict.fromkeys((*steps, 1))]
 
 
 def _from_everywhere(look: _Look, plain: float, box: Float, accuracy: float) -> tuple[Minimum, Seen]:
@@ -275,7 +257,7 @@ def _search(look: _Look, point: Float, box: Float, accuracy: float) -> tuple[Min
     seen = look(float(np.exp(point[0])))
     view, reach = seen.with_possible_truth(), _REACH
     if not len(view):
-        raise InputError("the true class has logit -inf in every row; there is nothing to fit a temperature on.")
+        raise no_possible_truth()
     here = view.loss(point)
     for _ in range(_MAX_WALKS):
         near = np.clip(box, [point[0] - reach, 0.0], [point[0] + reach, 1.0])
@@ -293,13 +275,6 @@ def _search(look: _Look, point: Float, box: Float, accuracy: float) -> tuple[Min
             return end, there
         point, seen, view, here = end.point, there, found, new
     return Minimum(point, float(here[0]), np.inf, np.inf, _MAX_WALKS, False), seen
-
-
-def _warn_of_masks(seen: Seen, *, quiet: bool) -> None:
-    """Say that rows were left out; of a small table the plain temperature has said so."""
-    left = len(seen) - len(seen.with_possible_truth())
-    if left and not quiet:
-        warn_masked(left, len(seen))
 
 
 #: (log b, ε) -> mean loss, gradient, curvature as six numbers.

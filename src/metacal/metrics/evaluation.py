@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
-from metacal import shown
+from metacal import display
 from metacal.errors import InputError, MetacalWarning
 from metacal.metrics import registry, selective
 from metacal.metrics.binning import mean_statistic
@@ -76,7 +76,7 @@ class Evaluation:
         """
         groups = {"gate": self.gate, "accepted rows": self.accepted_rows or {}, "all rows": self.all_rows}
         found = {(rows, name): value for rows, group in groups.items() for name, value in group.items()}
-        return shown.frame([vars(value) for value in found.values()], list(found), ["rows", "metric"])
+        return display.frame([vars(value) for value in found.values()], list(found), ["rows", "metric"])
 
     def __str__(self) -> str:
         lines = [self._head()]
@@ -88,10 +88,10 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         tables = [
-            shown.table((head[0], *(name or "value" for name in head[1:])), rows) for head, *rows in self._tables()
+            display.table((head[0], *(name or "value" for name in head[1:])), rows) for head, *rows in self._tables()
         ]
         below = () if self.n_accepted is None else (_DILUTED,)
-        return f"<div>{shown.notes(self._head())}{''.join(tables)}{shown.notes(*below)}</div>"
+        return f"<div>{display.notes(self._head())}{''.join(tables)}{display.notes(*below)}</div>"
 
     def _head(self) -> str:
         accepted = "" if self.n_accepted is None else f" {self.n_accepted} accepted,"

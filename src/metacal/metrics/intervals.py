@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
-from math import floor, isfinite, isnan, nan
+from math import isfinite, isnan, nan
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv
 
-from metacal import shown
+from metacal import display
 from metacal.errors import InputError
 from metacal.rows import validate
 
 Column = NDArray[np.float64]
 
-#: What a float's last bits add to a decimal: 1e4 · 0.57 is 5699.999999999999.
-_NOISE = 1e-6
 EXACT = "Clopper-Pearson"
 BOOTSTRAP = "bootstrap"
 NO_INTERVAL = "none"
@@ -51,7 +49,7 @@ class Interval:
             return "undefined"
         if isnan(self.low):
             return f"{self.estimate:.4f}"
-        return f"{self.estimate:.4f} {outward(self.low, self.high)}"
+        return f"{self.estimate:.4f} {display.outward(self.low, self.high)}"
 
     def to_dict(self) -> dict[str, float | str | None]:
         """JSON-safe: what is not a finite number becomes None."""
@@ -60,32 +58,11 @@ class Interval:
 
     def to_frame(self) -> Any:
         """One row of a `pandas.DataFrame`: estimate, low, high, level, method."""
-        return shown.frame([vars(self)])
+        return display.frame([vars(self)])
 
     def _repr_html_(self) -> str:
         told = "" if isnan(self.low) else f", {100 * self.level:g}% interval ({self.method})"
         return f"<span>{escape(f'{self}{told}')}</span>"
-
-
-def outward(low: float, high: float, digits: int = 4) -> str:
-    """An interval in words, its ends rounded outward: what is said never claims more than what was computed.
-
-    Examples
-    --------
-    >>> outward(0.91482, 0.99381), outward(0.57, 0.58)
-    ('[0.9148, 0.9939]', '[0.5700, 0.5800]')
-    """
-    below, above = (side(value, digits) for side, value in ((_down, low), (_up, high)))
-    return f"[{below:.{digits}f}, {above:.{digits}f}]"
-
-
-def _down(value: float, digits: int) -> float:
-    units = value * 10.0**digits
-    return (round(units) if abs(units - round(units)) < _NOISE else floor(units)) / 10.0**digits
-
-
-def _up(value: float, digits: int) -> float:
-    return -_down(-value, digits)
 
 
 def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:

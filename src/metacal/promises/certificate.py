@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import shown
+from metacal import display
 from metacal.promises import words
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.next_rows import NextRows, next_rows
@@ -326,7 +326,7 @@ class Certificate:
             *(("assuming", text) for text in self.assumptions),
             *(("note", str(n)) for n in self.notes),
         ]
-        return shown.facts(self.statement, rows)
+        return display.facts(self.statement, rows)
 
     def to_frame(self) -> Any:
         """A `pandas.DataFrame`, a row for each class or group, or one row: threshold, counts of calibration rows."""
@@ -338,7 +338,7 @@ class Certificate:
         )
         silent = {} if self.labelled else dict.fromkeys(COUNTED_BY_LABELS)
         records = [{**{name: getattr(each, name) for name in _COUNTED}, **silent} for each in own]
-        return shown.frame(records, names, ["rows" if self.parts is None else self.parts.by])
+        return display.frame(records, names, ["rows" if self.parts is None else self.parts.by])
 
     @property
     def condition(self) -> str:

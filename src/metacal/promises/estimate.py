@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from metacal import shown
+from metacal import display
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.sequential.profile import Profile
@@ -58,10 +58,10 @@ class AccuracyEstimate:
 
     def to_frame(self) -> Any:
         """One row of a `pandas.DataFrame`."""
-        return shown.frame([vars(self)])
+        return display.frame([vars(self)])
 
     def _repr_html_(self) -> str:
-        return shown.notes(str(self))
+        return display.notes(str(self))
 
     def __str__(self) -> str:
         if self.accuracy is None or self.low is None or self.high is None:

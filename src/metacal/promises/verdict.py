@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc
 
+from metacal.display import outward
 from metacal.errors import InputError
-from metacal.metrics.intervals import clopper_pearson, outward
 from metacal.promises.certificate import Certificate
 from metacal.promises.quantity import Quantity, quantity
-from metacal.promises.rules import betting
+from metacal.promises.rules import betting, bounds
 from metacal.promises.rules.costs import Losses
 from metacal.promises.rules.noninferiority import difference_interval
 
@@ -191,8 +191,14 @@ def _judge_one(
     hit, of = promised.share(accept, correct)
     if of == 0:
         return _measured(promised, target, None, None, None, level)
-    found = clopper_pearson(hit, of, level)
-    return _measured(promised, target, found.estimate, found.low, found.high, level)
+    return _measured(promised, target, *_share(hit, of, level), level)
+
+
+def _share(hit: int, of: int, level: float) -> tuple[float, float, float]:
+    """A share and its exact interval (Clopper & Pearson 1934)."""
+    share, tail = hit / of, (1.0 - level) / 2.0
+    low, high = bounds.clopper_pearson_lower(hit, of, tail), bounds.clopper_pearson_upper(hit, of, tail)
+    return share, min(low, share), max(high, share)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,8 +238,8 @@ def _mean(costs: SharedCosts, target: float, level: float) -> tuple[float | None
     if mean is None:
         return None, None, None
     if costs.all_or_nothing:
-        found = clopper_pearson(int((values > 0.0).sum()), len(values), level)
-        return mean, min(largest * found.low, mean), max(largest * found.high, mean)
+        _, low, high = _share(int((values > 0.0).sum()), len(values), level)
+        return mean, min(largest * low, mean), max(largest * high, mean)
     each, guess = (1.0 - level) / 2, min(0.5, target / largest)
     low, high = betting.lower_mean(values, each, guess), betting.upper_mean(values, each, guess)
     return mean, min(largest * low, mean), max(largest * high, mean)

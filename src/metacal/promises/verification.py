@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc, betaincinv
 
-from metacal import shown
+from metacal import display
+from metacal.display import outward
 from metacal.errors import InputError
-from metacal.metrics.intervals import outward
 from metacal.promises.certificate import Certificate
 from metacal.promises.rules import betting
 from metacal.promises.rules.costs import Losses
@@ -209,14 +209,14 @@ class Verification:
 
     def _repr_html_(self) -> str:
         statement, *lines = self.text().splitlines()
-        return shown.facts(statement, shown.named(lines))
+        return display.facts(statement, display.named(lines))
 
     def to_frame(self) -> Any:
         """A `pandas.DataFrame`, a row for each promised limit, or for each class or group, the worst first."""
         columns = ("quantity", "part", "target", "value", "low", "high", "level")
         plain = [{"part": None, **test.to_dict()} for test in self.tests]
         more = ("n_bad", "n_rows", "p_value", "refuted")
-        return shown.frame([{name: test[name] for name in (*columns, *more)} for test in plain])
+        return display.frame([{name: test[name] for name in (*columns, *more)} for test in plain])
 
     def _rest(self) -> list[str]:
         parts, left = self.certificate.parts, len(self.tests) - _FEW

@@ -106,12 +106,8 @@ class Display:
             In scikit-learn's order; the order of `metacal.metrics`, (proba, labels), works too, as the two have
             different shapes.
         input : "probabilities" or "logits"
-        ax : matplotlib axes, optional
-            Where to draw; a new figure when None.
-        name : str, optional
-            What it is called in the legend, where it is one of several on the axis.
-        **options
-            Keywords of `plot`, those of the line among them, and of `metacal.report.summary.summarise`.
+        ax, name, **options
+            As in `from_estimator`.
         """
         if np.ndim(labels) == 2 and np.ndim(proba) == 1:
             labels, proba = proba, labels

@@ -32,15 +32,7 @@ _ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
 def render(summary: Summary, *, title: str | None = None) -> str:
-    """Return the page as HTML.
-
-    Parameters
-    ----------
-    summary : Summary
-        What `metacal.report.summary.summarise` gives.
-    title : str, optional
-        Heading and window title; "Report on FILE" by default.
-    """
+    """Return the page as HTML; its heading and window title is "Report on FILE" by default."""
     return page(report_data(summary, title=title))
 
 

@@ -84,12 +84,10 @@ def read(gate: Gate | None, given: Sequence[Any], classes: Any, input: str | Non
         table = validate.logits_from(validate.on_host(given[0]), input or "logits")
         return Gate.of(Table(TemperatureMap(1.0), validate.class_list(classes, table.shape[1]))), (table,)
     through = gate if input is None else gate.with_source(input=input)
-    sources = (stage.source for stage in through.stages)
-    read = [
-        table.table if isinstance(table, Rows) else source.read(validate.on_host(table))
-        for source, table in zip(sources, given, strict=True)
+    return through, [
+        table.table if isinstance(table, Rows) else stage.source.read(validate.on_host(table))
+        for stage, table in zip(through.stages, given, strict=True)
     ]
-    return through, read
 
 
 def walk(gate: Gate | None, through: Gate, rows: Rows, codes: Codes, groups: Any, settings: Settings) -> Measured:
@@ -97,10 +95,9 @@ def walk(gate: Gate | None, through: Gate, rows: Rows, codes: Codes, groups: Any
     by_group = groups if through.by_group else None
     found, evaluation = walked(gate, rows, codes, settings.intervals, by_group)
     accept, shown, before = found.accept, found.after.top, found.before
+    confidence = shown.confidence
     if before is not None and accept is not None:
-        confidence = np.where(accept, shown.confidence, before.top.confidence)
-    else:
-        confidence = shown.confidence
+        confidence = np.where(accept, confidence, before.top.confidence)
     sums = found.after.sums if accept is None else found.after.sums_of_accepted
     return Measured(
         evaluation=evaluation,

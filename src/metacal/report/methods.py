@@ -7,7 +7,7 @@ import math
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy
@@ -15,7 +15,9 @@ import sklearn
 
 from metacal import __version__
 from metacal.promises.shares import at_least, percent
-from metacal.report.measured import Settings
+
+if TYPE_CHECKING:
+    from metacal.report.measured import Settings
 
 _OF_CONFIDENCE = {
     "ECE": "expected calibration error: mean over rows of |share of right rows - mean confidence| of their bin, "
@@ -93,7 +95,7 @@ def methods(settings: Settings, score: str, kind: str = "logits") -> Methods:
     filled: dict[str, Any] = {"score": score.removeprefix("-"), "n_bins": settings.n_bins}
     filled["higher"] = "higher = surer" if score.startswith("-") else "higher = less sure"
     own = {term: text.format(**filled) for term, text in _OWN.get(kind, {}).items()}
-    definitions = tuple((term, own.get(term, text)) for term, text in definitions if own.get(term, text))
+    used = tuple((term, own.get(term, text)) for term, text in definitions if own.get(term, text))
     versions = {
         "metacal": __version__,
         "numpy": np.__version__,
@@ -101,7 +103,7 @@ def methods(settings: Settings, score: str, kind: str = "logits") -> Methods:
         "scikit-learn": sklearn.__version__,
         "python": platform.python_version(),
     }
-    return Methods(definitions, versions)
+    return Methods(used, versions)
 
 
 def arrays_sha256(tables: Sequence[Any], labels: Any) -> str:

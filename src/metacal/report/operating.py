@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.rules.bands import Band, certified_frontier, operating_bands, run_ends
-from metacal.report.measured import Column, Flags
+
+if TYPE_CHECKING:
+    from metacal.report.measured import Column, Flags
 
 #: Promises are rounded to so many decimals, to the safe side.
 _DECIMALS = 4

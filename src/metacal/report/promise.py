@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from metacal.estimators.evaluate import Answerer
-from metacal.gate import Gate
 from metacal.promises.shares import at_least, at_most
 from metacal.promises.verdict import Verdict
-from metacal.report.measured import Measured
+
+if TYPE_CHECKING:
+    from metacal.estimators.evaluate import Answerer
+    from metacal.gate import Gate
+    from metacal.report.measured import Measured
 
 
 @dataclass(frozen=True, eq=False)

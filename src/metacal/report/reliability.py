@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from metacal.metrics.binning import ReliabilityCurve, bin_codes, equal_mass, equal_width, reliability_table
 from metacal.metrics.intervals import Interval, exact_limits
 from metacal.metrics.toplabel import TopLabel
-from metacal.report.measured import Column, Measured, Settings
+
+if TYPE_CHECKING:
+    from metacal.report.measured import Column, Measured, Settings
 
 #: Bins of the confidence histogram.
 HISTOGRAM_BINS = 40
@@ -41,8 +43,6 @@ class Diagram:
     ----------
     stage : "before" (softmax of the logits) or "after" (calibrated)
     rows : "all" or "accepted"
-    title : str
-    n_rows : int
     accuracy, confidence : float
         Means over these rows.
     ece, ece_equal_mass : dict
@@ -73,7 +73,8 @@ def diagrams(rows: Measured, settings: Settings) -> tuple[Diagram, ...]:
     """
     before, after, accept, found = rows.before, rows.after, rows.accept, rows.evaluation
     raw = found.after if found.before is None else found.before
-    wanted = [("before", "all", before, raw.all_rows)]
+    wanted: list[tuple[str, str, TopLabel | None, Mapping[str, Interval] | None]] = []
+    wanted.append(("before", "all", before, raw.all_rows))
     if accept is None or before is None:
         wanted.append(("after", "all", after, found.after.all_rows))
     elif accept.any():

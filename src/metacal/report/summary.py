@@ -8,6 +8,7 @@ is only drawn and all digits of what is printed.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -35,7 +36,6 @@ FORMAT = 1
 _DIGITS = 7
 #: Tables up to this many elements are evaluated with bootstrap intervals, rows x resamples up to the second number.
 _TABLE_ELEMENTS, _RESAMPLED_ROWS = 20_000_000, 20_000_000
-_MOST_RESAMPLES, _FEWEST_RESAMPLES = 1000, 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,9 +246,9 @@ def summarise(
 def _resamples(wanted: int | None, n: int, n_classes: int) -> int:
     if wanted is not None:
         return wanted
-    if n * max(1, n_classes) > _TABLE_ELEMENTS or n * _FEWEST_RESAMPLES > _RESAMPLED_ROWS:
+    if n * max(1, n_classes) > _TABLE_ELEMENTS:
         return 0
-    return _MOST_RESAMPLES if n * _MOST_RESAMPLES <= _RESAMPLED_ROWS else _FEWEST_RESAMPLES
+    return next((draws for draws in (1000, 200) if n * draws <= _RESAMPLED_ROWS), 0)
 
 
 def _names(class_names: Any, classes: NDArray[Any]) -> NDArray[Any]:
@@ -263,7 +263,7 @@ def _calibrator(gate: Gate | None) -> str | None:
     """Who fitted the map, or the maps of a cascade."""
     if gate is None or not gate.n_classes:
         return None
-    return ", ".join(dict.fromkeys(stage.source.calibrator_name for stage in gate.stages))
+    return ", ".join(dict.fromkeys(gate.stage(k).source.calibrator_name for k in range(len(gate.stages))))
 
 
 def _parts(data: Measured, names: NDArray[Any], groups: Any, **options: Any) -> tuple[PartTable, ...]:
@@ -278,14 +278,14 @@ def _command(gate: Gate, given: str | None, file: str | None, delta: float) -> d
     """How a command begins and ends that certifies a point; none for a score without a name, or for a cascade."""
     source = gate.source
     confidence = "" if delta == 0.1 else f" --confidence {round(1.0 - delta, 12):g}"
-    begin, end = f"metacal fit {file or 'FILE'}", f"{confidence} -o cal.json"
+    begin, end = ["metacal", "fit", file or "FILE"], f"{confidence} -o cal.json"
     if gate.kind == "cascade" or not isinstance(source.score, str):
         return {"command": None, "command_end": end}
     if gate.kind == "scores":
-        begin += f" --score-key {source.score}{'' if source.higher_is == 'surer' else ' --higher-is doubtful'}"
+        begin += ["--score-key", source.score, *(() if source.higher_is == "surer" else ("--higher-is", "doubtful"))]
     elif source.score != "entropy":
         end = f" --score {source.score}{end}"
-    return {"command": begin if given is None else given, "command_end": end}
+    return {"command": shlex.join(begin) if given is None else given, "command_end": end}
 
 
 def _comparison(wanted: Any, tables: Sequence[Any], codes: NDArray[np.intp], **options: Any) -> dict[str, Any] | None:

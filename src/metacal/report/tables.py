@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,10 @@ from scipy.special import betainc
 from metacal.metrics.intervals import exact_limits
 from metacal.promises.certificate import Certificate
 from metacal.promises.quantity import COVERAGE_ACCURACY, Quantity
-from metacal.report.measured import Codes, Column, Flags, Measured
 from metacal.report.operating import Series
+
+if TYPE_CHECKING:
+    from metacal.report.measured import Codes, Column, Flags, Measured
 
 #: Classes and parts listed, and rows of each kind.
 MOST_CLASSES, MOST_PARTS, ROWS_SHOWN = 1000, 500, 20

@@ -111,13 +111,13 @@ class Rows(Strips):
             keep = whole
         return self.replaced(keep=keep)
 
-    def every(self, step: int) -> tuple[Rows, NDArray[np.intp]]:
-        """Every `step`-th of the kept rows, without a copy, and their positions among the kept rows."""
+    def every(self, step: int) -> Rows:
+        """Every `step`-th of the kept rows, without a copy."""
         positions = np.arange(0, len(self), step)
         if self.keep is None and not self._read_remotely(len(positions)):
             table = self.table.every(step) if isinstance(self.table, StoredTable) else self.table[::step]
-            return Rows(table, executor=self.executor), positions
-        return self.picked(positions), positions
+            return Rows(table, executor=self.executor)
+        return self.picked(positions)
 
     def picked(self, positions: NDArray[np.intp]) -> Rows:
         """Some of the kept rows, few against all: full strips of them, not many strips with a row or two."""

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
-from metacal.export.onnx.gate import GROUP, inputs_of
-from metacal.export.onnx.graft import Attached
+from metacal.export.fitted import SUM_TOLERANCE
+from metacal.export.onnx.gate import Attached
 from metacal.export.onnx.probe import GUARD
 from metacal.gate import Gate
 
@@ -106,13 +106,14 @@ def _probe_scores(source: Any, dtype: str) -> tuple[NDArray[Any], Flags]:
 _PROBES = {"logits": probe_batch, "scores": _probe_scores}
 
 
-def check_gate(path: Path, gate: Gate, dtype: str, n_bytes: int) -> Checked:
+def check_alone(path: Path, alone: Attached, dtype: str, n_bytes: int) -> Checked:
     """Check a stand-alone gate, run rows through it and compare with Python."""
+    gate, groups = alone.gate, None
     given, usable = probe_rows(gate, dtype)
-    feed, groups = dict(zip(inputs_of(gate), given, strict=True)), None
-    if gate.thresholds is not None and gate.by_group:  # numbers of none at either end
+    feed = dict(zip(alone.given, given, strict=True))
+    if gate.thresholds is not None and alone.group is not None:  # numbers of none at either end
         groups = np.resize(np.arange(-1, len(gate.thresholds.names) + 1), len(usable)).astype(np.int64)
-        feed[GROUP] = groups
+        feed[alone.group] = groups
     checked = run_child(path, feed, n_bytes)
     if not checked.ran:
         raise ArtifactError("onnxruntime could not run the exported graph.")
@@ -120,9 +121,9 @@ def check_gate(path: Path, gate: Gate, dtype: str, n_bytes: int) -> Checked:
     return checked
 
 
-def check_grafted(path: Path, served: Attached, n_bytes: int, inputs: dict[str, NDArray[Any]] | None = None) -> Checked:
+def check_behind(path: Path, served: Attached, n_bytes: int, inputs: dict[str, NDArray[Any]] | None = None) -> Checked:
     """Check a model with its gate; where it runs, on made-up inputs or these, compare what it says with Python."""
-    gate, logits, groups = served.gate, served.logits.name, None
+    gate, (logits,), groups = served.gate, served.given, None
     try:
         checked = run_child(path, inputs, n_bytes)
     except ArtifactError as error:
@@ -160,8 +161,8 @@ def _check_kind(table: NDArray[Any], kind: str, logits: str) -> None:
     Logits between 0 and 1 that sum to one in every row do not come about by chance.
     """
     wide = table.astype(np.float64)
-    tolerance = 5e-3 if table.dtype == np.float16 else 1e-4
-    sums_to_one = bool((np.abs(wide.sum(axis=1) - 1.0) <= tolerance).all() and (wide >= 0.0).all())
+    off = np.abs(wide.sum(axis=1) - 1.0)
+    sums_to_one = bool((off <= SUM_TOLERANCE[str(table.dtype)]).all() and (wide >= 0.0).all())
     if kind == "logits" and sums_to_one and wide.max() > wide.min():
         raise InputError(
             f"{logits!r} holds probabilities: every row of the model's answer sums to one. The calibration is for "

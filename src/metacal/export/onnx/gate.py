@@ -6,15 +6,20 @@ A table of logits gives `probs`, `score` and `accept`, a score that is given `ac
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
 from metacal.export.fitted import SUM_TOLERANCE
-from metacal.export.onnx.graph import Graph
+from metacal.export.onnx.graph import Graph, described
 from metacal.export.onnx.maps import are_numbers, probabilities
+from metacal.export.onnx.probe import GUARD
+from metacal.export.onnx.reading import all_names, opset_of
 from metacal.export.onnx.scores import Quick, exact_scores, is_usable, quick_scores
 from metacal.export.onnx.traced import Traced, Value
 from metacal.gate import Gate
-from metacal.maps.curves.confidence import ConfidenceCurve
+from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.parts.thresholds import One, Policy
 
@@ -22,6 +27,9 @@ from metacal.promises.parts.thresholds import One, Policy
 Answers = dict[str, Value]
 #: The input that a gate by group has besides.
 GROUP = "group"
+_GROUP_SAYS = "the place of each row's group in the list metacal.groups; any other number is rejected"
+#: Output -> its type; that of `probs` depends on the logits'.
+_TYPES = {"score": "float64", "accept": "bool", "confidence": "float64", "answered_by": "int64"}
 
 
 def working_type(dtype: str) -> str:
@@ -40,6 +48,53 @@ def inputs_of(gate: Gate) -> tuple[str, ...]:
     """
     several = len(gate.stages) > 1
     return tuple(stage.source.kind + (f"_{stage.name}" if several else "") for stage in gate.stages)
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A model with its gate: the values that its stages read, its outputs' names, and the input that takes groups."""
+
+    model: Any
+    gate: Gate
+    given: tuple[str, ...]
+    outputs: dict[str, str]
+    group: str | None = None
+
+
+def append_gate(
+    model: Any, gate: Gate, given: tuple[str, ...], dtype: str, batch: int | str, *, guarded: bool = False
+) -> Attached:
+    """Append a gate to a model that has what its stages read as `given`; its own outputs stay.
+
+    Where `guarded`, a node fails at run time where a table does not have one column per class: a model that says
+    nothing about its width, or says it wrongly, would otherwise give answers of some kind.
+    """
+    taken = all_names(model)
+    graph = Graph(opset_of(model), taken=taken, constants_as_nodes=model.ir_version < 4)
+    group, tables = _free(GROUP, taken) if gate.by_group else None, given
+    if guarded:
+        tables = tuple(graph.op("Reshape", name, graph.integers(0, gate.n_classes)) for name in given)
+        graph.nodes[-1].name = GUARD
+    written = answers(graph, gate, tables, dtype, group)
+    names = {name: _free(name, taken) for name in written}
+    for name, value in written.items():
+        graph.rename(value, names[name])
+    model.graph.node.extend(graph.nodes)
+    model.graph.initializer.extend(graph.initializers)
+    model.graph.input.extend([] if group is None else [described(group, "int64", [batch], _GROUP_SAYS)])
+    types, shapes = _TYPES | {"probs": working_type(dtype)}, {"probs": [batch, gate.n_classes]}
+    for name, public in names.items():
+        model.graph.output.append(described(public, types[name], shapes.get(name, [batch])))
+    return Attached(model, gate, given, names, group)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, or one like it that the model has not."""
+    if name in taken:
+        name = f"metacal_{name}"
+    while name in taken:
+        name += "_"
+    return name
 
 
 def answers(graph: Graph, gate: Gate, given: tuple[str, ...], dtype: str, group: str | None = None) -> dict[str, str]:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from metacal.errors import InputError
-from metacal.export.onnx.traced import Traced, Value
+from metacal.export.onnx.traced import Traced, Value, has_no_masks, with_masks
 from metacal.formulas import curves, parts, temperature
-from metacal.formulas.logits import LOWEST_ORDINARY, bring_within_reach, read_masks
+from metacal.formulas.logits import bring_within_reach
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 
@@ -59,16 +59,6 @@ def are_numbers(xp: Traced, fitted: Map, probs: Value) -> Value:
     if fitted.ends_in_softmax:
         return xp.op("Gather", probs, xp.to("int64").name(0), axis=1) <= 2.0
     return xp.squeeze(xp.sum(probs)) <= 2.0
-
-
-def has_no_masks(xp: Traced, x: Value) -> Value:
-    """One flag: no logit of the table is so low that it may stand for a masked class; false where one is NaN."""
-    return xp.op("ReduceMin", x, keepdims=0) > LOWEST_ORDINARY
-
-
-def with_masks(xp: Traced, x: Value) -> Value:
-    """The logits with -inf where a finite number stands for a masked class, by the rule of `formulas.masks`."""
-    return read_masks(xp, xp.value(x))  # type: ignore[no-any-return]
 
 
 def tempered(xp: Traced, x: Value, inverse_temperature: float) -> Value:

@@ -49,16 +49,15 @@ def metadata_of(gate: Gate, exported: Gate, outputs: dict[str, str], group: str 
     if certificate is None:
         known |= {"score": None, "threshold": None}
     else:
+        label = gate.reject_label
         known["promise"] = certificate.statement
         known["certificate"] = json.dumps(certificate.to_dict(words=True), allow_nan=False, sort_keys=True)
-    if certificate is not None and exported.n_classes:
-        label = gate.reject_label
-        known["reject_label"] = json.dumps(label.item() if hasattr(label, "item") else label)
+        if exported.n_classes:
+            known["reject_label"] = json.dumps(label.item() if hasattr(label, "item") else label)
     if own is not None:
         values = [repr(value) for value in own.values]
         known["thresholds"] = json.dumps({"by": own.by, "names": list(own.names), "values": values})
-    if own is not None and group is not None:
-        known |= {"groups": json.dumps(list(own.names)), "group_input": group}
+        known |= {"groups": json.dumps(list(own.names)), "group_input": group} if group is not None else {}
     return {PREFIX + name: text for name, text in known.items() if text is not None}
 
 

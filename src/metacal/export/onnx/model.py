@@ -13,12 +13,19 @@ import numpy as np
 
 from metacal.errors import ArtifactError, InputError, MissingExtraError
 from metacal.export.fitted import exportable, gate_of
-from metacal.export.onnx.checking import Checked, check_gate, check_grafted
-from metacal.export.onnx.gate import inputs_of
-from metacal.export.onnx.graft import append_gate, graft, opset_of
+from metacal.export.onnx.checking import Checked, check_alone, check_behind
+from metacal.export.onnx.gate import Attached, append_gate, inputs_of
 from metacal.export.onnx.graph import described, onnx_library
-from metacal.export.onnx.metadata import PREFIX
-from metacal.export.onnx.reading import Source, read_model
+from metacal.export.onnx.metadata import PREFIX, metadata_of, write_metadata
+from metacal.export.onnx.reading import (
+    Logits,
+    Source,
+    check_opset,
+    find_logits,
+    opset_of,
+    read_model,
+    refuse_probabilities,
+)
 from metacal.io.writing import atomic_path, plain_write_errors
 
 #: Old enough for every onnxruntime of the last years, new enough for every operator.
@@ -86,6 +93,11 @@ def to_onnx(
     >>> {entry.key: entry.value for entry in gate.metadata_props}["metacal.promise"]
     'At most 5% of the correct predictions are rejected, with 90% confidence.'
     """
+    return _alone(cal, opset, ir_version, dtype, input).model
+
+
+def _alone(cal: Any, opset: int | None, ir_version: int | None, dtype: str, input: str | None) -> Attached:
+    """The gate behind a model that has inputs and no nodes."""
     onnx = onnx_library("ONNX export")
     if dtype not in DTYPES:
         raise InputError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}.")
@@ -103,8 +115,9 @@ def to_onnx(
         ir_version=ir_version,
         producer_name="metacal",
     )
-    append_gate(model, fitted, gate, inputs_of(gate), dtype, "batch")
-    return model
+    alone = append_gate(model, gate, inputs_of(gate), dtype, "batch")
+    write_metadata(model, metadata_of(fitted, gate, alone.outputs, alone.group))
+    return alone
 
 
 def attach(model: Any, cal: Any, *, logits: str | None = None, input: str | None = None) -> Any:
@@ -126,7 +139,28 @@ def attach(model: Any, cal: Any, *, logits: str | None = None, input: str | None
     input : "logits" or "probabilities", optional
         What that output holds; what `cal` was fitted on by default.
     """
-    return graft(read_model(model).model, cal, logits=logits, input=input).model
+    return _behind(read_model(model).model, cal, logits, input)[0].model
+
+
+def _behind(model: Any, cal: Any, logits: str | None, input: str | None) -> tuple[Attached, Logits]:
+    """The gate behind the logits of a model."""
+    if any(entry.key.startswith(PREFIX) for entry in model.metadata_props):
+        raise InputError("this model already has a metacal gate; attach to the original model.")
+    check_opset(model)
+    table = find_logits(model, logits)
+    fitted = gate_of(cal, on_tables=True)
+    gate = exportable(fitted, input)
+    if table.width is not None and table.width != gate.n_classes:
+        raise InputError(
+            f"output {table.name!r} has {table.width} columns, but the calibration has {gate.n_classes} classes; "
+            "attach the one that was fitted on this model's logits."
+        )
+    if gate.source.input == "logits":
+        refuse_probabilities(model, table.name)
+    served = append_gate(model, gate, (table.name,), table.dtype, table.batch, guarded=True)
+    own = metadata_of(fitted, gate, served.outputs, served.group)
+    write_metadata(model, own | {f"{PREFIX}logits": table.name})
+    return served, table
 
 
 def save(
@@ -143,11 +177,10 @@ def save(
     A probe batch with a tie, masked classes and NaN goes through the graph before the file takes its place.
     """
     _require_runtime()
-    model = to_onnx(cal, opset=opset, ir_version=ir_version, dtype=dtype, input=input)
+    alone = _alone(cal, opset, ir_version, dtype, input)
     with atomic_path(path) as part:
-        n_bytes = _write(model, part, path)
-        checked = check_gate(part, exportable(gate_of(cal), input), dtype, n_bytes)
-    return _saved(path, model, checked)
+        checked = check_alone(part, alone, dtype, _write(alone.model, part, path))
+    return _saved(path, alone.model, checked)
 
 
 def save_attached(
@@ -181,19 +214,29 @@ def save_attached(
     _require_runtime()
     source = read_model(model)
     _check_folder(source, path)
-    served = graft(source.model, cal, logits=logits, input=input)
+    served, table = _behind(source.model, cal, logits, input)
     feed = None if inputs is None else {key: np.asarray(value) for key, value in inputs.items()}
     with atomic_path(path) as part:
-        n_bytes = _write(served.showing_logits(), part, path)
-        checked = check_grafted(part, served, source.n_bytes + n_bytes, feed)
+        n_bytes = _write(_showing(served.model, table), part, path)
+        checked = check_behind(part, served, source.n_bytes + n_bytes, feed)
         if not checked.ran and not unchecked:
             raise InputError(
-                f"the model could not be run ({checked.why_not}), so nothing shows that {served.logits.name!r} holds "
+                f"the model could not be run ({checked.why_not}), so nothing shows that {table.name!r} holds "
                 f"{served.gate.source.input} of {served.gate.n_classes} classes. Give inputs to run it on with "
                 "inputs={...} (--inputs FILE.npz), or write it all the same with unchecked=True (--unchecked)."
             )
         _write(served.model, part, path)
     return _saved(path, served.model, checked)
+
+
+def _showing(model: Any, table: Logits) -> Any:
+    """The model with the value that its gate reads among its outputs, where it is inside: what is checked."""
+    if table.name in [output.name for output in model.graph.output]:
+        return model
+    shown = type(model)()
+    shown.CopyFrom(model)
+    shown.graph.output.append(described(table.name, table.dtype, [None, None]))
+    return shown
 
 
 def _check_folder(source: Source, path: str | os.PathLike[str]) -> None:

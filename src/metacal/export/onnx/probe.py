@@ -21,7 +21,7 @@ _MOST_ENTRIES = 1 << 24
 _GUESSES = ((3, 8), (1, 1), (2, 64), (2, 224), (1, 32), (1, 8), (1, 224))
 #: The usual channels of an image: the second of four dimensions.
 _CHANNELS = 3
-#: The node that fails where a model's logits do not have one column per class: part of its name, as in `graft`.
+#: The node that fails where a model's logits do not have one column per class: part of its name.
 GUARD = "metacal/one_column_per_class"
 #: What onnxruntime calls otherwise than NumPy.
 _NAMES = {"float": "float32", "double": "float64", "string": "str"}

@@ -1,4 +1,4 @@
-"""Read an ONNX model that somebody else made: as data, with every reference out of the file checked first.
+"""Read an ONNX model that somebody else made: as data, with every reference out of the file checked first; its logits.
 
 The parent process only parses protocol buffers, in memory-safe code. Whatever runs the graph or walks it in C++ (the
 checker, onnxruntime) does so later, in a process of its own with limits: see `checking`.
@@ -8,18 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from metacal.errors import ArtifactError, InputError
-from metacal.export.onnx.graph import messages, messages_of, onnx_library
+from metacal.export.onnx.graph import ELEMENT_TYPES, OLDEST_OPSET, messages, messages_of, onnx_library
 from metacal.io.opening import kind_of, plain_read_errors
 
 #: A protocol buffer cannot be larger.
 _MAX_BYTES = 2**31 - 1
 _EXTERNAL = 1
+_FLOATS = {ELEMENT_TYPES[name]: name for name in ("float32", "float16", "float64", "bfloat16")}
+#: Operators whose output is probabilities, and those that only pass values on.
+_TO_PROBABILITIES = {"Softmax", "Sigmoid", "Normalizer"}
+_PASSES_ON = {"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"}
+#: Operators whose output is of the type of their first input.
+_KEEPS_TYPE = {"Softmax", "LogSoftmax", "Sigmoid", *_PASSES_ON} - {"Cast"}
+#: Classifiers of ai.onnx.ml whose scores are probabilities when this attribute says so.
+_POST_TRANSFORMS = {b"SOFTMAX", b"LOGISTIC", b"PROBIT", b"SOFTMAX_ZERO"}
+#: The operator set for a model that imports none of the default domain.
+_USUAL_OPSET = 17
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,17 @@ class Source:
     def external(self) -> bool:
         """Whether some of its weights lie in files of their own."""
         return any(tensor.data_location == _EXTERNAL for tensor in messages_of("TensorProto", self.model))
+
+
+@dataclass(frozen=True)
+class Logits:
+    """The value that the gate reads."""
+
+    name: str
+    dtype: str
+    #: The number of its columns, where the model says so, and how it names (or fixes) the number of rows.
+    width: int | None = None
+    batch: int | str = "metacal_batch"
 
 
 def read_model(model: Any) -> Source:
@@ -160,3 +181,132 @@ def all_names(model: Any) -> set[str]:
     for node in messages_of("NodeProto", model):
         names.update((node.name, *node.input, *node.output))
     return names
+
+
+def opset_of(model: Any) -> int:
+    """The model's operator set."""
+    return next(int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+
+
+def check_opset(model: Any) -> None:
+    """Raise unless the operator set has every operator of a gate; a model that names none gets the usual one."""
+    if not any(entry.domain in ("", "ai.onnx") for entry in model.opset_import):
+        model.opset_import.add(domain="", version=_USUAL_OPSET)
+    if not OLDEST_OPSET <= opset_of(model) <= 1000:
+        raise InputError(
+            f"the model is at operator set {opset_of(model)}; the gate needs at least {OLDEST_OPSET}. Convert it with "
+            f"onnx.version_converter.convert_version(model, {_USUAL_OPSET}), or export it again."
+        )
+
+
+def find_logits(model: Any, wanted: str | None) -> Logits:
+    """The value to read: the one that was named, or the only floating-point table among the outputs."""
+    outputs = {output.name: output for output in model.graph.output}
+    if len(outputs) < len(model.graph.output):
+        raise ArtifactError("two outputs of the model bear the same name; export it again.")
+    if wanted is not None:
+        return _table(outputs[wanted]) if wanted in outputs else _inner_value(model, wanted, outputs)
+    tables = list(_tables(outputs.values()))
+    if len(tables) == 1:
+        return tables[0]
+    _explain_maps(*outputs.values())
+    what = "no output of this model is a floating-point table" if not tables else "which output holds the logits?"
+    raise InputError(f"{what} It has {_listed(outputs)}. Name one with logits=... (--logits NAME).")
+
+
+def _table(output: Any) -> Logits:
+    """An output as logits, or what is wrong with it."""
+    _explain_maps(output)
+    tensor = output.type.tensor_type
+    if not output.type.HasField("tensor_type") or tensor.elem_type not in _FLOATS:
+        raise InputError(
+            f"output {output.name!r} is {_described(output)}, not a floating-point table; logits have one row per item "
+            "and one column per class."
+        )
+    if not tensor.HasField("shape"):
+        return Logits(output.name, _FLOATS[tensor.elem_type])
+    dims = [_size(dim) for dim in tensor.shape.dim]
+    if len(dims) != 2:
+        raise InputError(
+            f"output {output.name!r} has {len(dims)} dimensions; logits need 2, one row per item and one column per "
+            "class."
+        )
+    width = dims[1] if isinstance(dims[1], int) else None
+    return Logits(output.name, _FLOATS[tensor.elem_type], width, dims[0] or "metacal_batch")
+
+
+def _tables(outputs: Iterable[Any]) -> Iterator[Logits]:
+    """Those that could be logits."""
+    for output in outputs:
+        with contextlib.suppress(InputError):
+            yield _table(output)
+
+
+def _size(dim: Any) -> int | str:
+    """A dimension: its size, its name, or an empty one."""
+    return int(dim.dim_value) if dim.HasField("dim_value") and dim.dim_value > 0 else str(dim.dim_param)
+
+
+def _inner_value(model: Any, wanted: str, outputs: dict[str, Any]) -> Logits:
+    """A value inside the graph, such as what goes into the last softmax."""
+    if not any(wanted in node.output for node in model.graph.node):
+        raise InputError(f"there is no value {wanted!r} in this model; its outputs are {_listed(outputs)}.")
+    for entry in model.graph.value_info:
+        if entry.name == wanted:
+            return _table(entry)
+    reached = {wanted}
+    for node in model.graph.node:
+        if node.op_type in _KEEPS_TYPE and len(node.input) and node.input[0] in reached:
+            reached.update(node.output[:1])
+    for like in _tables(output for output in outputs.values() if output.name in reached):
+        return Logits(wanted, like.dtype)
+    raise InputError(
+        f"the model does not say what type {wanted!r} has; run onnx.shape_inference.infer_shapes on it first, or make "
+        "it an output."
+    )
+
+
+def refuse_probabilities(model: Any, name: str) -> None:
+    """Raise if the value plainly comes out of a softmax: a gate fitted on logits would be wrong without a word."""
+    makers = {output: node for node in model.graph.node for output in node.output}
+    value = name
+    for _ in range(len(makers)):
+        node = makers.get(value)
+        if node is None or not node.input:
+            return
+        transform = next((a.s for a in node.attribute if a.name == "post_transform"), b"NONE")
+        if node.op_type in _TO_PROBABILITIES or transform in _POST_TRANSFORMS:
+            inside = f" (what goes into it, {node.input[0]!r}, may be the logits)" if node.op_type == "Softmax" else ""
+            raise InputError(
+                f"{name!r} holds probabilities: it comes out of a {node.op_type} node{inside}. Name the logits with "
+                "logits=... (--logits NAME), export the model with its raw scores (skl2onnx: "
+                "options={'raw_scores': True}), or say input='probabilities' (--input probabilities)."
+            )
+        if node.op_type not in _PASSES_ON:
+            return
+        value = node.input[0]
+
+
+def _explain_maps(*outputs: Any) -> None:
+    for output in outputs:
+        if output.type.HasField("sequence_type") or output.type.HasField("map_type"):
+            raise InputError(
+                f"output {output.name!r} is a list of dictionaries (skl2onnx's ZipMap), not a table; export the model "
+                "with options={'zipmap': False, 'raw_scores': True}, then attach again."
+            )
+
+
+def _listed(outputs: dict[str, Any]) -> str:
+    return ", ".join(f"{name!r} ({_described(output)})" for name, output in list(outputs.items())[:20])
+
+
+def _described(output: Any) -> str:
+    onnx = onnx_library("attaching a gate")
+    if not output.type.HasField("tensor_type"):
+        return "no tensor"
+    tensor = output.type.tensor_type
+    kinds = onnx.TensorProto.DataType
+    kind = kinds.Name(tensor.elem_type).lower() if tensor.elem_type in kinds.values() else "unknown"
+    if not tensor.HasField("shape"):
+        return kind
+    return f"{kind} {' × '.join(str(_size(dim) or '?') for dim in tensor.shape.dim)}".rstrip()

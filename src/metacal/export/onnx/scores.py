@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from metacal.export.onnx.maps import has_no_masks, with_masks
-from metacal.export.onnx.traced import Traced, Value
+from metacal.export.onnx.traced import Traced, Value, has_no_masks, with_masks
 from metacal.formulas import rowwise
 from metacal.scores.registry import NAMED
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.export.onnx.graph import ELEMENT_TYPES, Graph
+from metacal.formulas.logits import LOWEST_ORDINARY, read_masks
 from metacal.formulas.operations import Operations
 
 
@@ -218,3 +219,13 @@ class Traced(Operations):
     def part(self, fitted: Any, x: Value) -> Value:
         written: Value = fitted.formula(self, fitted, x)
         return written
+
+
+def has_no_masks(xp: Traced, x: Value) -> Value:
+    """One flag: no logit of the table is so low that it may stand for a masked class; false where one is NaN."""
+    return xp.op("ReduceMin", x, keepdims=0) > LOWEST_ORDINARY
+
+
+def with_masks(xp: Traced, x: Value) -> Value:
+    """The logits with -inf where a finite number stands for a masked class, by the rule of `formulas.masks`."""
+    return read_masks(xp, xp.value(x))  # type: ignore[no-any-return]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
 from metacal.gate import Gate, Marks, Recipe, Stage, Table
-from metacal.gate.sources import HIGHER_IS, plain_name
+from metacal.gate.marks import HIGHER_IS, plain_name
 from metacal.io.artifact.audit import (
     audited_certificate,
     check_cost,
@@ -40,7 +40,7 @@ from metacal.io.artifact.profile import decode_profile, encode_profile
 from metacal.io.artifact.promises import describe_promise, read_promise
 from metacal.io.artifact.rankers import RANKERS, describe_ranker, ranker_from
 from metacal.kernels.grid import RELATIVE
-from metacal.maps.curves.confidence import ConfidenceCurve
+from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.map import Map
 from metacal.maps.methods import map_classes, method_named
 from metacal.promises.certificate import Certificate

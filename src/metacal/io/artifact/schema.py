@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 
-from metacal.gate.sources import HIGHER_IS
+from metacal.gate.marks import HIGHER_IS
 from metacal.io.artifact.audit import MOST_NOTES, certificate_annotations
 from metacal.io.artifact.classes import DTYPES
 from metacal.io.artifact.document import KINDS, MOST_STAGES
@@ -26,7 +26,7 @@ from metacal.io.artifact.rankers import LEARNED, RANKERS
 from metacal.io.artifact.rankers import parameters_of as ranker_parameters
 from metacal.io.artifact.signature import DIGITS
 from metacal.io.artifact.wrapping import FORMAT, VERSION
-from metacal.maps.curves.confidence import ConfidenceCurve
+from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.map import Map
 from metacal.maps.methods import Method, method_named
 from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, OPTIONAL, Traffic

@@ -6,53 +6,18 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.rows import Rows
-from metacal.rows.stored import StoredTable
-
-Float = NDArray[np.float64]
+from metacal.maps.labelled import Float, Labelled
 
 #: The strengths tried, strongest first; weaker ones only while the held-out loss keeps falling.
 STRENGTHS = (1e3, 1e2, 1e1, 1e0, 1e-1, 1e-2, 1e-3, 1e-4)
 #: A strength counts in rows and so does not depend on how many there are: this many suffice to choose it; of a table
 #: with more entries than that, fewer rows, and one fold.
 MOST_ROWS, _LARGE_TABLE, _MOST_ROWS_OF_LARGE = 25_000, 1 << 22, 10_000
-
-
-class Sample(NamedTuple):
-    """Rows, their labels (column numbers) and weights."""
-
-    rows: Rows
-    labels: NDArray[np.intp]
-    weights: Float | None
-
-    @property
-    def total(self) -> float:
-        """How many rows these stand for: the sum of the weights."""
-        return float(len(self.labels) if self.weights is None else self.weights.sum())
-
-    def every(self, step: int) -> Sample:
-        """Every `step`-th row of this sample, without copying the table."""
-        if step == 1:
-            return self
-        weights = None if self.weights is None else self.weights[::step]
-        return Sample(self.rows.every(step)[0], self.labels[::step], weights)
-
-    def in_memory(self) -> Sample:
-        """The same rows, read once and kept where they come from files: who goes through them goes often."""
-        table = self.rows.table
-        if not isinstance(table, StoredTable) or not table.may_hold(len(self.labels)):
-            return self
-        return Sample(Rows(self.rows.gathered()), self.labels, self.weights)
-
-    def where(self, used: NDArray[np.bool_]) -> Sample:
-        """The rows of this sample where `used` is true, without copying the table."""
-        return Sample(self.rows.where(used), self.labels[used], None if self.weights is None else self.weights[used])
 
 
 def random_folds(n_rows: int, n_folds: int, random_state: int | np.random.Generator) -> NDArray[np.intp]:
@@ -99,9 +64,9 @@ def said_once() -> Iterator[None]:
 
 
 def choose_strength(
-    sample: Sample,
-    fit: Callable[[Sample, float, Float], Float],
-    loss: Callable[[Sample, Float], float],
+    sample: Labelled,
+    fit: Callable[[Labelled, float, Float], Float],
+    loss: Callable[[Labelled, Float], float],
     start: Float,
     *,
     strengths: Sequence[float] = STRENGTHS,

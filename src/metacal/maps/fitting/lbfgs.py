@@ -6,14 +6,13 @@ Mathematical Programming 1989; the inverse Hessian of the start is the caller's,
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import MetacalWarning
+from metacal.errors import ConvergenceWarning, warn_caller
 
 Float = NDArray[np.float64]
 Objective = Callable[[Float], tuple[float, Float]]
@@ -22,10 +21,6 @@ Objective = Callable[[Float], tuple[float, Float]]
 _MEMORY = 10
 _SUFFICIENT_DECREASE = 1e-4
 _MAX_HALVINGS = 40
-
-
-class ConvergenceWarning(MetacalWarning):
-    """An optimisation stopped before it reached its tolerance."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +37,10 @@ class Minimum:
     def warn_unless_converged(self, what: str) -> None:
         """Warn with the gradient norm when the tolerance was not reached."""
         if not self.converged:
-            warnings.warn(
+            warn_caller(
                 f"{what} did not converge: gradient norm {self.gradient_norm:.3g} after {self.steps} steps, the mean "
                 f"loss could fall by about another {self.to_gain:.3g}. More regularisation makes the problem easier.",
                 ConvergenceWarning,
-                stacklevel=4,
             )
 
 

@@ -5,14 +5,13 @@ A problem is given by its sums over rows: loss, gradient and Hessian, all proble
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.maps.fitting.lbfgs import ConvergenceWarning
+from metacal.errors import ConvergenceWarning, warn_caller
 
 Float = NDArray[np.float64]
 
@@ -106,11 +105,10 @@ def minimise_seen(
     short = promise > max(_ROUNDING, tolerance) * scale
     if short.any():
         norm = np.abs(np.where(held, 0.0, here.gradient)).max(axis=1) / scale
-        warnings.warn(
+        warn_caller(
             f"{what} did not converge for {int(short.sum())} of {len(theta)} classes: gradient norm "
             f"{norm[short].max():.3g} per row after {_MAX_STEPS} Newton steps at most.",
             ConvergenceWarning,
-            stacklevel=5,
         )
     return theta, here
 

@@ -17,12 +17,11 @@ from scipy.linalg import cho_factor, cho_solve
 
 from metacal.errors import InputError
 from metacal.kernels import affine as kernels
-from metacal.maps.fitting.crossvalidation import STRENGTHS, Sample, choose_strength
+from metacal.maps.fitting.crossvalidation import STRENGTHS, choose_strength
 from metacal.maps.fitting.lbfgs import Minimum, minimise
-from metacal.maps.temperature import fit_temperature, usable_rows
+from metacal.maps.labelled import Float, Labelled
+from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
-
-Float = NDArray[np.float64]
 
 #: The least penalty on any coefficient, and on the diagonal that `odir` leaves free, in rows: with none at all a class
 #: that was never seen would get a slope without end.
@@ -97,16 +96,14 @@ class Problem:
 
     def solve(
         self,
-        rows: Rows,
-        labels: NDArray[np.intp],
-        weights: Float | None,
+        sample: Labelled,
         regularisation: float | None,
         n_folds: int,
         random_state: int | np.random.Generator,
     ) -> tuple[Float, float]:
         """The coefficients of the untempered features, and the strength of the penalty."""
         strength = None if regularisation is None else _strength("regularisation", regularisation)
-        scaled, sample, start = self._prepared(rows, labels, weights)
+        scaled, sample, start = self._prepared(sample)
         if strength is None:
             strength, start = choose_strength(
                 sample,
@@ -116,46 +113,39 @@ class Problem:
                 n_folds=n_folds,
                 random_state=random_state,
                 # The weakest penalties are slow with a full matrix, and with hundreds of classes have nothing to learn.
-                strengths=_STRONG if self.full and rows.n_classes > _MANY_CLASSES else STRENGTHS,
+                strengths=_STRONG if self.full and sample.rows.n_classes > _MANY_CLASSES else STRENGTHS,
                 patience=1 if self.full else 2,
             )
         minimum = scaled._minimum(sample, strength, start, _TOLERANCE)
         minimum.warn_unless_converged("matrix scaling" if self.full else "vector scaling")
         return scaled._of_features(minimum.point), strength
 
-    def path(
-        self,
-        rows: Rows,
-        labels: NDArray[np.intp],
-        weights: Float | None,
-        strengths: Sequence[float],
-        tolerance: float = _TOLERANCE,
-    ) -> dict[float, Float]:
+    def path(self, sample: Labelled, strengths: Sequence[float], tolerance: float) -> dict[float, Float]:
         """The coefficients at each of these strengths: the strongest first, every fit starting from the one before."""
-        scaled, sample, start = self._prepared(rows, labels, weights)
+        scaled, sample, start = self._prepared(sample)
         found = {}
         for strength in sorted(strengths, reverse=True):
             start = scaled._minimum(sample, strength, start, tolerance).point
             found[strength] = scaled._of_features(start)
         return found
 
-    def _prepared(self, rows: Rows, labels: NDArray[np.intp], weights: Float | None) -> tuple[Self, Sample, Float]:
+    def _prepared(self, sample: Labelled) -> tuple[Self, Labelled, Float]:
         """The problem in the units of these rows with its curvature there, the rows, and temperature scaling."""
         if self.intercept_regularisation is not None:
             _strength("intercept_regularisation", self.intercept_regularisation)
         if self.full:  # one strip to a block: a block keeps the K × K sums of all its strips
-            rows = Rows(rows.table, keep=rows.keep, block_rows=1, executor=rows.executor)
-        sample = Sample(*usable_rows(rows, labels, weights))
+            sample = sample._replace(rows=sample.rows.replaced(block_rows=1))
+        sample, n_classes = sample.usable(), sample.rows.n_classes
         scaled = self if self.unit is not None else self._scaled(sample)
-        if self.full and len(sample.labels) * rows.n_classes <= _HELD:
+        if self.full and len(sample.labels) * n_classes <= _HELD:
             scaled, sample = scaled._held(sample)
-        start = np.zeros((rows.n_classes + 1 if self.full else 2, rows.n_classes))
+        start = np.zeros((n_classes + 1 if self.full else 2, n_classes))
         start[_own(start.shape)] = scaled.diagonal
         curvature = scaled._sum(kernels.curvature, sample, start) / sample.total
         spectrum = np.linalg.eigh(curvature[4:]) if self.full else None
         return replace(scaled, curvature=curvature[:4], spectrum=spectrum), sample, start
 
-    def _held(self, sample: Sample) -> tuple[Self, Sample]:
+    def _held(self, sample: Labelled) -> tuple[Self, Labelled]:
         """The same problem on features that lie in memory, and these."""
         table = np.empty((len(sample.labels), sample.rows.n_classes))
         sample.rows.fill(partial(kernels.write_features, features=self.features), table)
@@ -168,7 +158,7 @@ class Problem:
         theta[:-1] *= self.unit or 1.0
         return theta
 
-    def _scaled(self, sample: Sample) -> Self:
+    def _scaled(self, sample: Labelled) -> Self:
         """The problem in the units of these rows. One temperature, of all rows, serves every fold."""
         inverse_temperature = fit_temperature(*sample).inverse_temperature
         squares = sample.rows.sum(partial(kernels.squared_features, features=self.features), sample.weights)
@@ -176,12 +166,12 @@ class Problem:
         unit = max(inverse_temperature, 1.0 / root_mean_square if root_mean_square > 0.0 else 0.0)
         return replace(self, unit=unit, diagonal=inverse_temperature / unit)
 
-    def _sum(self, kernel: Callable[..., Float], sample: Sample, theta: Float) -> Float:
+    def _sum(self, kernel: Callable[..., Float], sample: Labelled, theta: Float) -> Float:
         fixed = partial(kernel, features=self.features, unit=self.unit or 1.0, theta=theta)
         return sample.rows.sum(fixed, sample.labels, sample.weights)
 
     def _minimum(
-        self, sample: Sample, strength: float, start: Float, tolerance: float, max_steps: int = 500
+        self, sample: Labelled, strength: float, start: Float, tolerance: float, max_steps: int = 500
     ) -> Minimum:
         intercept = strength if self.intercept_regularisation is None else self.intercept_regularisation
         weight, target = penalties(self.penalty, start.shape, self.diagonal, strength, intercept)
@@ -206,7 +196,7 @@ class Problem:
             if found.converged or steps >= max_steps or found.steps < _FRESH:
                 return replace(found, steps=steps)
 
-    def _newton(self, sample: Sample, theta: Float, ridge: Float) -> Callable[[Float], Float]:
+    def _newton(self, sample: Labelled, theta: Float, ridge: Float) -> Callable[[Float], Float]:
         """Newton's own inverse Hessian at θ, from a part of the rows: with a diagonal matrix A it is small."""
         step = max(1, len(sample.labels) // max(_CURVATURE_ROWS, 2 * theta.shape[1]))
         part = sample.every(step)

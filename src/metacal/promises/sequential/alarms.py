@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import shown
+from metacal import display
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.rules.costs import Losses
@@ -180,7 +180,7 @@ class Alarms:
     def to_frame(self) -> Any:
         """A `pandas.DataFrame`, a row for each alarm: evidence now, at its highest, and what it takes."""
         records = [{"raised": alarm.raised, "delta": alarm.delta, **alarm.numbers} for alarm in self]
-        return shown.frame(records, [alarm.name for alarm in self], ["alarm"])
+        return display.frame(records, [alarm.name for alarm in self], ["alarm"])
 
     def _repr_html_(self) -> str:
         rows = [
@@ -191,7 +191,7 @@ class Alarms:
             )
             for alarm in self
         ]
-        return shown.table(("watched", "verdict", "evidence", "highest", "alarm at"), rows, caption=stated(self))
+        return display.table(("watched", "verdict", "evidence", "highest", "alarm at"), rows, caption=stated(self))
 
 
 def _alarm(name: str, monitors: tuple[Monitor, ...]) -> Alarm:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal import shown
+from metacal import display
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import Name
@@ -251,7 +251,7 @@ class PromiseMonitor(Monitor):
             "highest_evidence": math.exp(min(self.log_peak, 700.0)),
             "alarm": self.alarm,
         }
-        return shown.frame([record])
+        return display.frame([record])
 
     def __str__(self) -> str:
         return f"{self.seen}: evidence {self.evidence:.3g}, {self._verdict()}."
@@ -264,7 +264,7 @@ class PromiseMonitor(Monitor):
             ("alarm at", f"{1.0 / self.delta:.6g}"),
         ]
         verdict = self._verdict()
-        return shown.facts(f"{verdict[0].upper()}{verdict[1:]}.", lines)
+        return display.facts(f"{verdict[0].upper()}{verdict[1:]}.", lines)
 
     def _verdict(self) -> str:
         return f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"

@@ -1,11 +1,18 @@
-"""One-vs-rest: a question "is it class k?" for each class, answered by a curve of that class's own probability.
+"""Curves of a probability: of each class's own, one class against the rest, or of the predicted class's confidence.
 
-Beyond two classes the K answers are divided by their sum; two classes are one question, asked of the second column.
-Isotonic regression, histogram binning and BBQ differ only in how they draw the curve: all fit a `PiecewiseMap`.
+**One-vs-rest**: a question "is it class k?" for each class, answered by a curve of that class's own probability. Beyond
+two classes the K answers are divided by their sum; two classes are one question, asked of the second column. Isotonic
+regression, histogram binning and BBQ differ only in how they draw the curve: all fit a `PiecewiseMap`.
+
+**Top-label**: a new confidence for the predicted class; the other classes share the rest in proportion. Gupta & Ramdas,
+"Top-label calibration and multiclass-to-binary reductions", ICLR 2022, without their split by predicted class: one
+curve serves all. It starts from tempered probabilities softmax(b·x): an over-confident network spreads the rest too
+unevenly as well.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -16,13 +23,12 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.formulas.curves import piecewise
+from metacal.formulas.curves import piecewise, top_label
+from metacal.formulas.logits import scaled
+from metacal.maps.labelled import Float, Labelled, Labels, Weights
 from metacal.maps.map import Map, positive
+from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
-
-Float = NDArray[np.float64]
-Labels = NDArray[np.intp]
-Weights = Float | None
 
 #: A curve on [0, 1]: where its pieces begin (or its corners are), and its values there.
 Curve = tuple[Float, Float]
@@ -34,6 +40,22 @@ GROUP_ELEMENTS = 1 << 23
 #: How far the knot of a step is lifted, in units of the last place (2⁻⁵³) times 1 + |log knot|: a calibration
 #: probability that *is* a knot must not come out on its other side because another runtime rounds it otherwise.
 _LAST_PLACES = 8.0
+
+
+class OneVsRestMap(Map):
+    """A map that asks of each class whether it is the one; of two classes, of the second alone."""
+
+    preserves_accuracy = False
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes the map was fitted for."""
+        return 2 if self.n_questions == 1 else self.n_questions
+
+    @property
+    @abstractmethod
+    def n_questions(self) -> int:
+        """One for each class, one for two."""
 
 
 class CurvesMap(Map):
@@ -75,7 +97,7 @@ class OneCurveMap(CurvesMap):
 
 
 @dataclass(frozen=True, eq=False)
-class PiecewiseMap(CurvesMap):
+class PiecewiseMap(OneVsRestMap, CurvesMap):
     """q_k = curve_k(p_k) with p = softmax(b·x); then q / Σ q, and p itself where every q is zero.
 
     Curve k is `knots[offsets[k]:offsets[k + 1]]` with the `values` beside them: its corners where `interpolation` is
@@ -95,7 +117,6 @@ class PiecewiseMap(CurvesMap):
     interpolation: str
     inverse_temperature: float = 1.0
 
-    preserves_accuracy = False
     derived = (*CurvesMap.derived, "n_questions")
     formula = staticmethod(piecewise)
 
@@ -103,11 +124,6 @@ class PiecewiseMap(CurvesMap):
         """Raise unless the fields make a map."""
         check_curve(self.knots, self.values, self.interpolation, starts=self.offsets)
         positive("inverse_temperature", self.inverse_temperature)
-
-    @property
-    def n_classes(self) -> int:
-        """The number of classes the map was fitted for."""
-        return classes_of_questions(self.n_questions)
 
     @property
     def n_questions(self) -> int:
@@ -123,12 +139,41 @@ class PiecewiseMap(CurvesMap):
         combine(block, answers, 1.0 - answers if answers.shape[1] == 1 else None, out, self.inverse_temperature)
 
 
+@dataclass(frozen=True, eq=False)
+class TopLabelMap(OneCurveMap):
+    """The predicted class gets curve(max p), any other its share p_j / (1 - max p) of what is left; p = softmax(b·x).
+
+    The curve's corners (`interpolation` "linear") or the left ends of its right-closed pieces ("step") are `knots`.
+    The predicted class is never pushed below another: its probability is at least a millionth more than the second
+    one's. So every prediction is kept.
+
+    Examples
+    --------
+    >>> steps = TopLabelMap(np.array([0.0, 0.9]), np.array([0.6, 0.8]), "step")
+    >>> steps(np.log([[0.95, 0.04, 0.01], [0.5, 0.3, 0.2]])).round(3)
+    array([[0.8 , 0.16, 0.04], [0.6 , 0.24, 0.16]])
+    """
+
+    knots: NDArray[np.float64]
+    values: NDArray[np.float64]
+    interpolation: str
+    inverse_temperature: float = 1.0
+
+    preserves_accuracy = True
+    formula = staticmethod(top_label)
+
+    def check(self) -> None:
+        """Raise unless the fields make a map."""
+        check_curve(self.knots, self.values, self.interpolation, starts=(0, len(self.knots)))
+        positive("inverse_temperature", self.inverse_temperature)
+
+
 def fit_piecewise(
     rows: Rows, labels: Labels, weights: Weights, draw: Draw, interpolation: str, inverse_temperature: float = 1.0
 ) -> PiecewiseMap:
     """Draw one curve per class, a group of classes at a time: O(n·K·log n) time, 64 MB of probabilities at once."""
-    rows, labels, weights = counted(rows, labels, weights)
-    curves = [draw(*column) for column in columns(rows, labels, weights, inverse_temperature)]
+    sample = Labelled(rows, labels, weights).counted()
+    curves = [draw(*column) for column in columns(sample, inverse_temperature)]
     return joined(curves, interpolation, inverse_temperature)
 
 
@@ -139,11 +184,9 @@ def joined(curves: Sequence[Curve], interpolation: str, inverse_temperature: flo
     return PiecewiseMap(knots, values, offsets.astype(np.int64), interpolation, inverse_temperature)
 
 
-def columns(
-    rows: Rows, labels: Labels, weights: Weights, inverse_temperature: float = 1.0
-) -> Iterator[tuple[Float, Float, Float]]:
+def columns(sample: Labelled, inverse_temperature: float = 1.0) -> Iterator[tuple[Float, Float, Float]]:
     """For each question, over the rows where its class is possible: the probability, the outcome, the weight."""
-    weights = np.ones(len(labels)) if weights is None else weights
+    rows, labels, weights = sample.rows, sample.labels, sample.counts
     classes = [1] if rows.n_classes == 2 else range(rows.n_classes)
     width = max(1, GROUP_ELEMENTS // len(labels))
     for first in range(0, len(classes), width):
@@ -156,19 +199,6 @@ def columns(
                 yield np.ascontiguousarray(probability), outcome, weights
             else:
                 yield probability[possible], outcome[possible], weights[possible]
-
-
-def counted(rows: Rows, labels: Labels, weights: Weights) -> tuple[Rows, Labels, Weights]:
-    """Leave out the rows of weight zero."""
-    if weights is None or (weights > 0.0).all():
-        return rows, labels, weights
-    used = weights > 0.0
-    keep = used
-    if rows.keep is not None:
-        keep = rows.keep.copy()
-        keep[rows.keep] = used
-    chosen = Rows(rows.table, keep=keep, block_rows=rows.block_rows, executor=rows.executor)
-    return chosen, labels[used], weights[used]
 
 
 def softmax(block: NDArray[Any], inverse_temperature: float = 1.0) -> Float:
@@ -275,28 +305,23 @@ def check_curve(knots: Float, values: Float, interpolation: str, starts: NDArray
         raise InputError("the values of an increasing curve must not fall.")
 
 
-def classes_of_questions(n_questions: int) -> int:
-    """How many classes that many questions are about: two classes are one question."""
-    return 2 if n_questions == 1 else n_questions
-
-
-def check_count(name: str, value: object, usual: int) -> int:
-    """Return a whole number of at least one, or raise."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}; {usual} is the usual choice.")
-    return int(value)
-
-
-def check_prior_rows(prior_rows: object) -> float:
-    """Return the number of pseudo-rows as a float, or raise."""
-    number = isinstance(prior_rows, int | float | np.integer | np.floating) and not isinstance(prior_rows, bool)
-    if not number or not 0.0 <= float(prior_rows) < np.inf:  # type: ignore[arg-type]
-        raise InputError(f"prior_rows must be a number of at least 0, got {prior_rows!r}; 1 is the usual choice.")
-    return float(prior_rows)  # type: ignore[arg-type]
-
-
 def _group(block: NDArray[Any], span: tuple[int, int], inverse_temperature: float) -> Float:
     """The probabilities of a span of classes, NaN where a class is masked."""
     chosen = np.ascontiguousarray(softmax(block, inverse_temperature)[:, slice(*span)])
     chosen[np.isneginf(block[:, slice(*span)])] = np.nan
     return chosen
+
+
+def fit_top_label(
+    rows: Rows, labels: Labels, weights: Weights, draw: Draw, interpolation: str, tempered: bool
+) -> TopLabelMap:
+    """Draw the curve of "is the prediction right?" over its confidence: O(n·K + n·log n) time, O(n) memory."""
+    b = fit_temperature(rows, labels, weights).inverse_temperature if tempered else 1.0
+    sample = Labelled(rows, labels, weights).counted()
+    confidence = sample.rows.collect(partial(_confidences, b))
+    return TopLabelMap(*draw(confidence, sample.correct(), sample.counts), interpolation, b)
+
+
+def _confidences(inverse_temperature: float, block: NDArray[Any]) -> Float:
+    """Max p of each row."""
+    return np.asarray(1.0 - kernels.doubt(scaled(block, inverse_temperature)))

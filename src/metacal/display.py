@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from math import floor
 from typing import Any
 
 from metacal.errors import MissingExtraError
 
 _LEFT = "text-align:left;vertical-align:top"
+#: What a float's last bits add to a decimal: 1e4 · 0.57 is 5699.999999999999.
+_NOISE = 1e-6
 _NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
 
 
@@ -90,6 +93,27 @@ def frame(records: Sequence[Mapping[str, Any]], index: Sequence[Any] | None = No
 def columns(named: Mapping[str, Any]) -> Any:
     """A `pandas.DataFrame` of columns that are there already."""
     return _pandas().DataFrame(dict(named))
+
+
+def outward(low: float, high: float, digits: int = 4) -> str:
+    """An interval in words, its ends rounded outward: what is said never claims more than what was computed.
+
+    Examples
+    --------
+    >>> outward(0.91482, 0.99381), outward(0.57, 0.58)
+    ('[0.9148, 0.9939]', '[0.5700, 0.5800]')
+    """
+    below, above = (side(value, digits) for side, value in ((_down, low), (_up, high)))
+    return f"[{below:.{digits}f}, {above:.{digits}f}]"
+
+
+def _down(value: float, digits: int) -> float:
+    units = value * 10.0**digits
+    return (round(units) if abs(units - round(units)) < _NOISE else floor(units)) / 10.0**digits
+
+
+def _up(value: float, digits: int) -> float:
+    return -_down(-value, digits)
 
 
 def _pandas() -> Any:

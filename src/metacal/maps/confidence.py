@@ -12,15 +12,13 @@ rounded probabilities.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
 from metacal.errors import InputError
-from metacal.maps.fitting.newton import minimise, with_prior
-from metacal.maps.spline import PRECISION, SMOOTHING, quantiles, risen, spline_sums
+from metacal.maps.spline import fit_slopes, quantiles, risen
 
 Float = NDArray[np.float64]
 
@@ -89,17 +87,8 @@ def fit_confidence(doubt: Float, correct: NDArray[np.bool_]) -> ConfidenceCurve:
     odds = np.log1p(-below) - np.log(below)  # higher: surer
     z = odds[place.ravel()]
     knots = quantiles(z, np.ones(len(z)), _KNOTS)
-    sums = partial(spline_sums, risen(knots, z), correct.astype(np.float64), np.ones(len(z)))
-    bend = np.diff(np.eye(len(knots)), axis=0)
-    precision = PRECISION * np.eye(len(knots) + 1)
-    precision[:-1, :-1] += SMOOTHING * bend.T @ bend
-    right, n = int(correct.sum()), len(correct)
-    start = np.append(np.zeros(len(knots)), np.log((right + 1.0) / (n - right + 1.0)))[None, :]
-    bounded = np.append(np.ones(len(knots), dtype=bool), False)
-    level = np.zeros_like(start)
-    theta = minimise(
-        partial(with_prior, sums, level, precision), start, bounded, np.array([float(n)]), "the confidence"
-    )[0]
+    level, n = np.zeros(len(knots) + 1), len(correct)
+    theta = fit_slopes(z, correct.astype(np.float64), np.ones(n), knots, level, "the confidence")
     corners = _corners(count)
     values = expit(theta[-1] + risen(knots, odds[corners]) @ theta[:-1])
     least = 0.5 / (n + 1.0)

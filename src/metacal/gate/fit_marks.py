@@ -1,0 +1,166 @@
+"""fit_scored: a gate on a score that is given for each row, under a promise; no logits, no classes, no probabilities.
+
+Every promise is about two columns, a ranking score and whether the row is right. A judge's mark, the log-probability of
+an answer, the similarity of a passage are such scores: they need nothing that a classifier has.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from metacal.errors import InputError, MetacalWarning
+from metacal.gate.decision import Flags, Float
+from metacal.gate.gate import Gate
+from metacal.gate.marks import HIGHER_IS, HigherIs, Marks, plain_name
+from metacal.gate.ranked import RowParts, certified
+from metacal.kernels.grid import RELATIVE
+from metacal.maps.confidence import fit_confidence
+from metacal.promises.certificate import accepts
+from metacal.promises.fingerprint import data_hash
+from metacal.promises.notes import Note, rows_without_score, upside_down
+from metacal.promises.parts.per import Per, PerGroup
+from metacal.promises.parts.thresholds import policy_of, rows_of_groups
+from metacal.promises.parts.units import counted_rows, unit_codes
+from metacal.promises.parts.weights import Importance
+from metacal.promises.promise import Promise
+from metacal.promises.remarks import remarks_on_scores
+from metacal.promises.rules.costs import Costed
+from metacal.promises.sample import Ranking
+from metacal.promises.sequential.profile import profile_of
+from metacal.rows.arrays import plain_array
+from metacal.rows.score_columns import score_and_correct
+
+#: A ranking that is worse than chance by so many standard errors is probably upside down.
+_UPSIDE_DOWN = 4.0
+
+
+def fit_scored(
+    score: Any,
+    correct: Any,
+    promise: Promise,
+    *,
+    score_name: str = "score",
+    higher_is: HigherIs = "surer",
+    units: Any = None,
+    importance: Any = None,
+    groups: Any = None,
+    random_state: int = 0,
+) -> Gate:
+    """Certify a threshold on a given score, and fit the curve from score to confidence.
+
+    The promise is about rows that have a score: given that they have one, they are independent draws from one source as
+    much as all rows are. Rows without are left out, counted in a note, and never accepted later.
+
+    Of rows that belong together (`units`: answers to one question, pages of one book) one is counted, drawn by
+    `random_state`; under known shift (`importance`) as many as the weights ask for: `metacal.promises.parts.units`.
+    `groups` has the group of each row, for a promise per group.
+
+    Examples
+    --------
+    >>> from metacal.promises.rules.accuracy import MinAccuracy
+    >>> rng = np.random.default_rng(0)
+    >>> mark = rng.random(2000)
+    >>> gate = fit_scored(mark, rng.random(2000) > (1 - mark) ** 2, MinAccuracy(0.9), score_name="mark")
+    >>> print(gate.condition)
+    mark >= 0.4...
+    >>> gate.decide([0.95, 0.2, None]).accept
+    array([ True, False, False])
+    """
+    check_scored(promise, higher_is)
+    given, right = score_and_correct(score, correct)
+    there = ~np.isnan(given)
+    if not there.any():
+        raise InputError(f"no row has a score (n_samples={len(given)}); give numbers.")
+    source = Marks(plain_name(score_name), higher_is)
+    doubt, right = source.doubts(given[there]), right[there]
+    if not right.any():
+        raise InputError(
+            f"no row is right (n_samples={len(right)}): nothing can be promised. Check what the column of right and "
+            "wrong says: 1, true or yes is right."
+        )
+    parts = _parts(promise, groups, there)
+    losses = promise.losses_of(right) if isinstance(promise, Costed) else None
+    there_units = None if units is None else unit_codes(units, len(given))[there]
+    counted = counted_rows(len(right), there_units, _weights_there(importance, there), random_state)
+    seen = slice(None) if counted is None else counted.rows
+    ranking = Ranking.of(doubt[seen], right[seen])
+    notes = _remarks(ranking, doubt[seen], right[seen], higher_is, missing=int((~there).sum()), of=len(there))
+    for note in notes:  # first: where nothing can be certified they may say why
+        warnings.warn(str(note), MetacalWarning, stacklevel=3)
+    certificate, for_curve = certified(
+        promise, doubt, right, ranking, RELATIVE, source.score_name, counted, losses, parts
+    )
+    certificate = certificate.with_notes(*notes)
+    policy = policy_of(certificate, source.classes)
+    curve, own = fit_confidence(doubt[for_curve], right[for_curve]), doubt[seen]
+    kept = accepts(own, policy.of(None if parts is None else parts[0][seen]))
+    return Gate.of(
+        replace(source, curve=curve).of(certificate),
+        policy,
+        certificate=certificate,
+        promise=promise,
+        data_hash=data_hash(doubt, right),
+        profile=profile_of(ranking, None if curve is None else curve(own[kept]), right[seen][kept]),
+    )
+
+
+def _weights_there(importance: Any, there: Flags) -> Any:
+    """The weights of the rows that have a score."""
+    if importance is None:
+        return None
+    given = importance if isinstance(importance, Importance) else Importance(importance)
+    weights = plain_array(given.weights, "importance")
+    if weights.shape != there.shape:
+        raise InputError(f"importance must have shape ({len(there)},), a weight for each row; got {weights.shape}.")
+    return replace(given, weights=weights[there])
+
+
+def _parts(promise: Promise, groups: Any, there: Flags) -> RowParts:
+    """The group of each row that has a score, where the promise is for each."""
+    if isinstance(promise, PerGroup):
+        codes, names = rows_of_groups(groups, len(there))
+        return codes[there], names
+    if isinstance(promise, Per):
+        raise InputError(
+            f"{type(promise).__name__} has a threshold for each predicted class, and given scores have no classes; "
+            "give the promise itself, or PerGroup with groups=..."
+        )
+    if groups is not None:
+        raise InputError(
+            "groups are for a promise per group, mc.PerGroup(...); rows that belong together are named with units=..."
+        )
+    return None
+
+
+def check_scored(promise: Any, higher_is: Any) -> None:
+    """Raise unless these can make a gate."""
+    if isinstance(promise, type) or not isinstance(promise, Promise):
+        raise InputError(f"promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got {promise!r}.")
+    if higher_is not in HIGHER_IS:
+        raise InputError(f"higher_is must be 'surer' or 'doubtful', got {higher_is!r}.")
+
+
+def _remarks(ranking: Ranking, doubt: Float, right: Flags, higher_is: HigherIs, *, missing: int, of: int) -> list[Note]:
+    found = remarks_on_scores(ranking, "given scores")
+    if missing:
+        found.append(rows_without_score(missing=missing, rows=of))
+    if _standard_errors_below_chance(doubt, right) > _UPSIDE_DOWN:
+        found.append(upside_down(higher_is="doubtful" if higher_is == "surer" else "surer"))
+    return found
+
+
+def _standard_errors_below_chance(doubt: Float, right: Flags) -> float:
+    """How far the chance that a wrong row has the higher doubt lies below one half, in standard errors."""
+    n_right, n_wrong = int(right.sum()), int((~right).sum())
+    if not n_wrong:
+        return 0.0
+    distinct, place, count = np.unique(doubt, return_inverse=True, return_counts=True)
+    rank = np.cumsum(count) - 0.5 * (count - 1)
+    u = float(rank[place.ravel()][~right].sum()) - 0.5 * n_wrong * (n_wrong + 1)
+    share, error = u / (n_right * n_wrong), math.sqrt((n_right + n_wrong + 1) / (12.0 * n_right * n_wrong))
+    return (0.5 - share) / error if len(distinct) > 1 else 0.0
