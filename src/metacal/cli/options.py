@@ -128,9 +128,10 @@ def with_options(options: type) -> Decorator:
             own = _gathered(options, given)
             return command(options=own, **given)
 
+        decorated: Command = gathered
         for one in reversed(list(_decorators(options))):
-            gathered = one(gathered)
-        return gathered
+            decorated = one(decorated)
+        return decorated
 
     return decorate
 
