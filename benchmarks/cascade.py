@@ -29,9 +29,10 @@ from numpy.typing import NDArray
 from metacal import datasets
 from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE
+from metacal.promises.promise import Promise
 from metacal.promises.rules import cascade
 from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.rules.cascade import Candidate, CascadePromise, MaxLoss, Paired, Plan, certify_cascade, counts
+from metacal.promises.rules.cascade import Candidate, MaxLoss, Pair, Paired, Plan, counts
 from metacal.promises.rules.cascade_walks import loss_walks
 from metacal.rows import Rows
 from metacal.scores import score_rows
@@ -76,10 +77,10 @@ def by_betting(rows: Paired, plan: Plan) -> Candidate | None:
     return found
 
 
-def by_rule(promise: CascadePromise, rows: Paired, plan: Plan) -> tuple[Candidate | None, int]:
+def by_rule(promise: Promise, rows: Paired, plan: Plan) -> tuple[Candidate | None, int]:
     """What the rule certifies, and how many labels it needed."""
     try:
-        found = certify_cascade(promise, rows, plan)
+        found = promise.certify(Pair(rows, plan))
     except InfeasibleTargetError:
         return None, 0
     return Candidate(*(stage.threshold for stage in found.stages.items)), found.stages.n_labels

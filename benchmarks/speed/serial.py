@@ -21,7 +21,7 @@ import numpy as np
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import MaxMiscoverage, MinAccuracy
 from metacal.promises.fingerprint import data_hash
-from metacal.promises.remarks import remarks_on_scores
+from metacal.promises.notes import remarks_on_scores
 from metacal.promises.rules import sequence
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import profile_of

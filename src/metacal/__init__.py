@@ -32,7 +32,7 @@ _HOME = {
     "load_gate": "io.artifact.file",
     "load_watch": "io.artifact.watch",
     "open_certifier": "io.artifact.certifier",
-    "Importance": "promises.parts.weights",
+    "Importance": "promises.parts.units",
     "MetaCal": "estimators.metacal",
     "MinCoverageAccuracy": "promises.rules.accuracy",
     "MetacalError": "errors",
@@ -106,7 +106,7 @@ if TYPE_CHECKING:  # the same names once more: a test has mypy look up each name
     from metacal.maps.methods import *  # noqa: F403 the calibrators
     from metacal.promises.certificate import Certificate as Certificate
     from metacal.promises.kinds import *  # noqa: F403 the promises
-    from metacal.promises.parts.weights import Importance as Importance
+    from metacal.promises.parts.units import Importance as Importance
     from metacal.promises.rules import bands as bands
     from metacal.promises.rules import bounds as bounds
     from metacal.promises.rules import paper as paper

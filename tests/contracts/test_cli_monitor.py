@@ -210,3 +210,20 @@ def test_wrong_usage_and_wrong_rows(folder, args, code, says, monkeypatch):
     (folder / "torn.jsonl").write_text(first + '{"id": 1\n', encoding="utf-8")
     done = run("cal.json", *args)
     assert (done.exit_code, says in done.stderr) == (code, True), done.stderr
+
+
+def test_why_a_row_is_put_aside(tmp_path):
+    """Found by reading: of probabilities it was said that they are -infinity in every class."""
+    rng = np.random.default_rng(0)
+    probabilities = rng.dirichlet([0.5, 0.5], 400)
+    labels = (rng.random(400) < probabilities[:, 1]).astype(int)
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.2), input="probabilities").fit(probabilities, labels)
+    mc.save(gate, tmp_path / "cal.json")
+    rows = ["a,b,label", "0.25,0.75,1", "0.25,0.25,1", "nan,1,0", "0.5,0.5,"]
+    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
+    run(tmp_path / "cal.json", tmp_path / "rows.csv", "--quarantine", tmp_path / "aside.jsonl")
+    aside = [json.loads(line) for line in (tmp_path / "aside.jsonl").read_text().splitlines()]
+    assert [(one["place"][-1], one["reason"][:38]) for one in aside] == [
+        ("3", "the row holds no probabilities: they s"),
+        ("4", "number 1 of the row is NaN; drop such "),
+    ]

@@ -13,7 +13,7 @@ import pytest
 from metacal import datasets
 from metacal.errors import InfeasibleTargetError
 from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.rules.cascade import Candidate, MaxLoss, Paired, Plan, certify_cascade, counts
+from metacal.promises.rules.cascade import Candidate, MaxLoss, Pair, Paired, Plan, counts
 from metacal.rows import Rows
 from metacal.scores import score_rows
 
@@ -51,7 +51,7 @@ def certified(population, n, promise, plan=None, draws=DRAWS, seed=0):
     for draw in range(draws):
         rows = population.take(rng.integers(len(population), size=n))
         try:
-            found = certify_cascade(promise, rows, plan or Plan(random_state=draw))
+            found = promise.certify(Pair(rows, plan or Plan(random_state=draw)))
         except InfeasibleTargetError:
             yield None
         else:
@@ -151,7 +151,7 @@ def test_the_least_favourable_case_comes_near_to_delta(n):
         order = rng.permutation(n)
         one = Paired(np.zeros(n), np.zeros(n), small[order], large[order], (small & large)[order], small | large)
         try:
-            certify_cascade(MaxLoss(0.02), one, Plan(thresholds_from=np.zeros(1)))
+            MaxLoss(0.02).certify(Pair(one, Plan(thresholds_from=np.zeros(1))))
             passed += 1
         except InfeasibleTargetError:
             pass

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.promises.parts.units import counted_rows
-from metacal.promises.parts.weights import Importance
+from metacal.promises.parts.units import Importance, counted_rows
 
 DELTA, DRAWS = 0.1, 300
 LIMIT = DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / DRAWS)

@@ -26,8 +26,8 @@ from metacal.promises.rules.cheapest import Cheapest
 from metacal.promises.rules.max_cost import MaxCost
 from metacal.promises.rules.max_loss import MaxLoss
 from metacal.promises.rules.order_statistic import MaxMiscoverage, MaxReview
-from metacal.promises.shares import at_least, at_most, percent
 from metacal.promises.verification import verify_decisions as verify
+from metacal.promises.words import at_least, at_most, percent
 
 FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v3"
 GATES = sorted(FIXTURES.glob("gate-*.json"))

@@ -16,8 +16,9 @@ from sklearn.neighbors import KNeighborsClassifier
 import metacal as mc
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
 from metacal.promises.notes import labels_ran_out
-from metacal.promises.rules.cascade import Plan, binomial_shows, certify_cascade
-from metacal.promises.rules.cascade_rows import Candidate, Paired, counts
+from metacal.promises.rules.bounds import few_enough
+from metacal.promises.rules.cascade import Pair, Plan
+from metacal.promises.rules.cascade_walks import Candidate, Paired, counts
 from metacal.promises.rules.noninferiority import shows_at_most
 
 
@@ -311,7 +312,7 @@ def test_pareto_order_is_chosen_on_the_rows_set_aside(data):
     small, large, y = (part[:2000] for part in data)
     found = mc.Cascade(promise=mc.MinAccuracy(0.985)).fit(small, y, large=large).certificate_
     assert found.stages.n_aside == 400
-    assert binomial_shows(found.n_accepted - found.n_correct_accepted, found.n_accepted, 0.985, 0.1)
+    assert few_enough(found.n_accepted - found.n_correct_accepted, found.n_accepted, 0.985, 0.1)
     dear = mc.Cascade(promise=mc.MinAccuracy(0.985), review_cost=1000.0).fit(small, y, large=large).certificate_
     assert dear.coverage >= found.coverage - 0.02
 
@@ -320,5 +321,5 @@ def test_the_same_rows_give_the_same_certificate():
     rng = np.random.default_rng(1)
     score, flags = rng.random(500), rng.random((2, 500)) < 0.95
     rows = Paired(score, score, *flags, flags[0] == flags[1], np.ones(500, dtype=bool))
-    one, again = (certify_cascade(mc.MaxLoss(0.05), rows, Plan(random_state=3)) for _ in range(2))
+    one, again = (mc.MaxLoss(0.05).certify(Pair(rows, Plan(random_state=3))) for _ in range(2))
     assert one == again

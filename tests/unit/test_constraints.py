@@ -18,7 +18,7 @@ from metacal.promises.certificate import Certificate, Traffic, accepts
 from metacal.promises.rules import bounds
 from metacal.promises.rules.accuracy import certified_prefix
 from metacal.promises.sample import Ranking
-from metacal.promises.shares import percent
+from metacal.promises.words import percent
 
 RNG = np.random.default_rng(0)
 SCORES = RNG.random(3000)

@@ -16,8 +16,7 @@ from metacal.cli import main
 from metacal.io.artifact.wrapping import checksum
 from metacal.promises import words
 from metacal.promises.circumstances import Circumstances
-from metacal.promises.parts.units import counted_rows
-from metacal.promises.parts.weights import Importance
+from metacal.promises.parts.units import Importance, counted_rows
 
 (LOGITS, LABELS), _ = mc.datasets.load("cifar10-resnet110").split(1500, random_state=0)
 TWICE, TWICE_LABELS = np.repeat(LOGITS, 2, axis=0), np.repeat(LABELS, 2)

@@ -44,7 +44,7 @@ def test_the_map_is_a_frozen_value(halves):
     x, y, new_x, _ = halves
     cal = mc.MetaCal(BOTH[0]).fit(x, y)
     assert isinstance(cal.map_, Gate)
-    assert isinstance(cal.map_.map, ComposedMap)
+    assert isinstance(cal.map_.source.map, ComposedMap)
     with pytest.raises(AttributeError):
         cal.map_.threshold = 0.0
     np.testing.assert_array_equal(cal.map_(new_x), cal.predict_proba(new_x))

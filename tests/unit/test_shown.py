@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.promises.rules.cascade import Paired, certify_cascade
+from metacal.promises.rules.cascade import Pair, Paired
 from metacal.promises.sequential import wager
 
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -68,7 +68,7 @@ def found(split, gate):
     (monitor,) = mc.PromiseMonitor.of(gate.certificate_)
     score, yes = np.linspace(0, 1, 1000), np.ones(1000, dtype=bool)
     rows = Paired(score, score, yes, yes, yes, yes)
-    cascade = certify_cascade(mc.MaxLoss(0.01), rows)
+    cascade = mc.MaxLoss(0.01).certify(Pair(rows))
     evaluation = mc.metrics.evaluate(
         gate.predict_proba(logits), labels, accept=decided.accept, correct=right, score=decided.score, n_resamples=9
     )

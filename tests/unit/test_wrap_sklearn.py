@@ -100,12 +100,12 @@ def test_what_score_means():
     frozen = FrozenEstimator(LogisticRegression(C=0.001, max_iter=300).fit(X[TRAIN], Y[TRAIN]))
     gate = mc.CalibratedClassifier(frozen, mc.MaxMiscoverage(0.1)).fit(X[FIT], Y[FIT])
     accept, right = gate.accepts(X[TEST]), gate.predict(X[TEST]) == Y[TEST]
-    assert gate.source.score(X[TEST], Y[TEST]) == pytest.approx((accept & right).mean() - (accept & ~right).mean())
+    assert gate.score(X[TEST], Y[TEST]) == pytest.approx((accept & right).mean() - (accept & ~right).mean())
     assert SelectiveUtility(5.0)(gate, X[TEST], Y[TEST]) == pytest.approx(right.mean() - 5 * (accept & ~right).mean())
     assert coverage(gate, X[TEST]) == pytest.approx(accept.mean(), rel=1e-12)
     weight = np.arange(len(accept), dtype=float)
     gains = np.where(accept, np.where(right, 1.0, -1.0), 0.0)
-    assert gate.source.score(X[TEST], Y[TEST], weight) == pytest.approx(np.average(gains, weights=weight))
+    assert gate.score(X[TEST], Y[TEST], weight) == pytest.approx(np.average(gains, weights=weight))
     plain = mc.CalibratedClassifier(frozen).fit(X[FIT], Y[FIT])
     assert plain.score(X[TEST], Y[TEST]) == pytest.approx(accuracy_score(Y[TEST], plain.predict(X[TEST])), rel=1e-12)
 
@@ -141,7 +141,7 @@ def test_weights_go_to_the_classifier_and_the_calibrator_and_never_to_the_certif
     frozen = mc.CalibratedClassifier(fitted, mc.MaxMiscoverage(0.1))
     one, two = frozen.fit(X[FIT], Y[FIT]).calibrator_, clone(frozen).fit(X[FIT], Y[FIT], weight[:600]).calibrator_
     assert one.threshold_ == two.threshold_
-    assert one.map_.map != two.map_.map
+    assert one.map_.source.map != two.map_.source.map
 
 
 def test_a_classifier_that_takes_no_weights_is_said_to():

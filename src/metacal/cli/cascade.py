@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from metacal.gate import Gate
     from metacal.io.predictions import Predictions
-    from metacal.promises.rules.cascade import CascadePromise
+    from metacal.promises.promise import Promise
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def command(small: str, large: str, options: Options) -> None:
     say_saved(output, key, then=then, without=without, as_json=options.as_json)
 
 
-def _promise(options: Options) -> tuple[CascadePromise, bool]:
+def _promise(options: Options) -> tuple[Promise, bool]:
     """What is promised, and whether people are in the cascade."""
     from metacal.promises.rules.accuracy import MinAccuracy
     from metacal.promises.rules.max_loss import MaxLoss
@@ -134,7 +134,7 @@ def _promise(options: Options) -> tuple[CascadePromise, bool]:
     return MaxLoss(options.max_loss, delta), False
 
 
-def _fitted(small: str, large: str, promise: CascadePromise, people: bool, options: Options) -> Gate:
+def _fitted(small: str, large: str, promise: Promise, people: bool, options: Options) -> Gate:
     from metacal.cli.fit import method_named, reject_label_for
     from metacal.cli.reading import read
     from metacal.gate import fit_cascade

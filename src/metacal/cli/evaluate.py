@@ -199,7 +199,7 @@ def _probabilities(found: GateEvaluation) -> list[str]:
 
 def which_confidence(certificate: Certificate | None) -> str:
     """Two percentages stand close together; they are about different rows."""
-    from metacal.promises.shares import at_least
+    from metacal.promises.words import at_least
 
     if certificate is None or certificate.confidence is None:
         return ""

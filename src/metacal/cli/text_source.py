@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from metacal.io.formats.jsonl import LineError
 from metacal.io.lines import KEPT, Line, Pipe
 from metacal.io.stream import HeaderError, Reader, Record
 from metacal.io.tail import Tail
+from metacal.rows.score_columns import WORDS
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
@@ -71,7 +72,7 @@ class Text:
         if not lines and self.lines.gaps == self._gaps:
             return None
         self._chances.clear()
-        good, bad, n = list[tuple[int, Record, Any]](), list[Unreadable](), 0
+        good, bad, n = list[tuple[int, Line, Record, Any]](), list[Unreadable](), 0
         for line in lines:
             try:
                 record = self._read(line)
@@ -80,16 +81,19 @@ class Text:
             else:
                 if record is None:
                     continue
-                good.append((n, *record))
+                good.append((n, line, *record))
             n += 1
-        good = self._without_odd_rows(lines, good, bad)
+        rows = [(n, record.row) for n, _, record, _ in good if record.row is not None]
+        odd = dict(_odd_rows(self.watch, rows))
+        bad = sorted(bad + [_aside(n, line, odd[n]) for n, line, _, _ in good if n in odd])
+        good = [one for one in good if one[0] not in odd]
         self.good += len(good)
-        if bad and self.strict:
-            raise InputError(f"{self.place}:{min(bad).line}: {min(bad).reason}.")
-        if bad:
-            self.first_fault = self.first_fault or f"{self.place}:{min(bad).line}: {min(bad).reason}."
+        fault = f"{self.place}:{bad[0].line}: {bad[0].reason}." if bad else ""
+        if fault and self.strict:
+            raise InputError(fault)
+        self.first_fault = self.first_fault or fault
         gaps, self._gaps = self.lines.gaps - self._gaps, self.lines.gaps
-        return _taken(self.watch, good, n, sorted(bad), gaps)
+        return _taken(self.watch, [(n, record, label) for n, _, record, label in good], n, bad, gaps)
 
     def _read(self, line: Line) -> tuple[Record, Any] | None:
         """A record with its label as the gate knows it; LineError where there is none."""
@@ -143,17 +147,6 @@ class Text:
         if record.row is not None and record.id is not None:
             self._chances[record.id] = chance
 
-    def _without_odd_rows(
-        self, lines: list[Line], good: list[tuple[int, Record, Any]], bad: list[Unreadable]
-    ) -> list[tuple[int, Record, Any]]:
-        """Take out rows that the gate cannot read, and put them aside."""
-        by_number = {line.number: line for line in lines}
-        odd = set(_odd_rows(self.watch, [(n, record.row) for n, record, _ in good if record.row is not None]))
-        for n, record, _ in good:
-            if n in odd:
-                bad.append(_aside(n, by_number[record.line], _why_odd(self.watch.gate, record.row or ())))
-        return [one for one in good if one[0] not in odd]
-
 
 def _aside(index: int, line: Line, reason: str) -> Unreadable:
     return Unreadable(index, line.number, reason, line.content[:KEPT].decode("utf-8", "replace"))
@@ -161,36 +154,33 @@ def _aside(index: int, line: Line, reason: str) -> Unreadable:
 
 def _labels(gate: Gate) -> dict[str, Any]:
     """What labels are called, and what the gate calls them; of a gate on scores right and wrong."""
-    if gate.n_classes:
-        return {str(name): name for name in gate.classes.tolist()}
-    right, wrong = dict.fromkeys(("true", "1", "yes"), True), dict.fromkeys(("false", "0", "no"), False)
-    return {**right, **wrong}
+    return {str(name): name for name in gate.classes.tolist()} if gate.n_classes else WORDS
 
 
-def _odd_rows(watch: Watch, rows: list[tuple[int, Any]]) -> Iterable[int]:
-    """The numbers of the rows that the gate cannot read: by halves, as most can be."""
+def _odd_rows(watch: Watch, rows: list[tuple[int, Any]]) -> Iterator[tuple[int, str]]:
+    """The numbers of the rows that the gate cannot read, and why: by halves, as most can be."""
     if not rows:
         return
     try:
         watch.read(_table(watch, [row for _, row in rows]))
     except InputError:
-        if len(rows) == 1:
-            yield rows[0][0]
-            return
         half = len(rows) // 2
-        yield from _odd_rows(watch, rows[:half])
-        yield from _odd_rows(watch, rows[half:])
+        if half:
+            yield from _odd_rows(watch, rows[:half])
+            yield from _odd_rows(watch, rows[half:])
+        else:
+            yield rows[0][0], _why_odd(watch.gate, rows[0][1])
 
 
 def _why_odd(gate: Gate, row: tuple[float, ...]) -> str:
     """What is wrong with the numbers of a row."""
-    values, kind = np.array(row), getattr(gate, "input", "score")
+    values = np.array(row)
     strange = np.flatnonzero(np.isnan(values) | (values == np.inf))
     if len(strange):
         at = int(strange[0])
         what = "NaN" if np.isnan(values[at]) else "infinity"
         return f"number {at + 1} of the row is {what}; drop such rows or mend the model that made them"
-    if kind == "probabilities":
+    if gate.n_classes and gate.source.input == "probabilities":
         return f"the row holds no probabilities: they sum to {values.sum():.4g}, from {values.min():.4g} up"
     return "the row is -infinity in every class; at least one must be possible"
 

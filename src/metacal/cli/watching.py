@@ -122,8 +122,6 @@ def _known(kept: Kept, name: str, path: str, *, append: bool) -> dict[str, Any] 
             continue
         if file is not None and place.offset > 0 and place.fits(file):
             fits[each] = state
-    if file is not None:
-        file.close()
     if name in fits or (kept.sources.get(name) and not append and "position" in kept.sources[name]):
         return kept.sources[name]
     if fits:

@@ -20,8 +20,9 @@ from metacal.gate.cascade import fit_cascade, labels_needed
 from metacal.gate.fitting import check_score
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate
+from metacal.promises.promise import Promise
 from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.rules.cascade import CascadePromise, Plan, as_promise
+from metacal.promises.rules.cascade import Plan, as_promise
 from metacal.promises.rules.max_loss import MaxLoss
 from metacal.rows import Rows, validate, workers
 from metacal.rows.labels import check_reject_label, codes_where_known
@@ -99,7 +100,7 @@ class Cascade(BaseEstimator):
         self,
         small: Any = None,
         large: Any = None,
-        promise: CascadePromise = BY_DEFAULT,
+        promise: Promise = BY_DEFAULT,
         *,
         calibrator: Any = None,
         score: str | Score = "entropy",

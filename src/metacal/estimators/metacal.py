@@ -19,8 +19,7 @@ from metacal.gate import Decision, Gate, Recipe, Rejected, check_gate, fit_gate,
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
 from metacal.promises.certificate import Certificate
-from metacal.promises.parts.units import Counted, counted_rows
-from metacal.promises.parts.weights import Importance
+from metacal.promises.parts.units import Counted, Importance, counted_rows
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
 from metacal.rows.executors import ExecutorLike, is_remote

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from metacal.gate import Decision, Gate, fit_scored
 from metacal.gate.marks import HigherIs
 from metacal.promises.certificate import Certificate
-from metacal.promises.parts.weights import Importance
+from metacal.promises.parts.units import Importance
 from metacal.promises.promise import Promise
 
 

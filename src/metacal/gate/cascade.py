@@ -20,8 +20,9 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import cascade_not_calibrated
 from metacal.promises.parts.thresholds import One
-from metacal.promises.rules.cascade import PLAN, CascadePromise, Plan, as_promise, aside_rows, certify_cascade
-from metacal.promises.rules.cascade_rows import Paired
+from metacal.promises.promise import Promise
+from metacal.promises.rules.cascade import PLAN, Pair, Plan, as_promise, aside_rows
+from metacal.promises.rules.cascade_walks import Paired
 from metacal.rows import Rows
 from metacal.scores import Score, grid_of, name_of, score_rows
 
@@ -30,7 +31,7 @@ def fit_cascade(
     small: Rows,
     large: Rows,
     codes: NDArray[np.intp],
-    promise: CascadePromise,
+    promise: Promise,
     score: str | Score,
     fit_map: FitMap,
     *,
@@ -64,7 +65,7 @@ def fit_cascade(
     promise = as_promise(promise)
     scores = (score, score if large_score is None else large_score)
     rows = paired(small, large, codes, scores)
-    certificate = certify_cascade(promise, rows, plan, (grid_of(scores[0]), grid_of(scores[1])))
+    certificate = promise.certify(Pair(rows, plan, (grid_of(scores[0]), grid_of(scores[1]))))
     certificate = _named(certificate, [name_of(own) for own in scores])
     if rows.known.all():
         maps = [fit_map(small, codes, None), fit_map(large, codes, None)]

@@ -25,6 +25,7 @@ from metacal.gate.marks import HigherIs, Marks, plain_name
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import declared_extension, pool_without_score
+from metacal.promises.parts.per import Per
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, is_uniform
 from metacal.promises.sequential.answers import (
@@ -380,6 +381,11 @@ def check_asked(promise: Any, higher_is: Any) -> None:
     name = type(promise).__name__
     if not isinstance(promise, Promise) or promise.guarantee == "none":
         raise InputError(f"labels are asked for a promise that is kept; {promise!r} guarantees nothing.")
+    if isinstance(promise, Per):
+        raise InputError(
+            f"{name} has a threshold for each predicted class or group, and rows are drawn from one pool for all; label "
+            "the rows, and fit it on them."
+        )
     if not promise.needs_labels:
         raise InputError(f"{name} needs no labels: fit it on the pool as it is.")
     if isinstance(promise, Costed) and not is_uniform(promise.wrong):

@@ -22,13 +22,11 @@ from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import fit_confidence
 from metacal.promises.certificate import accepts
 from metacal.promises.fingerprint import data_hash
-from metacal.promises.notes import Note, rows_without_score, upside_down
+from metacal.promises.notes import Note, remarks_on_scores, rows_without_score, upside_down
 from metacal.promises.parts.per import Per, PerGroup
 from metacal.promises.parts.thresholds import policy_of, rows_of_groups
-from metacal.promises.parts.units import counted_rows, unit_codes
-from metacal.promises.parts.weights import Importance
+from metacal.promises.parts.units import Importance, counted_rows, unit_codes
 from metacal.promises.promise import Promise
-from metacal.promises.remarks import remarks_on_scores
 from metacal.promises.rules.costs import Costed
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import profile_of

@@ -24,11 +24,18 @@ from metacal.maps.heldout import FitMap, soon_fitted
 from metacal.maps.map import Map
 from metacal.promises.certificate import accepts
 from metacal.promises.fingerprint import data_hash
-from metacal.promises.notes import Note, about_largest_logit, not_compared, suspicion, weights_not_certified
+from metacal.promises.notes import (
+    Note,
+    about_largest_logit,
+    not_compared,
+    remarks_on_rows,
+    remarks_on_scores,
+    suspicion,
+    weights_not_certified,
+)
 from metacal.promises.parts.thresholds import Policy, policy_of
 from metacal.promises.parts.units import Counted
 from metacal.promises.promise import Promise
-from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows import Rows, run_rows

@@ -21,9 +21,8 @@ from metacal.kernels.grid import RELATIVE, Grid
 from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut
 from metacal.promises import fingerprint
 from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.notes import Note
+from metacal.promises.notes import Note, many_ties, remarks_on_rows, too_few_errors
 from metacal.promises.promise import Promise
-from metacal.promises.remarks import remarks_on_rows, tied_scores, too_few_errors
 from metacal.promises.rules.passes import Passes
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import ranks_of
@@ -168,5 +167,5 @@ def remarks_on_long_rows(rows: Rows, score: str | Score, found: Certificate, odd
     sample = Rows(np.concatenate([np.asarray(rows.table[at : at + each]) for at in starts]))
     values = score_rows(sample, score)
     ranking = Ranking.of(values, np.ones(len(values), dtype=bool))
-    ties = tied_scores(ranking, "sampled logits") if odd is None else []
+    ties = many_ties(ranking, "sampled logits") if odd is None else []
     return [*remarks, *ties, *remarks_on_rows(sample, values, len(ranking.ranks))]

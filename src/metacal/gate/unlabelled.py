@@ -14,10 +14,9 @@ from metacal.gate.table import Recipe, Table
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.fingerprint import data_hash
-from metacal.promises.notes import not_calibrated, suspicion
+from metacal.promises.notes import many_ties, not_calibrated, remarks_on_rows, suspicion
 from metacal.promises.parts.units import Counted
 from metacal.promises.promise import Promise
-from metacal.promises.remarks import remarks_on_rows, tied_scores
 from metacal.promises.rules.order_statistic import MaxReview
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import profile_of
@@ -73,7 +72,7 @@ def fit_unlabelled(
     certificate, ranking = promise.certify(own), Ranking.of(own, none[: len(own)])
     if counted is not None:
         certificate = counted.told(certificate)
-    further = [] if odd is not None else tied_scores(Ranking.of(values, none) if counted else ranking)
+    further = [] if odd is not None else many_ties(Ranking.of(values, none) if counted else ranking)
     if odd is None and counted is None:
         further += remarks_on_rows(rows, values, len(ranking.ranks))
     for note in further:

@@ -21,7 +21,7 @@ from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
 from metacal.io.batches import BatchGate, decided_columns
 from metacal.io.formats import FORMATS, endings
-from metacal.io.many import Paths, copies_removed, named_parts, suffix_of
+from metacal.io.many import Paths, copies_removed, files_of, suffix_of
 from metacal.io.opening import NoRowsError
 from metacal.io.predictions import read_for_gate
 from metacal.io.results import Fingerprint, ResultFolder, make_folder, read_unchanged, result_names
@@ -207,8 +207,10 @@ def apply_to_folder(
 
     `check(target, source)` raises where a result must not be written; `say` is told what is kept.
     """
-    sources = named_parts(source, FORMATS) or [os.fspath(source)]  # type: ignore[arg-type]
-    suffix = _suffix(sources[0], one.output_format)
+    sources = files_of(source, FORMATS)
+    # As the user says, else as the sources are, else Parquet.
+    own = suffix_of(sources[0]) if one.output_format is None else f".{one.output_format}"
+    suffix = own if one.output_format is not None or own in endings(written=True) else ".parquet"
     names = result_names(sources, suffix)
     for path, name in zip(sources, names, strict=True):
         if check is not None:
@@ -357,9 +359,3 @@ def _blocks(gate: Gate, tables: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 def _part(table: Any, start: int, stop: int) -> Any:
     """Some rows; what is to be converted waits."""
     return table.fetched(start, stop) if isinstance(table, StoredTable) else table[start:stop]
-
-
-def _suffix(source: str, output_format: str | None) -> str:
-    """As the user says, else as the sources are, else Parquet."""
-    own = suffix_of(source)
-    return f".{output_format}" if output_format is not None else own if own in endings(written=True) else ".parquet"

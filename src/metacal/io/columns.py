@@ -191,7 +191,7 @@ def pick_arrays(request: Request, arrays: Mapping[str, str]) -> Picked:
     table = one_of(request, arrays, request.logits_key, TABLE_KEYS[request.input], "logits_key")
     if table is None:
         raise _no_table(request, arrays)
-    beside = _beside(request, arrays, (table,))
+    beside = pick_beside(request, arrays, (table,))
     classes = None if request.scores else next((key for key in CLASS_KEYS if key in arrays), None)
     used = {table, classes, *beside.values()}
     return Picked((table,), beside, tuple(name for name in arrays if name not in used), classes=classes)
@@ -205,7 +205,7 @@ def _no_table(request: Request, arrays: Mapping[str, str]) -> InputError:
     missing = f"{request.path}: there is no array {TABLE_KEYS[request.input][0]!r}; it holds {held}; "
     if any(name in arrays for name in TABLE_KEYS[other]):
         return OtherKindError(f"{missing}to read its {other} say input={other!r} (--input {other}).")
-    labels = "" if "labels" in _beside(request, arrays, ()) else " and the labels, if any, with label_key (--label-key)"
+    labels = "" if "labels" in pick_beside(request, arrays) else " and the labels, if any, with label_key (--label-key)"
     return InputError(f"{missing}name the table with logits_key (--logits-key){labels}.")
 
 
@@ -233,7 +233,7 @@ def pick_columns(
         alone = _column_of_lists(request, header, lists)
     prefixes = _PREFIXES[request.input] if request.logits_key is None else (f"{request.logits_key}_",)
     chosen = _columns_of_classes(request, header, prefixes) if alone is None else [alone]
-    beside = _beside(request, header, chosen)
+    beside = pick_beside(request, header, chosen)
     names = None
     if alone is None:
         chosen = chosen or _other_columns(request, header, prefixes, beside)
@@ -249,7 +249,7 @@ def pick_columns(
     return Picked(tuple(chosen), beside, tuple(name for name in header if name not in used), names, places)
 
 
-def _beside(request: Request, names: Collection[str], table: Collection[str]) -> dict[str, str]:
+def pick_beside(request: Request, names: Collection[str], table: Collection[str] = ()) -> dict[str, str]:
     """What stands beside a table, by its role; a column of labels is nothing else."""
     taken, found = set(table), dict[str, str]()
     for role, key in BESIDE.items():

@@ -148,9 +148,11 @@ class Disk:
             except OSError as error:
                 if error.errno not in _LOCKED:
                     raise
-                raise LockedError(path, os.pread(file, 500, 0).decode(errors="replace").strip()) from None
+                os.lseek(file, 0, os.SEEK_SET)
+                raise LockedError(path, os.read(file, 500).decode(errors="replace").strip()) from None
             os.ftruncate(file, 0)
-            os.pwrite(file, whoami().encode(), 0)
+            os.lseek(file, 0, os.SEEK_SET)  # Windows looks for its byte elsewhere, and cannot write by position
+            os.write(file, whoami().encode())
             try:
                 yield
             finally:

@@ -11,7 +11,7 @@ import select
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 from metacal.errors import InputError
 from metacal.io.formats.jsonl import LONGEST_LINE
@@ -92,8 +92,8 @@ class Pipe:
 
     position, gaps, waits = None, 0, False
 
-    def __init__(self, file: int, *, longest: int = LONGEST_LINE) -> None:
-        self._file, self._cutter = file, Cutter(longest=longest)
+    def __init__(self, file: int) -> None:
+        self._file, self._cutter = file, Cutter()
         self.ended, self.notes = False, list[str]()
 
     def read(self) -> list[Line]:
@@ -110,34 +110,37 @@ class Pipe:
         """Until something has come, for a moment at most."""
         self._ready(PAUSE)
 
-    def close(self) -> None:
-        """It is for whoever opened it to close it."""
-
     def _ready(self, seconds: float) -> bool:
         # Windows cannot wait for a pipe: there reading waits.
         return os.name != "posix" or bool(select.select([self._file], [], [], seconds)[0])
 
 
-class Log(Protocol):
-    """An open file: what `Tail` asks of it."""
+class Log:
+    """An open file, which is closed when nobody has it any more."""
 
-    identity: tuple[int, int]
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        status = os.fstat(self._file)
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"{path}: this is no file; give one, or - for standard input.")
+        self.identity = (status.st_dev, status.st_ino)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            os.close(self._file)
 
     def size(self) -> int:
         """How many bytes it has now."""
-        ...
+        return os.fstat(self._file).st_size
 
     def modified(self) -> int:
         """When it was last written to; a higher number is later."""
-        ...
+        return os.fstat(self._file).st_mtime_ns
 
     def read(self, at: int, n: int) -> bytes:
         """Up to n bytes from a place on."""
-        ...
-
-    def close(self) -> None:
-        """Let it go."""
-        ...
+        os.lseek(self._file, at, os.SEEK_SET)
+        return os.read(self._file, n)
 
 
 class Logs:
@@ -147,7 +150,7 @@ class Logs:
         """A file to be read; None where there is none."""
         try:
             with plain_read_errors(path):
-                return _OpenFile(path)
+                return Log(path)
         except InputError as error:
             if isinstance(error.__context__, FileNotFoundError):
                 return None
@@ -160,29 +163,6 @@ class Logs:
                 yield from sorted(entry.name for entry in entries if entry.is_file())
         except OSError:
             return
-
-
-class _OpenFile:
-    def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        found = os.fstat(self._file)
-        if not stat.S_ISREG(found.st_mode):
-            os.close(self._file)
-            raise InputError(f"{path}: this is no file; give one, or - for standard input.")
-        self.identity = (found.st_dev, found.st_ino)
-
-    def size(self) -> int:
-        return os.fstat(self._file).st_size
-
-    def modified(self) -> int:
-        return os.fstat(self._file).st_mtime_ns
-
-    def read(self, at: int, n: int) -> bytes:
-        os.lseek(self._file, at, os.SEEK_SET)
-        return os.read(self._file, n)
-
-    def close(self) -> None:
-        os.close(self._file)
 
 
 @dataclass(frozen=True)

@@ -69,27 +69,27 @@ def suffix_of(path: str) -> str:
     return Path(path_in(path)).suffix.lower()
 
 
-def parts_of(path: Paths, suffixes: Iterable[str]) -> list[Part] | None:
-    """The files that a folder, a pattern, a URL or a list of these stands for, in order; None for one plain file.
+def files_of(path: Paths, suffixes: Iterable[str]) -> list[str]:
+    """The files that a path, a folder, a pattern, a URL or a list of these stands for, in order; URLs stay URLs.
 
     In a folder every file that metacal can read counts, those of inner folders too; names that begin with "_" or "."
     (`_SUCCESS`, checksums) do not, nor do pipes, sockets and devices, from which nothing may ever come.
 
     Examples
     --------
-    >>> parts_of("val.npz", [".npz"]) is None
-    True
-    >>> parts_of("logs/*.parquet", [".parquet"])
+    >>> files_of("val.npz", [".npz"])
+    ['val.npz']
+    >>> files_of("logs/*.parquet", [".parquet"])
     Traceback (most recent call last):
     metacal.errors.InputError: logs/*.parquet: no file has such a name.
     """
     if not isinstance(path, str | os.PathLike):
         if not path:
             raise InputError("give at least one file of predictions; the list is empty.")
-        return [part for one in path for part in parts_of(one, suffixes) or [Part(os.fspath(one))]]
+        return [name for one in path for name in files_of(one, suffixes)]
     text, known = os.fspath(path), tuple(suffixes)
     if is_url(text):
-        return fetched(text, known)
+        return _behind(text, known)
     if os.path.isdir(text):
         return _in_folder(text, known)
     if text.endswith(("/", os.sep)):
@@ -99,10 +99,10 @@ def parts_of(path: Paths, suffixes: Iterable[str]) -> list[Part] | None:
         if not names:
             raise InputError(f"{text}: no file has such a name.")
         return _plain_files(names)
-    return None
+    return [text]
 
 
-def _in_folder(folder: str, known: tuple[str, ...]) -> list[Part]:
+def _in_folder(folder: str, known: tuple[str, ...]) -> list[str]:
     found = []
     for inner, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name[0] not in "._")
@@ -113,47 +113,35 @@ def _in_folder(folder: str, known: tuple[str, ...]) -> list[Part]:
     return _plain_files(found)
 
 
-def _plain_files(names: Iterable[str]) -> list[Part]:
+def _plain_files(names: Iterable[str]) -> list[str]:
     """Those that are files, or links to nothing, of which reading will tell; whatever else has such a name is named."""
-    parts = []
+    files = []
     for name in sorted(names):
         with contextlib.suppress(OSError):
             if not stat.S_ISREG(os.stat(name).st_mode):
                 warn_caller(f"{name}: this is a pipe, a socket or a device; among several files it is left out.")
                 continue
-        parts.append(Part(name))
-    if not parts:
+        files.append(name)
+    if not files:
         raise InputError("there are only pipes, sockets and devices of such a name; give a file.")
-    return parts
+    return files
 
 
-def named_parts(path: Paths, suffixes: Iterable[str]) -> list[str] | None:
-    """The same as `parts_of`, but what lies behind a URL stays there: its files are URLs too."""
-    if not isinstance(path, str | os.PathLike):
-        names = [name for one in path for name in named_parts(one, suffixes) or [os.fspath(one)]]
-        return names or _names(parts_of(path, ()))
-    text = os.fspath(path)
-    return listed_behind(text, tuple(suffixes)) if is_url(text) else _names(parts_of(path, suffixes))
+def fetched(names: Sequence[str]) -> list[Part]:
+    """Files to read; copies of those behind a URL are deleted when Python ends, or when `copies_removed` does."""
+    return [Part(name, _copy(name) if is_url(name) else None) for name in names]
 
 
-def _names(parts: Sequence[Part] | None) -> list[str] | None:
-    return None if parts is None else [part.name for part in parts]
-
-
-def fetched(url: str, known: tuple[str, ...]) -> list[Part]:
-    """Copies of the files behind a URL, which are deleted when Python ends, or when `copies_removed` does."""
-    system, names = _behind(url, known)
+def _copy(url: str) -> str:
     outer = _COPIES.get()
     folder = tempfile.mkdtemp(prefix="metacal-", dir=outer)
     if outer is None:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    parts = []
-    for i, name in enumerate(names):
-        part = Part(_address(system, name), os.path.join(folder, f"{i:06d}-{Path(path_in(name)).name}"))
-        with _plain_errors(part.name):
-            system.get_file(name, part.copy)
-        parts.append(part)
-    return parts
+    with _plain_errors(url):
+        system, inside = _system(url)
+        copy = os.path.join(folder, Path(path_in(inside)).name)
+        system.get_file(inside, copy)
+    return copy
 
 
 @contextlib.contextmanager
@@ -165,12 +153,6 @@ def copies_removed() -> Iterator[None]:
             yield
         finally:
             _COPIES.reset(token)
-
-
-def listed_behind(url: str, known: tuple[str, ...]) -> list[str]:
-    """The URLs of the files that a URL stands for."""
-    system, names = _behind(url, known)
-    return [_address(system, name) for name in names]
 
 
 def mark_of(url: str) -> dict[str, Any] | None:
@@ -204,19 +186,19 @@ def is_gone(url: str) -> bool:
         return False
 
 
-def _behind(url: str, known: tuple[str, ...]) -> tuple[Any, list[str]]:
-    """The filesystem of a URL, and the files there that it stands for, by name."""
+def _behind(url: str, known: tuple[str, ...]) -> list[str]:
+    """The URLs of the files that a URL stands for."""
     with _plain_errors(url):
         system, inside = _system(url)
         if _is_web(url) and "*" not in inside and not inside.endswith("/"):
-            return system, [inside]  # a question mark is no pattern there, and a page is no folder
+            return [str(system.unstrip_protocol(inside))]  # a question mark is no pattern there, a page no folder
         names = system.glob(inside) if glob.has_magic(inside) else [inside]
         if len(names) == 1 and system.isdir(names[0]):
             names = [name for name in system.find(names[0]) if not Path(name).name.startswith((".", "_"))]
             names = [name for name in names if suffix_of(name) in known]
         if not names or not (len(names) > 1 or system.exists(names[0])):
             raise InputError(f"{url}: there is no such file.")
-    return system, sorted(names)
+        return [str(system.unstrip_protocol(name)) for name in sorted(names)]
 
 
 def _system(url: str) -> tuple[Any, str]:
@@ -251,10 +233,6 @@ def _is_web(url: str) -> bool:
 def path_in(name: str) -> str:
     """A name, of a web address the path alone."""
     return urlsplit(name).path if _is_web(name) else name
-
-
-def _address(system: Any, name: str) -> str:
-    return str(system.unstrip_protocol(name))
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.io.columns import BESIDE, STREAM_BYTES, Columns, Request
 from metacal.io.formats import FORMATS
-from metacal.io.many import Part, Paths, parts_of, suffix_of
+from metacal.io.many import Part, Paths, fetched, files_of, suffix_of
 from metacal.io.opening import SAVE_AS_NPZ, NoRowsError, check_head, decoding, unpacking
 from metacal.rows.stored import JoinedTable
 
@@ -47,8 +47,8 @@ def read_columns(
     `labels` is a second file with the labels, for several files one for all or as many in the same order; the
     request's `label_key` is then about it.
     """
-    parts = _parts(path, FORMATS)
-    beside = [] if labels is None else _parts(labels, _LABEL_ENDINGS)
+    parts = fetched(files_of(path, FORMATS))
+    beside = [] if labels is None else fetched(files_of(labels, _LABEL_ENDINGS))
     if len(beside) > 1 and len(beside) != len(parts):
         raise InputError(f"there are {len(parts)} files of predictions and {len(beside)} of labels; give one each.")
     if len(parts) > 1 and request.stream is None and _large_in_all(parts):
@@ -66,10 +66,6 @@ def read_columns(
         if len(beside) == 1 < len(parts):
             found = finish(replace(request, path=found.path), replace(found, labels=_read_labels(beside[0], request)))
     return found
-
-
-def _parts(path: Paths, known: Any) -> list[Part]:
-    return parts_of(path, known) or [Part(os.fspath(path))]  # type: ignore[arg-type]
 
 
 def _read_one(request: Request, finish: Finish, format: str | None, answers: Part | None, *, labelled: bool) -> Columns:

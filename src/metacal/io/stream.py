@@ -8,13 +8,14 @@ of an earlier id. Every record stands on a line of its own.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from typing import Any, NamedTuple
 
 from metacal.errors import InputError
-from metacal.io.columns import ID_KEYS, TABLE_KEYS, Request, listed, pick_columns
+from metacal.io.columns import ID_KEYS, TABLE_KEYS, Request, listed, pick_beside, pick_columns
 from metacal.io.formats.delimited import line_cells, lists_of_numbers
 from metacal.io.formats.jsonl import LineError, parsed_object
 
@@ -64,15 +65,14 @@ class Reader:
     group_key: str | None = None
     header: list[str] | None = None
     lists: list[str] = field(default_factory=list)
-    _columns: list[str] = field(default_factory=list)
-    _listed: bool = False
-    _label: str | None = None
-    _id: str | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InputError(f"{self.request.path}: a stream is text: {', '.join(KINDS)}; not {self.kind!r}.")
-        self._delimited = self.kind in ("csv", "tsv")
+        self._delimiter = {"csv": ",", "tsv": "\t"}.get(self.kind)
+        #: The columns of a row, and whether it is one that holds lists; the names of labels and ids.
+        self._table, self._listed = tuple[str, ...](), False
+        self._label, self._id = self.request.label_key, self.request.id_key
         if self.header is not None:
             self._name(self.header, self.lists)
 
@@ -83,7 +83,7 @@ class Reader:
         content = content.lstrip(b"\0")  # where a writer goes on at its old place in a file that was cut off
         if not content.strip():
             return None
-        if not self._delimited:
+        if self._delimiter is None:
             return self._object(line, parsed_object(self.request.path, line, content))
         cells = self._cells(line, content)
         if self.header is None or (line == 1 and not self._goes_on(cells)):
@@ -101,14 +101,13 @@ class Reader:
             raise InputError(
                 f"{self.request.path}: it begins as JSON does, and is read as {self.kind}; say --format jsonl."
             )
-        before, columns = vars(self).copy(), self._columns
+        before, table = vars(self).copy(), self._table
         self._name(cells, [])
         classes = self.request.classes or ()
-        alike = set(columns) == set(self._columns) or (
-            len(classes) == len(self._columns)
-            and all(name.endswith(str(one)) for name, one in zip(self._columns, classes))
+        alike = set(table) == set(self._table) or (
+            len(classes) == len(self._table) and all(name.endswith(str(one)) for name, one in zip(self._table, classes))
         )
-        if before["header"] is not None and columns and self._columns and not alike:
+        if before["header"] is not None and table and self._table and not alike:
             vars(self).update(before)
             raise self._wrong(line, f"this is neither a row nor a header like the one before: {listed(cells)}")
         self.header = cells
@@ -119,17 +118,15 @@ class Reader:
             return True
         if self.header is None or len(cells) != len(self.header):
             return False
-        known = dict(zip(self.header, cells))
         try:
-            self._row(1, {name: known[name] or None for name in self.header}, "")
+            self._row(1, {name: cell or None for name, cell in zip(self.header, cells)}, "")
         except InputError:
             return False
         return set(cells) != set(self.header)
 
     def _cells(self, line: int, content: bytes) -> list[str]:
-        delimiter = "\t" if self.kind == "tsv" else ","
         try:
-            return line_cells(content.decode("utf-8"), delimiter)
+            return line_cells(content.decode("utf-8"), str(self._delimiter))
         except UnicodeDecodeError:
             raise self._wrong(line, "this is not UTF-8 text; save it as UTF-8") from None
         except (csv.Error, ValueError):
@@ -150,87 +147,73 @@ class Reader:
         except InputError:
             if lists or self.request.logits_key in cells:
                 raise
-        if self._columns:
+        if self._table:
             self.header, self.lists = list(cells), lists
         else:
             self._label, self._id = self.request.label_key, self.request.id_key
-        return bool(self._columns)
+        return bool(self._table)
 
-    def _record(self, line: int, cells: dict[str, Any]) -> Record:
+    def _record(self, line: int, cells: dict[Any, Any]) -> Record:
         label = self._value(cells, self._label, self.request.label_keys)
-        group = None if self.group_key is None else cells.get(self.group_key)
-        chance = None if self.probability_key is None else cells.get(self.probability_key)
+        chance = cells.get(self.probability_key)
         return Record(
             line,
             self._row(line, cells, label),
             label,
             self._text(line, "id", self._value(cells, self._id, ID_KEYS)),
-            self._number(line, self.probability_key or "", chance),
-            self._text(line, "group", group),
+            None if chance is None else self._numbers(line, (str(self.probability_key),), [chance])[0],
+            self._text(line, "group", cells.get(self.group_key)),
         )
 
     def _value(self, cells: dict[str, Any], name: str | None, usual: tuple[str, ...]) -> Any:
         """A label or an id; where the first object with a row had none, later ones may, under a usual name."""
-        if name is None and not self._delimited:
-            name = next((key for key in usual if key in cells and key not in self._columns), None)
+        if name is None and self._delimiter is None:
+            name = next((key for key in usual if key in cells and key not in self._table), None)
         return None if name is None else cells.get(name)
 
     def _name(self, header: list[str], lists: list[str]) -> None:
         """Which entry is what."""
         path = self.request.path
         for key, flag in ((self.probability_key, "--probability-key"), (self.group_key, "--group-key")):
-            if key is not None and key not in header and self._delimited:
+            if key is not None and key not in header and self._delimiter is not None:
                 raise HeaderError(f"{path}: there is no column {key!r} as {flag} says; it has {listed(header)}.")
         here = [name for name in header if name not in (self.probability_key, self.group_key)]
         try:
-            columns, label, ids = self._picked(here, lists)
+            beside = self._pick(here, lists)
         except InputError as error:
             raise HeaderError(str(error)) from None
-        self._columns = columns
-        self._label, self._id = label or self.request.label_key, ids or self.request.id_key
+        self._label = beside.get("labels", self.request.label_key)
+        self._id = beside.get("ids", self.request.id_key)
 
-    def _picked(self, here: list[str], lists: list[str]) -> tuple[list[str], str | None, str | None]:
-        """The columns of a row, of labels and of ids; of a file of late labels alone no columns."""
-        wanted, request = len(self.request.classes or ()), self.request
-        self._listed = False
-        if not self._delimited:  # the label or the id of a row may stand in other objects only
+    def _pick(self, here: list[str], lists: list[str]) -> Mapping[str, str]:
+        """Find the columns of a row, of which a file of late labels alone has none; labels and ids are returned."""
+        request, self._table, self._listed = self.request, (), False
+        if self._delimiter is None:  # the label or the id of a row may stand in other objects only
             label, ids = (name if name in here else None for name in (request.label_key, request.id_key))
             request = replace(request, label_key=label, id_key=ids)
-        label, ids = (
-            key if key is not None and key in here else next((name for name in usual if name in here), None)
-            for key, usual in ((request.label_key, request.label_keys), (request.id_key, ID_KEYS))
-        )
-        only_labels = label is not None and ids is not None
-        if request.scores:
-            if only_labels and request.logits_key not in here:
-                return [], label, ids
-            picked = pick_columns(request, here)
-            return list(picked.table), picked.beside.get("labels"), picked.beside.get("ids")
-        delimited_list = self._delimited and [n for n in here if n in (request.logits_key, *TABLE_KEYS[request.input])]
-        picked = pick_columns(request, here, lists or delimited_list or [], fewest=0)
-        columns = list(picked.table)
-        self._listed = picked.places is None
-        if not self._listed and len(columns) != (wanted or len(columns)):
-            if only_labels:
-                return [], label, ids
+        else:
+            lists = [name for name in here if name in (request.logits_key, *TABLE_KEYS[request.input])]
+        beside = pick_beside(request, here)
+        late = {"labels", "ids"} <= beside.keys()
+        if request.scores and late and request.logits_key not in here:
+            return beside
+        picked = pick_columns(request, here, lists, fewest=0)
+        wanted = len(request.classes or ())
+        if picked.places is not None and len(picked.table) != (wanted or len(picked.table)):
+            if late:
+                return beside
             raise InputError(
-                f"{request.path}: it has {len(columns)} columns of classes ({listed(columns)}), and the gate was "
-                f"fitted on {wanted}; give predictions of the same classifier."
+                f"{request.path}: it has {len(picked.table)} columns of classes ({listed(picked.table)}), and the gate "
+                f"was fitted on {wanted}; give predictions of the same classifier."
             )
-        return columns, picked.beside.get("labels"), picked.beside.get("ids")
+        self._table, self._listed = picked.table, picked.places is None and not request.scores
+        return picked.beside
 
     def _row(self, line: int, cells: dict[str, Any], label: Any) -> tuple[float, ...] | None:
-        values = [cells.get(name) for name in self._columns]
+        values = [cells.get(name) for name in self._table]
         if all(value is None for value in values):  # a row may lack its score, and is then rejected
-            return (float("nan"),) if self.request.scores and self._columns and label is None else None
-        if self._listed:
-            values = self._list(line, values[0])
-        numbers = _numbers(values) or [
-            self._number(line, name, value) for name, value in zip(_repeated(self._columns), values)
-        ]
-        if None in numbers:
-            missing = self._columns[0] if self._listed else self._columns[numbers.index(None)]
-            raise self._wrong(line, f"{missing!r} is empty in part; fill in all classes or none")
+            return (float("nan"),) if self.request.scores and self._table and label is None else None
+        numbers = self._numbers(line, self._table, self._list(line, values[0]) if self._listed else values)
         wanted = len(self.request.classes or ())
         if wanted and len(numbers) != wanted:
             raise self._wrong(
@@ -238,27 +221,34 @@ class Reader:
                 f"this row has {len(numbers)} numbers, and the gate was fitted on {wanted} classes; give predictions "
                 "of the same classifier",
             )
-        return tuple(number for number in numbers if number is not None)
+        return numbers
 
     def _list(self, line: int, value: Any) -> list[Any]:
         if isinstance(value, str):
             try:
-                return lists_of_numbers(self.request.path, self._columns[0], [value])[0].tolist()  # type: ignore[no-any-return]
+                return lists_of_numbers(self.request.path, self._table[0], [value])[0].tolist()  # type: ignore[no-any-return]
             except InputError:
                 value = None
         if not isinstance(value, list):
-            raise self._wrong(line, f"the entry {self._columns[0]!r} is no list of numbers")
+            raise self._wrong(line, f"the entry {self._table[0]!r} is no list of numbers")
         return value
 
-    def _number(self, line: int, name: str, value: Any) -> float | None:
-        if value is None:
-            return None
-        try:
-            if isinstance(value, bool) or "_" in str(value):
-                raise ValueError
-            return float(value)
-        except (TypeError, ValueError, OverflowError):
-            raise self._wrong(line, f"{name!r} holds {str(value)[:40]!r}, which is not a number") from None
+    def _numbers(self, line: int, names: Sequence[str], values: list[Any]) -> tuple[float, ...]:
+        """All as numbers; the columns `names` hold them, or the one column of lists."""
+        kinds = set(map(type, values))
+        if kinds <= {float, int} or (kinds == {str} and "_" not in "".join(values)):
+            with suppress(ValueError, OverflowError):
+                return tuple(map(float, values))
+        for name, value in zip(cycle(names), values):
+            if value is None:
+                raise self._wrong(line, f"{name!r} is empty in part; fill in all classes or none")
+            try:
+                if isinstance(value, bool) or "_" in str(value):
+                    raise ValueError
+                float(value)
+            except (TypeError, ValueError, OverflowError):
+                raise self._wrong(line, f"{name!r} holds {str(value)[:40]!r}, which is not a number") from None
+        return tuple(map(float, values))
 
     def _text(self, line: int, what: str, value: Any) -> str | None:
         """An id or a group, as text: the same whatever kind of file it stands in."""
@@ -272,17 +262,3 @@ class Reader:
 
     def _wrong(self, line: int, reason: str) -> LineError:
         return LineError(self.request.path, line, reason)
-
-
-def _numbers(values: list[Any]) -> list[float | None] | None:
-    """All as numbers at once; None where one of them has to be looked at."""
-    kinds = set(map(type, values))
-    if kinds <= {float, int} or (kinds == {str} and "_" not in "".join(values)):
-        with suppress(ValueError, OverflowError):
-            return list(map(float, values))
-    return None
-
-
-def _repeated(names: list[str]) -> Iterator[str]:
-    while True:
-        yield from names

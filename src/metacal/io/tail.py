@@ -60,9 +60,9 @@ class Tail:
         logs: Logs | None = None,
         longest: int = LONGEST_LINE,
     ) -> None:
-        self.path, self.follow, self.unfinished, self.longest = path, follow, unfinished, longest
+        self.path, self.follow, self.unfinished, self._longest = path, follow, unfinished, longest
         self.gaps, self.ended, self.notes = 0, False, list[str]()
-        self._logs, self._since, self._longest = logs or Logs(), since, longest
+        self._logs, self._since = logs or Logs(), since
         self._file: Log | None = None
         self._moved, self._dropped, self._said, self._modified = False, False, "", 0
         self._begin(0, Cutter(longest=longest), b"")
@@ -115,11 +115,6 @@ class Tail:
         """Whether a line has begun whose end has not come."""
         return self._cutter.held > 0
 
-    def close(self) -> None:
-        """Let the file go."""
-        if self._file is not None:
-            self._file.close()
-
     def _begin(self, end: int, cutter: Cutter, before: bytes) -> None:
         self._end, self._cutter, self._before, self._tail = end, cutter, before, before
 
@@ -136,9 +131,7 @@ class Tail:
         if not self.follow or self._file is None:
             raise InputError(f"{message}.") from error
         self._note(f"{message}; trying again.")
-        self._since = self.position
-        self._file.close()
-        self._file = None
+        self._since, self._file = self.position, None
         return []
 
     def _note(self, text: str) -> None:
@@ -178,8 +171,6 @@ class Tail:
             moved = self._beside(lambda log: log.identity == since.identity and since.fits(log))
             # A copy before what stands there now: a new log may begin with the same header.
             file = moved or self._copy(since, here) or anew
-            if here is not None and file is not here:
-                here.close()
         self._since = None
         if file is None:
             self._lost("it was moved away or cut off while nobody read it")
@@ -193,19 +184,10 @@ class Tail:
 
     def _beside(self, fits: Callable[[Log], bool], *, rotated: bool = False) -> Log | None:
         """The file of the same folder that fits; of several the one that was last written to the longest time ago."""
-        best: Log | None = None
-        for name in self._logs.beside(self.path):
-            base = os.path.basename(self.path)
-            if name == base or (rotated and _rank(name, base) is None):
-                continue
-            log = self._neighbour(name)
-            if log is None:
-                continue
-            if fits(log) and (best is None or log.modified() < best.modified()):
-                best, log = log, best
-            if log is not None:
-                log.close()
-        return best
+        base = os.path.basename(self.path)
+        names = (name for name in self._logs.beside(self.path) if name != base)
+        logs = (self._neighbour(name) for name in names if not rotated or _rank(name, base) is not None)
+        return min((log for log in logs if log is not None and fits(log)), key=lambda log: log.modified(), default=None)
 
     def _neighbour(self, name: str) -> Log | None:
         try:
@@ -238,7 +220,6 @@ class Tail:
         read_to = Position(*self._file.identity, self._end, 0, *mark, self._modified)
         copy = self._copy(read_to, self._file)
         if copy is not None:
-            self._file.close()
             self._file = copy
             return []
         if lines := self._cutter.finish("the file was cut off within this line"):
@@ -258,15 +239,11 @@ class Tail:
             self.ended = True
             return self._cutter.finish() if self.unfinished else [], False
         if not self._moved:  # what was written before the new one was begun may have come since the last look
-            following.close()
             self._moved = True
             return [], True
         if lines := self._cutter.finish("the file was moved away before the end of this line had come"):
-            following.close()
             self._before = self._tail
             return lines, True
-        assert self._file is not None
-        self._file.close()
         if self._dropped:
             self._lost("it was removed from the folder while it was read")
         self._file, self._moved, self._dropped = following, False, False
@@ -279,13 +256,8 @@ class Tail:
         assert self._file is not None
         here, own = self._look(), self._file.identity
         if here is not None and here.identity == own:
-            here.close()
             return None
-        between = self._between(own)
-        if here is not None and (between is not None or not here.size()):
-            here.close()
-            here = None
-        return between or here
+        return self._between(own) or (here if here is not None and here.size() else None)
 
     def _between(self, own: tuple[int, int]) -> Log | None:
         """The file that was rotated just after the one of this identity, if it was not the last.
@@ -294,15 +266,13 @@ class Tail:
 
         By the time they were last written to: some count upward from the oldest, others from the newest.
         """
-        times: list[tuple[int, Any, str]] = []
-        mine = None
+        times, mine, base = list[tuple[int, Any, str]](), None, os.path.basename(self.path)
         for name in self._logs.beside(self.path):
-            rank = _rank(name, os.path.basename(self.path))
+            rank = _rank(name, base)
             log = None if rank is None else self._neighbour(name)
             if log is not None:
                 times.append((log.modified(), rank, name))
                 mine = times[-1] if log.identity == own else mine
-                log.close()
         if mine is None:  # rotated out of the folder while it was read: what is younger came after it
             since = self._file.modified() if self._file is not None else 0
             self._dropped = any(one[0] >= since for one in times)

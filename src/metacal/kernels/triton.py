@@ -221,7 +221,7 @@ def _score_kernel(
     rows, inside, start, cols, n_classes = _begin(table, stride_units, n_rows, class_units, UNIT, ROWS, COLS)
     if TILES == 1:
         x = _tile(start, inside, cols, n_classes, WIDE)
-        wrong = _wrong(x, tl.zeros([ROWS, COLS], tl.int32), lowest, CAREFUL)
+        bad = tl.max(_wrong(x, tl.zeros([ROWS, COLS], tl.int32), lowest, CAREFUL), axis=1)
         top = tl.max(x, axis=1)
         winner = tl.min(tl.where(x == top[:, None], cols[None, :], 2147483647), axis=1)
         second = tl.max(tl.where(cols[None, :] == winner[:, None], float("-inf"), x), axis=1)
@@ -237,11 +237,12 @@ def _score_kernel(
             following = tl.where(higher, best, tl.maximum(following, x))
             place = tl.where(higher, (first + cols)[None, :], place)
             best = tl.where(higher, x, best)
+        bad = tl.max(wrong, axis=1)
         top = tl.max(best, axis=1)
         winner = tl.min(tl.where(best == top[:, None], place, 2147483647), axis=1)
         second = tl.max(tl.where(place == winner[:, None], following, best), axis=1)
     # A row with NaN, +inf or nothing above -inf: no score, and some column.
-    legal = (tl.max(wrong, axis=1) == 0) & (top < float("inf")) & (top > float("-inf"))
+    legal = (bad == 0) & (top < float("inf")) & (top > float("-inf"))
     if KIND == 0:
         tl.store(out + rows, tl.where(winner < n_classes, winner, 0).to(tl.int64), mask=inside)
     else:

@@ -233,11 +233,13 @@ def _loss_kernel(
         for first in range(0, TILES * COLS, COLS):
             x = _tile(start, inside, first + cols, n_classes, WIDE)
             near = tl.maximum(x - top[:, None], floor)
-            w0, w1, w2, w3, _ = _moments(tl.exp(near * b), near)
-            v0 += w0
-            v1 += w1
-            v2 += w2
-            v3 += w3
+            w = tl.exp(near * b)
+            v0 += w
+            w = w * near
+            v1 += w
+            w = w * near
+            v2 += w
+            v3 += w * near
         s0 = tl.sum(v0, axis=1)
         s1 = tl.sum(v1, axis=1)
         s2 = tl.sum(v2, axis=1)

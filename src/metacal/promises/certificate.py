@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from metacal import display
 from metacal.promises import words
 from metacal.promises.circumstances import Circumstances
-from metacal.promises.next_rows import NextRows, next_rows
+from metacal.promises.estimate import NextRows, next_rows
 from metacal.promises.notes import Note
-from metacal.promises.parts.part import Name, Part, Parts
+from metacal.promises.parts.part import Name, Part, Parts, jsonable
 from metacal.promises.parts.stages import Stages
 from metacal.promises.quantity import MISCOVERAGE, Limits, Quantity, quantity
 
@@ -268,27 +268,16 @@ class Certificate:
         >>> c.rule, c.to_dict(words=True)["words"]["rule"]
         ('umbrella', 'umbrella order statistic of the correct scores (Tong, Feng & Li 2018)')
         """
-        plain = {name: _jsonable(getattr(self, name)) for name in NAMES}
-        plain["quantity"] = self.quantity.name
+        there = [name for name in NAMES if name not in OPTIONAL or getattr(self, name) != OPTIONAL[name]]
+        plain = {name: getattr(self, name) for name in there}
         if not self.labelled:
             plain |= dict.fromkeys(COUNTED_BY_LABELS)
-        plain["notes"] = [{name: _jsonable(fact) for name, fact in note.to_dict().items()} for note in self.notes]
-        for name in ("parts", "stages"):
-            plain[name] = plain[name] and plain[name].to_dict()
-        for name, silent in OPTIONAL.items():  # not there where there is nothing to say
-            if getattr(self, name) == silent:
-                del plain[name]
         if "circumstances" in plain:
             plain["circumstances"] = asdict(self.circumstances)
-        return {
-            **plain,
-            "traffic": asdict(self.traffic),
-            "coverage": self.coverage,
-            "coverage_accuracy": _jsonable(self.coverage_accuracy),
-            "miscoverage": _jsonable(self.miscoverage),
-            **({} if self.loss is None else {"loss": self.loss}),
-            **(self._words() if words else {}),
-        }
+        shares = {name: getattr(self, name) for name in ("coverage", "coverage_accuracy", "miscoverage")}
+        shares |= {} if self.loss is None else {"loss": self.loss}
+        plain |= {"quantity": self.quantity.name, "traffic": asdict(self.traffic), **shares}
+        return {**jsonable(plain), **(self._words() if words else {})}
 
     def _words(self) -> dict[str, Any]:
         own = {"rule": words.rule(self), "assumptions": list(self.assumptions), "notes": list(map(str, self.notes))}
@@ -311,22 +300,20 @@ class Certificate:
         return cls(**values)
 
     def __str__(self) -> str:
-        lines = [self.statement]
-        lines += [f"  {name:<12} {value}" for name, value in self.lines]
-        lines += [f"  assuming     {self.assumptions[0]}"] if self.assumptions else []
-        lines += [f"               {text}" for text in self.assumptions[1:]]
-        lines += [f"  note         {text}" for text in self.notes]
-        return "\n".join(lines)
+        told, named = [self.statement], ""
+        for name, text in self._told():
+            told.append(f"  {'' if name == named == 'assuming' else name:<12} {text}")
+            named = name
+        return "\n".join(told)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows = [
-            *self.lines,
-            *(("assuming", text) for text in self.assumptions),
-            *(("note", str(n)) for n in self.notes),
-        ]
-        return display.facts(self.statement, rows)
+        return display.facts(self.statement, self._told())
+
+    def _told(self) -> list[tuple[str, str]]:
+        assuming = (("assuming", text) for text in self.assumptions)
+        return [*self.lines, *assuming, *(("note", str(note)) for note in self.notes)]
 
     def to_frame(self) -> Any:
         """A `pandas.DataFrame`, a row for each class or group, or one row: threshold, counts of calibration rows."""
@@ -363,13 +350,3 @@ class Certificate:
 
 #: What a file says of a certificate, besides its traffic and the shares that follow from counts.
 NAMES = tuple(field.name for field in fields(Certificate) if field.name != "traffic_counts")
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_jsonable(one) for one in value]
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    return value

@@ -15,7 +15,7 @@ from metacal.promises.certificate import Certificate, Guarantee, accepts
 from metacal.promises.notes import Note
 from metacal.promises.quantity import Limits, Quantity
 from metacal.promises.sample import Evidence, Flags, Outcome, Sample, Scores
-from metacal.promises.shares import at_least
+from metacal.promises.words import at_least
 from metacal.rows.validate import fraction
 
 if TYPE_CHECKING:
@@ -51,9 +51,10 @@ class Promise(ABC):
     delta: float | None
 
     def __post_init__(self) -> None:
-        """Raise unless each limit and delta is a number strictly between 0 and 1; `delta` may be None."""
+        """Raise unless each limit and delta is a number strictly between 0 and 1; None where that is allowed."""
+        optional = {"delta", *(field.name for field in fields(self) if field.default is None)}  # type: ignore[arg-type]
         for name in (*self.limited, "delta"):
-            if (value := getattr(self, name)) is not None:
+            if (value := getattr(self, name)) is not None or name not in optional:
                 fraction(name, value)
 
     def certify(self, evidence: Any, correct: Any = None) -> Certificate:

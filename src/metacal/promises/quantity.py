@@ -48,7 +48,7 @@ class Quantity(str):
     sentence : str
         The promise as a sentence without its full stop, with {} for the limit.
     short : str
-        The word for it where there is little room, and the name of its curve in a report.
+        The word for it where there is little room, and the name of its curve in a report; its name by default.
     measured : str
         What follows a measured percentage: "of the {n_accepted:,} accepted rows are right".
     bad_rows : str
@@ -56,7 +56,7 @@ class Quantity(str):
     bad_among : str
         The same after "2 of 100": "wrong among the accepted".
     bad_share : str
-        What their share is called.
+        What their share is called; its name by default.
     needs_labels : bool, default True
         Whether it can be counted only where the true labels are known.
     mean : bool, default False
@@ -93,6 +93,7 @@ class Quantity(str):
 
     def __new__(cls, name: str, **facts: Any) -> Self:
         """The name with all of the facts above."""
+        facts = {"short": name, "bad_share": name, **facts}
         missing = {fact for fact in cls.__annotations__ if not hasattr(cls, fact)} - set(facts)
         if wrong := missing | (set(facts) - set(cls.__annotations__)):
             raise InputError(f"quantity {name!r}: missing or too many facts: {', '.join(sorted(wrong))}.")
@@ -234,11 +235,9 @@ MISCOVERAGE = Quantity(
     accepting_is_safe=True,
     about_answers=False,
     sentence="At most {} of the correct predictions are rejected",
-    short="miscoverage",
     measured="of the right answers were turned away",
     bad_rows="right answers turned away",
     bad_among="rejected among the right",
-    bad_share="miscoverage",
 )
 #: P(correct | accept).
 COVERAGE_ACCURACY = Quantity(
@@ -266,7 +265,6 @@ REVIEW = Quantity(
     measured="of all rows went to review",
     bad_rows="rows sent to review",
     bad_among="sent to review",
-    bad_share="review rate",
     needs_labels=False,
 )
 #: E[cost of the answer | accept].
@@ -277,7 +275,6 @@ COST = Quantity(
     accepting_is_safe=False,
     about_answers=True,
     sentence="What is accepted costs at most {} a row on average",
-    short="cost",
     measured="is what the {n_accepted:,} accepted rows cost on average",
     bad_rows="costly answers among the accepted",
     bad_among="costly among the accepted",
@@ -292,7 +289,6 @@ COST_PER_ROW = Quantity(
     accepting_is_safe=False,
     about_answers=True,
     sentence="Wrong answers and reviews together cost at most {} a row on average",
-    short="cost per row",
     measured="is what a row costs on average, wrong answers and reviews together",
     bad_rows="rows that are answered wrong or sent to review",
     bad_among="answered wrong or sent to review",
@@ -307,11 +303,9 @@ LOSS = Quantity(
     accepting_is_safe=False,
     about_answers=True,
     sentence="Of all answers at most {} more are wrong than if the large model answered alone",
-    short="loss",
     measured="more of all answers are wrong than if the large model answered alone",
     bad_rows="answered worse than by the large model alone",
     bad_among="answered worse than by the large model alone",
-    bad_share="loss",
     paired=True,
 )
 #: Every quantity by its name.

@@ -1,21 +1,126 @@
-"""Was a promise kept on labelled rows? The share that was measured, its exact interval, and one word."""
+"""Was a promise kept on labelled rows? What was measured, its exact interval, its exact test, and one word."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from bisect import bisect_left
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainc
+from scipy.special import betainc, betaincinv
 
 from metacal.display import outward
 from metacal.errors import InputError
-from metacal.promises.certificate import Certificate
 from metacal.promises.quantity import Quantity, quantity
 from metacal.promises.rules import betting, bounds
-from metacal.promises.rules.costs import Losses
-from metacal.promises.rules.noninferiority import difference_interval
+from metacal.promises.rules.noninferiority import GAMMA, difference_interval, kept_p_value
+
+if TYPE_CHECKING:
+    from metacal.promises.certificate import Certificate
+    from metacal.promises.rules.costs import Losses
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What rows say about one promised limit: `bad` of `n` rows count against it.
+
+    Of a mean cost `bad` rows cost anything, `total` is what all of them cost, and `limit` and what is `noticed` are
+    shares of the `largest` cost of a row; where costs are of many sizes, `costs` has them as such shares, in random
+    order, always the same: bets on rows that a file has sorted would see a drift that is none. Of the loss of a cascade
+    `bad` rows are answered worse than by its last model alone, and as many as `better` better.
+    """
+
+    quantity: Quantity
+    target: float
+    value: float | None
+    bad: int
+    n: int
+    largest: float = 1.0
+    total: float | None = None
+    costs: NDArray[np.float64] | None = None
+    better: int | None = None
+
+    @classmethod
+    def of(
+        cls, promised: Quantity, target: float, accept: Flags, correct: Flags | None, losses: Losses | None = None
+    ) -> Seen:
+        """What these rows say; `losses`, what each costs, is needed where a cost or a loss is promised."""
+        if promised.paired:
+            if losses is None:
+                raise InputError(
+                    f"the {promised} of a cascade shows where all of its models have answered: give their tables."
+                )
+            worse, better = (int((sign * losses.answered > 0.0).sum()) for sign in (1.0, -1.0))
+            n = len(losses.answered)
+            return cls(promised, target, (worse - better) / n, worse, n, better=better)
+        if not promised.mean:
+            (hit, n), (bad, _) = promised.share(accept, correct), promised.bad(accept, correct)
+            return cls(promised, target, hit / n if n else None, bad, n)
+        promised.flags(accept, correct)  # without labels nobody knows what an answer costs
+        if losses is None:
+            raise InputError(
+                f"whether the {promised} is kept shows only where it is known what each row costs: give losses."
+            )
+        paid = np.random.default_rng(0).permutation(losses.of(promised, accept))
+        mean = float(paid.mean()) if len(paid) else None
+        costs, bad = paid / losses.largest, int((paid > 0.0).sum())
+        total = float(losses.largest * costs.sum())
+        sizes = None if losses.all_or_nothing else costs
+        return cls(promised, target, mean, bad, len(paid), losses.largest, total, sizes)
+
+    @property
+    def limit(self) -> float:
+        """The largest share of bad rows that is allowed."""
+        return self.quantity.limit_on_bad(self.target) / self.largest
+
+    @property
+    def counted(self) -> bool:
+        """Whether bad rows alone are counted, so that tests are binomial."""
+        return self.costs is None and self.better is None
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """What the truth lies between: Clopper-Pearson for a share, bets for a mean cost, exact tests for a loss."""
+        assert self.value is not None
+        if self.better is not None:
+            return difference_interval(self.bad, self.better, self.n, level)
+        each, guess = (1.0 - level) / 2.0, min(0.5, self.limit)
+        if self.costs is None:
+            hit = self.bad if self.quantity.at_most else self.n - self.bad
+            low = bounds.clopper_pearson_lower(hit, self.n, each)
+            high = bounds.clopper_pearson_upper(hit, self.n, each)
+        else:
+            low, high = betting.lower_mean(self.costs, each, guess), betting.upper_mean(self.costs, each, guess)
+        return min(self.largest * low, self.value), max(self.largest * high, self.value)
+
+    def p_value(self, level: float) -> float:
+        """How likely so many bad rows, or so much, are if the promise is just kept: P(Bin(n, limit) >= bad).
+
+        Small is bad news. Bets stake what suits a test at `level`.
+
+        Examples
+        --------
+        >>> right = np.arange(20) >= 3
+        >>> seen = Seen.of(quantity("coverage accuracy"), 0.95, np.ones(20, dtype=bool), right)
+        >>> round(seen.p_value(0.05), 4)
+        0.0755
+        """
+        if self.better is not None:
+            return kept_p_value(self.bad, self.better, self.n, self.target, GAMMA * level)
+        if self.costs is not None:
+            return betting.p_value_above(self.costs, self.limit, level) if self.limit < 1.0 else 1.0
+        # P(Bin(n, p) >= k) is the incomplete beta function I_p(k, n - k + 1).
+        return float(betainc(self.bad, self.n - self.bad + 1, self.limit)) if self.bad else 1.0
+
+    def noticed(self, level: float) -> float | None:
+        """The smallest rate of bad rows that n rows refute with 80% chance; None when no count would refute."""
+        if not self.counted:
+            return None
+        n, counts = self.n, range(1, self.n + 1)
+        fewest = 1 + bisect_left(counts, True, key=lambda k: betainc(k, n - k + 1, self.limit) <= level)
+        return float(betaincinv(fewest, n - fewest + 1, 0.8)) if fewest <= n else None
 
 
 @dataclass(frozen=True)
@@ -40,6 +145,8 @@ class Verdict:
     of_parts : tuple of Verdict
         Where each class or group has its own promise: every one that rows speak about, the strongest evidence against
         it first. Numbers and words are then those of the first, `kept` and `refuted` are about all.
+    seen : Seen or None
+        The rows behind it.
     """
 
     quantity: Quantity
@@ -53,15 +160,28 @@ class Verdict:
     also: Verdict | None = None
     part: str | None = None
     of_parts: tuple[Verdict, ...] = ()
+    seen: Seen | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "quantity", quantity(self.quantity))
 
+    @classmethod
+    def of(cls, seen: Seen, level: float, part: str | None = None) -> Verdict:
+        """What was measured, with its interval at this level."""
+        promised, target, value = seen.quantity, seen.target, seen.value
+        if value is None:
+            return cls(promised, target, None, None, None, level, None, False, part=part, seen=seen)
+        low, high = seen.interval(level)
+        kept, refuted = promised.kept(value, target), promised.refuted(low, high, target)
+        return cls(promised, target, value, low, high, level, kept, refuted, part=part, seen=seen)
+
     @property
     def parts(self) -> tuple[Verdict, ...]:
         """One verdict per promised quantity, each about itself alone."""
-        own = _measured(self.quantity, self.target, self.value, self.low, self.high, self.level)
-        return (own,) if self.also is None else (own, self.also)
+        if self.also is None:
+            return (self,)
+        assert self.seen is not None
+        return Verdict.of(self.seen, self.level), self.also
 
     @property
     def heads(self) -> tuple[Verdict, ...]:
@@ -71,7 +191,7 @@ class Verdict:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         plain = {**vars(self), "quantity": self.quantity.name}
-        also, part, of_parts = (plain.pop(name) for name in ("also", "part", "of_parts"))
+        also, part, of_parts, _ = (plain.pop(name) for name in ("also", "part", "of_parts", "seen"))
         plain |= {} if part is None else {"part": part}
         plain |= {"of_parts": [own.to_dict() for own in of_parts]} if of_parts else {}
         return plain if also is None else {**plain, "also": also.to_dict()}
@@ -80,15 +200,12 @@ class Verdict:
         if self.of_parts:
             bad = sum(not own.kept for own in self.of_parts)
             head = f"{len(self.of_parts) - bad:,} of {len(self.of_parts):,} kept"
-            return f"{head}; worst {self.part}: {self.of_parts[0]._words()}"
-        return "; ".join(part._words().rstrip(".") for part in self.parts) + "."
+            return f"{head}; worst {self.part}: {self.of_parts[0].short}"
+        return "; ".join(part.short.rstrip(".") for part in self.parts) + "."
 
     @property
     def short(self) -> str:
         """What was measured and whether it keeps the promise, on one line."""
-        return self._words()
-
-    def _words(self) -> str:
         if self.value is None or self.low is None or self.high is None:
             return f"{self.quantity}: no row here speaks about it."
         measured = f"{self.quantity} {self.value:.4f} {outward(self.low, self.high)}"
@@ -103,8 +220,8 @@ class Verdict:
 
 def judge(
     certificate: Certificate,
-    accept: NDArray[np.bool_],
-    correct: NDArray[np.bool_] | None,
+    accept: Flags,
+    correct: Flags | None,
     level: float,
     losses: Losses | None = None,
     names: NDArray[Any] | None = None,
@@ -127,8 +244,8 @@ def judge(
         if correct is None:
             raise InputError("what each class or group is promised needs labels; give them.")
         return _judge_parts(certificate, accept, correct, level, names)
-    limits = certificate.limits
-    first, *more = (_judge_one(promised, limit, accept, correct, level, losses) for promised, limit in limits)
+    seen = (Seen.of(promised, limit, accept, correct, losses) for promised, limit in certificate.limits)
+    first, *more = (Verdict.of(one, level) for one in seen)
     if not more:
         return first
     known = [part.kept for part in (first, *more)]
@@ -136,122 +253,19 @@ def judge(
     return replace(first, kept=kept, refuted=first.refuted or more[0].refuted, also=more[0])
 
 
-def _judge_parts(
-    certificate: Certificate, accept: NDArray[np.bool_], correct: NDArray[np.bool_], level: float, names: Any
-) -> Verdict:
+def _judge_parts(certificate: Certificate, accept: Flags, correct: Flags, level: float, names: Any) -> Verdict:
     assert certificate.parts is not None
-    ((promised, target),) = certificate.limits
+    (limit,) = certificate.limits
     if names is None:
         raise InputError(f"this promise is for each {certificate.parts.by}; say which one every row belongs to.")
-    own = [(part.name, accept[rows], correct[rows]) for part, rows in certificate.parts.rows(names)]
-    own = [(name, kept, right) for name, kept, right in own if promised.share(kept, right).of]
-    each = round(1.0 - (1.0 - level) / max(1, len(own)), 12)
-    found = [
-        (
-            against(promised, target, kept, right),
-            replace(_judge_one(promised, target, kept, right, each, None), part=name),
-        )
-        for name, kept, right in own
-    ]
-    parts = tuple(verdict for _, verdict in sorted(found, key=lambda pair: pair[0]))
-    if not parts:
-        return _judge_one(promised, target, accept & False, correct & False, level, None)
+    own = [(part.name, Seen.of(*limit, accept[rows], correct[rows])) for part, rows in certificate.parts.rows(names)]
+    own = sorted(((name, seen) for name, seen in own if seen.n), key=lambda pair: pair[1].p_value(level))
+    if not own:
+        return Verdict.of(Seen.of(*limit, accept & False, correct & False), level)
+    each = round(1.0 - (1.0 - level) / len(own), 12)
+    parts = tuple(Verdict.of(seen, each, name) for name, seen in own)
     kept, refuted = all(verdict.kept for verdict in parts), any(verdict.refuted for verdict in parts)
     return replace(parts[0], kept=kept, refuted=refuted, of_parts=parts)
-
-
-def against(promised: Quantity, target: float, accept: NDArray[np.bool_], correct: NDArray[np.bool_] | None) -> float:
-    """P(Bin(n, limit) >= bad): how likely so many bad rows are if the promise is just kept. Small is bad news.
-
-    Examples
-    --------
-    >>> right = np.arange(20) >= 3
-    >>> round(against(quantity("coverage accuracy"), 0.95, np.ones(20, dtype=bool), right), 4)
-    0.0755
-    """
-    bad, n = promised.bad(accept, correct)
-    # P(Bin(n, p) >= k) is the incomplete beta function I_p(k, n - k + 1).
-    return float(betainc(bad, n - bad + 1, promised.limit_on_bad(target))) if bad else 1.0
-
-
-def _judge_one(
-    promised: Quantity,
-    target: float,
-    accept: NDArray[np.bool_],
-    correct: NDArray[np.bool_] | None,
-    level: float,
-    losses: Losses | None,
-) -> Verdict:
-    if promised.paired:
-        worse, better, n = differences(promised, losses)
-        return _measured(promised, target, (worse - better) / n, *difference_interval(worse, better, n, level), level)
-    if promised.mean:
-        promised.flags(accept, correct)  # without labels nobody knows what an answer costs
-        return _measured(promised, target, *_mean(costs_of(promised, accept, losses), target, level), level)
-    hit, of = promised.share(accept, correct)
-    if of == 0:
-        return _measured(promised, target, None, None, None, level)
-    return _measured(promised, target, *_share(hit, of, level), level)
-
-
-def _share(hit: int, of: int, level: float) -> tuple[float, float, float]:
-    """A share and its exact interval (Clopper & Pearson 1934)."""
-    share, tail = hit / of, (1.0 - level) / 2.0
-    low, high = bounds.clopper_pearson_lower(hit, of, tail), bounds.clopper_pearson_upper(hit, of, tail)
-    return share, min(low, share), max(high, share)
-
-
-@dataclass(frozen=True, eq=False)
-class SharedCosts:
-    """Costs as shares of the largest that there can be, and that one; their mean in the user's unit."""
-
-    values: NDArray[np.float64]
-    mean: float | None
-    largest: float
-    all_or_nothing: bool
-
-
-def costs_of(promised: Quantity, accept: NDArray[np.bool_], losses: Losses | None) -> SharedCosts:
-    """What each row costs that the quantity looks at, as a share of the most that one can cost.
-
-    In random order, always the same: bets on rows that a file has sorted would see a drift that is none.
-    """
-    if losses is None:
-        raise InputError(
-            f"whether the {promised} is kept shows only where it is known what each row costs: give losses."
-        )
-    paid = np.random.default_rng(0).permutation(losses.of(promised, accept))
-    mean = float(paid.mean()) if len(paid) else None
-    return SharedCosts(paid / losses.largest, mean, losses.largest, losses.all_or_nothing)
-
-
-def differences(promised: Quantity, losses: Losses | None) -> tuple[int, int, int]:
-    """How many rows are answered worse than by the last model alone, how many better, of how many."""
-    if losses is None:
-        raise InputError(f"the {promised} of a cascade shows where all of its models have answered: give their tables.")
-    return int((losses.answered > 0.0).sum()), int((losses.answered < 0.0).sum()), len(losses.answered)
-
-
-def _mean(costs: SharedCosts, target: float, level: float) -> tuple[float | None, float | None, float | None]:
-    """The mean cost and its interval, in the user's unit."""
-    values, largest, mean = costs.values, costs.largest, costs.mean
-    if mean is None:
-        return None, None, None
-    if costs.all_or_nothing:
-        _, low, high = _share(int((values > 0.0).sum()), len(values), level)
-        return mean, min(largest * low, mean), max(largest * high, mean)
-    each, guess = (1.0 - level) / 2, min(0.5, target / largest)
-    low, high = betting.lower_mean(values, each, guess), betting.upper_mean(values, each, guess)
-    return mean, min(largest * low, mean), max(largest * high, mean)
-
-
-def _measured(
-    promised: Quantity, target: float, value: float | None, low: float | None, high: float | None, level: float
-) -> Verdict:
-    if value is None or low is None or high is None:
-        return Verdict(promised, target, None, None, None, level, None, False)
-    kept, refuted = promised.kept(value, target), promised.refuted(low, high, target)
-    return Verdict(promised, target, value, low, high, level, kept, refuted)
 
 
 def _digits(value: float, target: float) -> str:

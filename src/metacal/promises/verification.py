@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainc, betaincinv
 
 from metacal import display
 from metacal.display import outward
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
-from metacal.promises.rules import betting
-from metacal.promises.rules.costs import Losses
-from metacal.promises.rules.noninferiority import GAMMA, kept_p_value
-from metacal.promises.shares import at_least, at_most, rounded_up
-from metacal.promises.verdict import Verdict, against, costs_of, differences, judge
+from metacal.promises.verdict import Seen, Verdict, judge
+from metacal.promises.words import at_least, at_most, rounded_up
 from metacal.rows.validate import fraction
+
+if TYPE_CHECKING:
+    from metacal.promises.rules.costs import Losses
 
 #: What a test of a gate says about each kind of promise.
 _TESTED = {
@@ -27,84 +27,76 @@ _TESTED = {
     "in expectation": "whether this gate keeps its target; in expectation about half of all gates do not",
     "none": "whether this gate keeps its target, which it aims at without a promise (the paper's own rule)",
 }
-
-
 #: Tests that are shown, of a promise for each class or group.
 _FEW = 8
 
 
 @dataclass(frozen=True)
 class LimitTest:
-    """One promised limit: `bad` of `n` rows break it, `p_value` = P(Bin(n, limit) >= bad) if it is just kept.
-
-    For a mean cost `bad` is what the n rows cost together, `limit` and what is `noticed` are shares of the `largest`
-    cost of a row; where the costs are of many sizes the p-value comes from bets (`metacal.promises.rules.betting`). For
-    the loss of a cascade `bad` rows are answered worse than by its last model alone, and as many as `better` better.
-    """
+    """One promised limit, tested at a level of its own: what was seen, and the p-value if the promise is just kept."""
 
     verdict: Verdict
-    bad: float
-    n: int
-    p_value: float
-    limit: float
     level: float
-    largest: float = 1.0
-    counted: bool = True
-    better: int | None = None
+
+    @property
+    def seen(self) -> Seen:
+        """The rows that it is tested on."""
+        assert self.verdict.seen is not None
+        return self.verdict.seen
+
+    @property
+    def bad(self) -> float:
+        """How many rows count against it or, of a mean cost, what all of them cost."""
+        return self.seen.bad if self.seen.total is None else self.seen.total
+
+    @property
+    def n(self) -> int:
+        """How many rows speak about it."""
+        return self.seen.n
+
+    @cached_property
+    def p_value(self) -> float:
+        """The chance of as many bad rows or more if the promise is just kept."""
+        return self.seen.p_value(self.level)
 
     @property
     def refuted(self) -> bool:
         """Whether so many bad rows are too many."""
         return self.p_value <= self.level
 
-    @property
+    @cached_property
     def noticed(self) -> float | None:
         """The smallest rate of bad rows that n rows refute with 80% chance; None when no count would refute."""
-        if not self.counted:
-            return None
-        n, low, high = self.n, 0, self.n + 1  # the fewest bad rows that refute lie in (low, high]
-        while high - low > 1:
-            middle = (low + high) // 2
-            enough = betainc(middle, n - middle + 1, self.limit) <= self.level
-            low, high = (low, middle) if enough else (middle, high)
-        return float(betaincinv(high, n - high + 1, 0.8)) if high <= n else None
+        return self.seen.noticed(self.level)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
-        plain = {**self.verdict.to_dict(), "refuted": self.refuted}
-        return {**plain, "n_bad": self.bad, "n_rows": self.n, "p_value": self.p_value, "noticed_from": self.noticed} | (
-            {} if self.better is None else {"n_better": self.better}
-        )
-
-    def _interval(self) -> str:
-        low, high = self.verdict.low, self.verdict.high
-        return "" if low is None or high is None else outward(low, high)
+        better = {} if self.seen.better is None else {"n_better": self.seen.better}
+        counts = {"n_bad": self.bad, "n_rows": self.n, "p_value": self.p_value, "noticed_from": self.noticed}
+        return {**self.verdict.to_dict(), "refuted": self.refuted, **counts, **better}
 
     def lines(self) -> list[str]:
         """Counts, interval, p-value and verdict."""
-        verdict, quantity = self.verdict, self.verdict.quantity
-        if verdict.part is not None and verdict.value is not None:
+        verdict, promised, better = self.verdict, self.verdict.quantity, self.seen.better
+        if verdict.value is None or verdict.low is None or verdict.high is None:
+            return [f"  measured     {promised}: no row here speaks about it"]
+        interval = outward(verdict.low, verdict.high)
+        if verdict.part is not None:
             return [
-                f"  {'REFUTED' if self.refuted else 'measured':<12} {verdict.part}: {quantity} {verdict.value:.4f} "
-                f"{self._interval()}, {self.bad:,} of {self.n:,} {quantity.bad_among}, "
-                f"p-value {self.p_value:.4g}"
+                f"  {'REFUTED' if self.refuted else 'measured':<12} {verdict.part}: {promised} {verdict.value:.4f} "
+                f"{interval}, {self.bad:,} of {self.n:,} {promised.bad_among}, p-value {self.p_value:.4g}"
             ]
-        if verdict.value is None:
-            return [f"  measured     {quantity}: no row here speaks about it"]
         # The test looks to one side: its level is that of each end of the interval, not of both together.
-        limits = f"{at_least(0.5 + 0.5 * verdict.level)} limits on either side {self._interval()}"
-        counted = f"{self.bad:,} {quantity.bad_rows}, of {self.n:,}"
-        chance = (
-            "the chance of as many or more"
-            if self.counted or self.better is not None
-            else "at most the chance of such bets to win so much"
-        )
-        if self.better is not None:
-            counted = f"{self.bad:,} answered worse than by the last model alone, {self.better:,} better, of {self.n:,}"
-        if quantity.mean:
+        limits = f"{at_least(0.5 + 0.5 * verdict.level)} limits on either side {interval}"
+        counted = f"{self.bad:,} {promised.bad_rows}, of {self.n:,}"
+        if better is not None:
+            counted = f"{self.bad:,} answered worse than by the last model alone, {better:,} better, of {self.n:,}"
+        if promised.mean:
             counted = f"a cost of {self.bad:,.6g} in all, of {self.n:,} rows"
+        bets = self.seen.costs is not None
+        chance = "at most the chance of such bets to win so much" if bets else "the chance of as many or more"
         return [
-            f"  measured     {quantity} {verdict.value:.4f}, {limits}, promised {quantity.sign} {verdict.target:g}",
+            f"  measured     {promised} {verdict.value:.4f}, {limits}, promised {promised.sign} {verdict.target:g}",
             f"  counted      {counted}",
             f"  p-value      {self.p_value:.4g}: {chance} if the promise is just kept",
         ]
@@ -160,7 +152,7 @@ class Verification:
                 "at what is accepted until then."
             )
         heard = [(test, test.noticed) for test in self.tests if test.noticed is not None]
-        if not heard and any(test.n and not test.counted for test in self.tests):
+        if not heard and any(test.n and not test.seen.counted for test in self.tests):
             return "nothing; but few rows notice little: the interval says what they leave open."
         if not heard:
             return "bring rows that speak about the promise: none here is accepted or right."
@@ -170,7 +162,7 @@ class Verification:
             least = f"a {share} of {rounded_up(worst):.4f} in the least known {by}"
             return f"nothing; but so many rows would only have noticed {least} with 80% chance."
         known = ", ".join(
-            f"a {test.verdict.quantity.bad_share} of {rounded_up(test.largest * noticed):.4f}"
+            f"a {test.verdict.quantity.bad_share} of {rounded_up(test.seen.largest * noticed):.4f}"
             for test, noticed in heard
         )
         return f"nothing; but so many rows would only have noticed {known} or worse with 80% chance."
@@ -251,63 +243,10 @@ def verify_decisions(
     """
     if fraction("confidence", confidence) <= 0.5:
         raise InputError(f"confidence must be above 0.5, got {confidence}; say how surely a kept promise passes: 0.95.")
-    if certificate.parts is not None:
-        if correct is None:
-            raise InputError("what each class or group is promised needs labels; give them.")
-        return _verify_parts(certificate, accept, correct, confidence, names)
-    each = (1.0 - confidence) / len(certificate.limits)
-    verdict = judge(certificate, accept, correct, round(1.0 - 2.0 * each, 12), losses)
-    tests = tuple(_test(part, accept, correct, each, losses) for part in verdict.parts)
+    level = 1.0 - confidence
+    # The intervals are two-sided, at twice the level that the tests have.
+    both = 2.0 * level if certificate.parts is not None else 2.0 * level / len(certificate.limits)
+    verdict = judge(certificate, accept, correct, round(1.0 - both, 12), losses, names)
+    tested = verdict.of_parts or verdict.parts
+    tests = tuple(LimitTest(one, level / len(tested)) for one in tested)
     return Verification(certificate, tests, confidence, len(accept), int(accept.sum()))
-
-
-def _verify_parts(
-    certificate: Certificate, accept: NDArray[np.bool_], correct: NDArray[np.bool_], confidence: float, names: Any
-) -> Verification:
-    """A test for each class or group; two-sided intervals at twice the level that their tests have."""
-    assert certificate.parts is not None
-    level = round(1.0 - 2.0 * (1.0 - confidence), 12)
-    verdict = judge(certificate, accept, correct, level, names=names)
-    by_name = {part.name: rows for part, rows in certificate.parts.rows(names)}
-    each = (1.0 - confidence) / max(1, len(verdict.of_parts))
-    tests = []
-    for own in verdict.of_parts:
-        rows = by_name[own.part]  # type: ignore[index]
-        tests.append(_test(own, accept[rows], correct[rows], each, None))
-    if not tests:
-        tests = [_test(verdict, accept & False, correct & False, each, None)]
-    return Verification(certificate, tuple(tests), confidence, len(accept), int(accept.sum()))
-
-
-def _test(
-    verdict: Verdict,
-    accept: NDArray[np.bool_],
-    correct: NDArray[np.bool_] | None,
-    level: float,
-    losses: Losses | None,
-) -> LimitTest:
-    if verdict.quantity.paired:
-        worse, better, n = differences(verdict.quantity, losses)
-        p_value = kept_p_value(worse, better, n, verdict.target, GAMMA * level)
-        return LimitTest(verdict, worse, n, p_value, verdict.target, level, counted=False, better=better)
-    if verdict.quantity.mean:
-        return _cost_test(verdict, accept, level, losses)
-    bad, n = verdict.quantity.bad(accept, correct)
-    limit = verdict.quantity.limit_on_bad(verdict.target)
-    return LimitTest(verdict, bad, n, against(verdict.quantity, verdict.target, accept, correct), limit, level)
-
-
-def _cost_test(verdict: Verdict, accept: NDArray[np.bool_], level: float, losses: Losses | None) -> LimitTest:
-    costs = costs_of(verdict.quantity, accept, losses)
-    values, n, limit = costs.values, len(costs.values), verdict.target / costs.largest
-    if costs.all_or_nothing:
-        p_value = _p_value(int((values > 0.0).sum()), n, limit)
-    else:
-        p_value = betting.p_value_above(values, limit, level) if limit < 1.0 else 1.0
-    total = float(costs.largest * values.sum())
-    return LimitTest(verdict, total, n, p_value, limit, level, costs.largest, costs.all_or_nothing)
-
-
-def _p_value(bad: int, n: int, limit: float) -> float:
-    """P(Bin(n, limit) >= bad), the incomplete beta function I_limit(bad, n - bad + 1)."""
-    return float(betainc(bad, n - bad + 1, limit)) if bad else 1.0

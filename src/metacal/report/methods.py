@@ -14,7 +14,7 @@ import scipy
 import sklearn
 
 from metacal import __version__
-from metacal.promises.shares import at_least, percent
+from metacal.promises.words import at_least, percent
 
 if TYPE_CHECKING:
     from metacal.report.measured import Settings

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from metacal.errors import InputError
-from metacal.promises.shares import at_least, at_most, percent
+from metacal.promises.words import at_least, at_most, percent
 from metacal.report.display import BAND, BLUE, GREEN, GREY, ORANGE, Display, n_named, once
 from metacal.report.operating import Series
 from metacal.report.reliability import Bins

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from metacal.promises.shares import at_least, at_most
 from metacal.promises.verdict import Verdict
+from metacal.promises.words import at_least, at_most
 
 if TYPE_CHECKING:
     from metacal.estimators.evaluate import Answerer

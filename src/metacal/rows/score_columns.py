@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 
 #: How right and wrong are written, in any case.
-_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+WORDS: dict[str, bool] = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _WANTED = "true or false, 1 or 0, yes or no"
 
 #: What a message calls a row.
@@ -122,7 +122,7 @@ def _no_number(value: Any, name: str, where: str) -> InputError:
 
 
 def _flag(value: Any, name: str, where: str) -> bool:
-    known = _WORDS.get(str(value).strip().lower()) if isinstance(value, str | bool | int) else None
+    known = WORDS.get(str(value).strip().lower()) if isinstance(value, str | bool | int) else None
     if known is None and isinstance(value, float) and value in (0.0, 1.0):
         known = value == 1.0
     if known is not None:

@@ -6,7 +6,6 @@ does not), and what cannot be done at all ends in one error that names the file.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from queue import SimpleQueue
@@ -44,8 +43,7 @@ def in_order(
     ...     list(in_order(pool, pow, ((2, n) for n in range(5)), window=3))
     [1, 2, 4, 8, 16]
     """
-    pending: deque[tuple[Future[Any], Piece]] = deque()
-    for future, piece in _under_way(executor, task, pieces, window, held or window, pending):
+    for future, piece in _finished(executor, task, pieces, window, held or window, ordered=True):
         yield _answer(future, piece, place)
 
 
@@ -61,55 +59,41 @@ def as_they_come(
     ...     sorted(as_they_come(pool, pow, ((2, n) for n in range(3)), window=2))
     [((2, 0), 1), ((2, 1), 2), ((2, 2), 4)]
     """
-    done: SimpleQueue[tuple[Future[Any], Piece]] = SimpleQueue()
-    waiting: set[Future[Any]] = set()
+    for future, piece in _finished(executor, task, pieces, window, window, ordered=False):
+        yield piece, _answer(future, piece, place)
+
+
+def _finished(
+    executor: Executor, task: Callable[..., Any], pieces: Iterable[Piece], window: int, held: int, *, ordered: bool
+) -> Iterator[tuple[Future[Any], Piece]]:
+    """Every piece with its future, done; whatever is pending when nobody asks any more is cancelled."""
+    pending: dict[Future[Any], Piece] = {}  # in the order of their submission
+    at_work: set[Future[Any]] = set()
+    ended: SimpleQueue[None] = SimpleQueue()
+
+    def end(future: Future[Any]) -> None:
+        at_work.discard(future)
+        ended.put(None)
+
     source = iter(pieces)
     try:
         while True:
-            while len(waiting) < window and (piece := next(source, None)) is not None:
+            while len(at_work) < window and len(pending) < held and (piece := next(source, None)) is not None:
                 future = executor.submit(task, *piece)
-                waiting.add(future)
-                future.add_done_callback(lambda ended, piece=piece: done.put((ended, piece)))  # type: ignore[misc]
-            if not waiting:
-                return
-            future, piece = done.get()
-            waiting.discard(future)
-            yield piece, _answer(future, piece, place)
-    finally:
-        for future in waiting:
-            future.cancel()
-
-
-def _under_way(
-    executor: Executor,
-    task: Callable[..., Any],
-    pieces: Iterable[Piece],
-    window: int,
-    held: int,
-    pending: deque[tuple[Future[Any], Piece]],
-) -> Iterator[tuple[Future[Any], Piece]]:
-    """Every piece with its future, done, in order; whatever is `pending` when nobody asks any more is cancelled."""
-    ended: SimpleQueue[None] = SimpleQueue()
-    source, at_work = iter(pieces), 0
-    try:
-        while True:
-            while not ended.empty():
-                ended.get()
-                at_work -= 1
-            while at_work < window and len(pending) < held and (piece := next(source, None)) is not None:
-                future = executor.submit(task, *piece)
-                pending.append((future, piece))
-                future.add_done_callback(lambda _: ended.put(None))
-                at_work += 1
+                pending[future] = piece
+                at_work.add(future)
+                future.add_done_callback(end)
             if not pending:
                 return
-            if pending[0][0].done():
-                yield pending.popleft()
-            else:
+            turn = [next(iter(pending))] if ordered else pending
+            done = next((future for future in turn if future.done()), None)
+            if done is None:
                 ended.get()
-                at_work -= 1
+                continue
+            at_work.discard(done)
+            yield done, pending.pop(done)
     finally:
-        for future, _ in pending:
+        for future in pending:
             future.cancel()
 
 

@@ -31,8 +31,7 @@ BLOCK_ELEMENTS = 1 << 17
 _THREAD_ELEMENTS, _WORTH_THREADS = 1 << 20, 1 << 21
 
 #: How far a row of probabilities may be from summing to one, by dtype of the table.
-_SUM_TOLERANCE = {np.dtype(np.float16): 5e-3, np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-4}
-_BFLOAT16_SUM = 1e-2
+_SUM_TOLERANCE = {"bfloat16": 1e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-4}
 #: A share of rows below this is a slip of the pen.
 _SMALLEST_FRACTION = 1e-15
 #: Whole numbers beyond this are not all doubles: two logits may fall together.
@@ -81,27 +80,33 @@ def logits_table(table: Any, *, name: str = "logits", executor: Executor | None 
     Traceback (most recent call last):
     metacal.errors.InputError: logits must be 2-D, one row per item and one column per class; got 1-D of shape (2,). ...
     """
-    if kernels.on_device(table):
-        return _device_logits(table, name)  # type: ignore[no-any-return]
     array: Any = _float_table(table, name)
+    device = kernels.on_device(array)
     mask: float | None = None
     for span, (bad, low) in _looked_over(array, executor):
         if bad is not None:
-            _raise_bad_logit(span.start, array[span], name, array)
-        if low and mask is None:
+            row = span.start + bad
+            _raise_bad_logit(row, on_host(array[row : row + 1]), name, array)
+        if low and device:
+            array, mask = kernels.device_kernels().with_masks(array)
+        elif low and mask is None:
             mask = _first_mask(array[span])
     if mask is None:
         return array  # type: ignore[no-any-return]
-    _warn_masks(mask, name)
+    warn_caller(f"{name} hold {mask:.9g}, which stands for a masked class: it is read as -inf, which says so.")
+    if device:
+        return array  # type: ignore[no-any-return]
     if isinstance(array, StoredTable) or isinstance(table, np.memmap):
         return ConvertedTable(array, with_masks, array.dtype)  # type: ignore[return-value]
     return np.concatenate([with_masks(block) for _, block in _blocks(array)])
 
 
 def _looked_over(array: Any, executor: Executor | None) -> Iterator[tuple[slice, tuple[int | None, bool]]]:
-    """The rows of each block, and what `kernels.looked_over` says of it."""
+    """The rows of each block, and what `kernels.looked_over` says of it; a device looks at all rows at once."""
     threads = isinstance(executor, ThreadPoolExecutor) and array.shape[0] * array.shape[1] >= _WORTH_THREADS
     step = max(1, (_THREAD_ELEMENTS if threads else BLOCK_ELEMENTS) // array.shape[1])
+    if kernels.on_device(array):
+        threads, step = False, len(array)
     spans = [slice(start, start + step) for start in range(0, len(array), step)]
     look = executor.map if threads and executor is not None else map
     yield from zip(spans, look(lambda span: kernels.looked_over(array[span]), spans))
@@ -111,10 +116,6 @@ def _first_mask(block: NDArray[Any]) -> float | None:
     """A finite number that stands for a mask, if there is one."""
     found = finite_masks(block)
     return None if found is None else float(block[found][0])
-
-
-def _warn_masks(mask: float, name: str) -> None:
-    warn_caller(f"{name} hold {mask:.9g}, which stands for a masked class: it is read as -inf, which says so.")
 
 
 def probability_table(table: Any, *, name: str = "probabilities", advice: str | None = None) -> NDArray[Any]:
@@ -128,12 +129,15 @@ def probability_table(table: Any, *, name: str = "probabilities", advice: str | 
     Traceback (most recent call last):
     metacal.errors.InputError: probabilities must lie in [0, 1]; row 0 holds 3.0. If these are logits, ...
     """
-    if kernels.on_device(table):
-        return _device_probabilities(table, name)  # type: ignore[no-any-return]
     array = _float_table(table, name)
-    tolerance = _SUM_TOLERANCE[array.dtype]
-    for start, block in _blocks(array):
-        _check_probabilities(start, block, tolerance, name, advice)
+    tolerance = _SUM_TOLERANCE[str(array.dtype).removeprefix("torch.")]
+    if not kernels.on_device(array):
+        for start, block in _blocks(array):
+            _check_probabilities(start, block, tolerance, name, advice)
+        return array
+    row = kernels.device_kernels().first_row_that_is_no_probability(array, tolerance)
+    if row is not None:
+        _check_probabilities(row, on_host(array[row : row + 1]), tolerance, name)
     return array
 
 
@@ -177,7 +181,7 @@ def logits_from(
     array([[-0.69314718, -0.69314718]])
     """
     if later and may_wait(table, kind):
-        return _device_table(table, "logits") if kernels.on_device(table) else _float_table(table, "logits")
+        return _float_table(table, "logits")
     if kind == "logits":
         return logits_table(table, executor=executor)
     if kind != "probabilities":
@@ -222,21 +226,19 @@ def _float_table(table: Any, name: str) -> NDArray[Any]:
         _check_size(table.shape, name)
         stored: Any = table if table.dtype.kind == "f" else ConvertedTable(table, _as_double, np.float64)
         return stored  # type: ignore[no-any-return]
-    array = plain_array(table, name)
-    _check_two_dimensions(array.shape, name)
-    if array.dtype.kind == "c":
-        raise InputError(f"{name} must be real numbers. Complex data not supported.")
-    array = _as_float(array, name)
-    _check_size(array.shape, name)
-    return array
-
-
-def _check_two_dimensions(shape: tuple[int, ...], name: str) -> None:
-    if len(shape) != 2:
+    device = kernels.on_device(table)
+    array: Any = table if device else plain_array(table, name)
+    if array.ndim != 2:
+        shape = tuple(array.shape)
         raise InputError(
             f"{name} must be 2-D, one row per item and one column per class; got {len(shape)}-D of shape {shape}."
             " Reshape your data: a single row is x.reshape(1, -1); binary scores s are np.column_stack([0 * s, s])."
         )
+    if "complex" in str(array.dtype):
+        raise InputError(f"{name} must be real numbers. Complex data not supported.")
+    array = kernels.device_kernels().float_table(array) if device else _as_float(array, name)
+    _check_size(tuple(array.shape), name)
+    return array  # type: ignore[no-any-return]
 
 
 def _check_size(shape: tuple[int, ...], name: str) -> None:
@@ -249,36 +251,6 @@ def _check_size(shape: tuple[int, ...], name: str) -> None:
             f"Found array with {n_classes} feature(s) (shape={shape}) while a minimum of 2 is required. "
             "Binary scores s become two columns by np.column_stack([0 * s, s])."
         )
-
-
-def _device_table(table: Any, name: str) -> Any:
-    _check_two_dimensions(tuple(table.shape), name)
-    if table.is_complex():
-        raise InputError(f"{name} must be real numbers. Complex data not supported.")
-    _check_size(tuple(table.shape), name)
-    return kernels.device_kernels().float_table(table)
-
-
-def _device_logits(table: Any, name: str) -> Any:
-    """The checks of `logits_table` where the tensor lies; of a bad table one row comes to the host, for the message."""
-    table = _device_table(table, name)
-    row, low = kernels.looked_over(table)
-    if row is not None:
-        _raise_bad_logit(row, on_host(table[row : row + 1]), name)
-    if low:
-        table, mask = kernels.device_kernels().with_masks(table)
-        if mask is not None:
-            _warn_masks(mask, name)
-    return table
-
-
-def _device_probabilities(table: Any, name: str) -> Any:
-    table = _device_table(table, name)
-    tolerance = next((t for dtype, t in _SUM_TOLERANCE.items() if str(table.dtype) == f"torch.{dtype}"), _BFLOAT16_SUM)
-    row = kernels.device_kernels().first_row_that_is_no_probability(table, tolerance)
-    if row is not None:
-        _check_probabilities(row, on_host(table[row : row + 1]), tolerance, name)
-    return table
 
 
 def _as_double(block: NDArray[Any], name: str = "logits") -> NDArray[np.float64]:

@@ -24,35 +24,13 @@ if TYPE_CHECKING:
     from metacal.scores.registry import NAMED as NAMED
     from metacal.scores.registry import NamedScore as NamedScore
     from metacal.scores.registry import register_score as register_score
-
-__all__ = [
-    "NAMED",
-    "NamedScore",
-    "Ranked",
-    "Score",
-    "collected",
-    "grid_of",
-    "name_of",
-    "needs_logits",
-    "ranked_block",
-    "ranked_in_place",
-    "ranked_on_device",
-    "reach",
-    "register_score",
-    "resolve",
-    "score_rows",
-    "unrounded",
-]
-
-if not TYPE_CHECKING:  # hidden from type checkers, to whom a misspelt name shall be an error
+else:  # hidden from type checkers, to whom a misspelt name shall be an error
 
     def __getattr__(name):
         from importlib import import_module
 
         if name in ("learned", "named", "registry"):
             return import_module(f"metacal.scores.{name}")
-        if name not in __all__:
+        if name.startswith("_"):
             raise AttributeError(f"module 'metacal.scores' has no attribute {name!r}")
-        room = "registry" if name in ("NAMED", "NamedScore", "register_score") else "named"
-        value = globals()[name] = getattr(import_module(f"metacal.scores.{room}"), name)
-        return value
+        return getattr(import_module("metacal.scores.named"), name)

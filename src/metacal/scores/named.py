@@ -23,6 +23,7 @@ from metacal.kernels.grid import RELATIVE, Grid
 from metacal.rows import Rows
 from metacal.scores.registry import NAMED as NAMED
 from metacal.scores.registry import NamedScore, without_end
+from metacal.scores.registry import register_score as register_score
 
 #: A score maps a block of logits (n × K) to one number per row.
 Score = Callable[[NDArray[Any]], NDArray[np.float64]]

@@ -102,7 +102,7 @@ def _with_uniform(xp: Traced, mixed: Value, weight: float, x: Value) -> Value:
 def _lifted(xp: Traced, fitted: Any, x: Value) -> Value:
     """A softmax in the table's precision; what it is multiplied with and what is added, a few numbers a row, in double.
 
-    `metacal.kernels.lifted` says what is computed.
+    `metacal.kernels.columns` says what is computed.
     """
     double, (first, then) = xp.to("float64"), fitted.usual
     uniform, winner = first.uniform, xp.argmax(x)

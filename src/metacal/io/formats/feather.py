@@ -12,6 +12,7 @@ See https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-form
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -73,18 +74,16 @@ class _ArrowFile:
             raise InputError(damaged(path, ValueError(what)))
 
 
-class _Reader:
+class _Reader(io.RawIOBase):
     """A file as Arrow wants it: read, seek, tell. Never more bytes than there are, whatever a header claims."""
-
-    closed = False
 
     def __init__(self, file: RawFile, place: int) -> None:
         self.file, self.place = file, place
 
     def read(self, count: int = -1) -> bytes:
-        found = self.file.bytes(self.place, self.file.size if count < 0 else count)
-        self.place += len(found)
-        return found
+        content = self.file.bytes(self.place, self.file.size if count < 0 else count)
+        self.place += len(content)
+        return content
 
     def seek(self, offset: int, whence: int = 0) -> int:
         self.place = max(0, offset + {0: 0, 1: self.place, 2: self.file.size}[whence])
@@ -98,15 +97,6 @@ class _Reader:
 
     def readable(self) -> bool:
         return True
-
-    def writable(self) -> bool:
-        return False
-
-    def flush(self) -> None:
-        """Nothing is written."""
-
-    def close(self) -> None:
-        """The file is closed with whoever holds it."""
 
 
 class _Claims(NamedTuple):

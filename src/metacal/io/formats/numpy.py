@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -189,11 +190,7 @@ def _outline(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
 def _double(table: RawTable) -> StoredTable:
     """The table; in float64 where it holds the wider floats that some processors have."""
     wide = table.dtype.kind == "f" and table.dtype.itemsize > 8
-    return ConvertedTable(table, _as_double, np.float64) if wide else table
-
-
-def _as_double(block: NDArray[Any]) -> NDArray[np.float64]:
-    return block.astype(np.float64)
+    return ConvertedTable(table, partial(np.asarray, dtype=np.float64), np.float64) if wide else table
 
 
 class NpzWriter:

@@ -23,20 +23,9 @@ from metacal.io.opening import check_unpacked, damaged
 from metacal.rows.stored import ConvertedTable
 from metacal.rows.validate import on_host
 
-_DTYPES = {
-    "F16": "<f2",
-    "F32": "<f4",
-    "F64": "<f8",
-    "BF16": "<u2",
-    "I8": "<i1",
-    "I16": "<i2",
-    "I32": "<i4",
-    "I64": "<i8",
-    "U8": "<u1",
-    "U16": "<u2",
-    "U32": "<u4",
-    "U64": "<u8",
-    "BOOL": "?",
+#: What safetensors calls a type, and NumPy; bfloat16 as its bits.
+_DTYPES = {"BF16": "<u2", "BOOL": "?"} | {
+    f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "FIU" for size in (1, 2, 4, 8) if (kind, size) != ("F", 1)
 }
 _LARGEST_HEADER = 100_000_000
 #: Dimensions of an array that NumPy can hold.

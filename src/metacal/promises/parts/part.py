@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +20,25 @@ Name = str | int
 Status = Literal["certified", "accepts everything", "always rejected"]
 
 _PLURAL = {"class": "classes", "group": "groups"}
+
+
+def jsonable(value: Any) -> Any:
+    """Plain JSON types: an infinite number becomes the string "inf" or "-inf", NaN becomes None.
+
+    Examples
+    --------
+    >>> jsonable((0.5, -math.inf, math.nan))
+    [0.5, '-inf', None]
+    """
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {name: jsonable(one) for name, one in value.items()}
+    if isinstance(value, tuple):
+        return [jsonable(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "inf" if value > 0 else "-inf"
+    return value
 
 
 @dataclass(frozen=True)
@@ -90,10 +109,7 @@ class Part:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types; an infinite threshold becomes the string "inf" or "-inf"."""
-        plain = {**asdict(self), "names": list(self.names), "status": self.status}
-        if math.isinf(self.threshold):
-            plain["threshold"] = "inf" if self.threshold > 0 else "-inf"
-        return plain
+        return jsonable({**vars(self), "status": self.status})  # type: ignore[no-any-return]
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Part:
@@ -145,7 +161,7 @@ class Parts:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
-        return {"by": self.by, "shares": self.shares, "items": [part.to_dict() for part in self.items]}
+        return jsonable(vars(self))  # type: ignore[no-any-return]
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Parts:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
+
+from metacal.promises.parts.part import jsonable
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
@@ -34,8 +36,7 @@ class StageCount:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types; an infinite threshold becomes the string "inf" or "-inf"."""
-        infinite = {math.inf: "inf", -math.inf: "-inf"}
-        return {**asdict(self), "threshold": infinite.get(self.threshold, self.threshold)}
+        return jsonable(vars(self))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Stages:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
-        return {**asdict(self), "items": [stage.to_dict() for stage in self.items]}
+        return jsonable(vars(self))  # type: ignore[no-any-return]
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Stages:

@@ -14,8 +14,7 @@ from metacal.promises.promise import Promise
 from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.promises.rules import bands
 from metacal.promises.sample import Sample
-from metacal.promises.shares import rounded_down, rounded_up
-from metacal.promises.words import SAME_SOURCE, register_rule
+from metacal.promises.words import SAME_SOURCE, register_rule, rounded_down, rounded_up
 from metacal.rows.validate import fraction
 
 BANDS = register_rule(

@@ -16,8 +16,7 @@ from metacal.promises.rules import bounds
 from metacal.promises.rules.accuracy import MinAccuracy, certified_prefix, too_many_wrong_accepted
 from metacal.promises.rules.order_statistic import too_few_right_kept
 from metacal.promises.sample import Ranking, Sample
-from metacal.promises.shares import rounded_up
-from metacal.promises.words import RISING, SAME_SOURCE, register_rule
+from metacal.promises.words import RISING, SAME_SOURCE, register_rule, rounded_up
 
 #: Certified, and in expectation.
 HALF_EACH = register_rule(

@@ -31,6 +31,7 @@ Angelopoulos, Bates, Candès, Jordan & Lei, "Learn then Test", 2021. Laufer-Gold
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -43,16 +44,23 @@ from metacal.kernels.grid import RELATIVE, Grid
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.notes import labels_ran_out
 from metacal.promises.parts.stages import StageCount, Stages
+from metacal.promises.promise import Promise
 from metacal.promises.rules import bounds
 from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.rules.cascade_rows import Candidate, Flags, Paired, Scores, counts
-from metacal.promises.rules.cascade_walks import Walk, accuracy_walks, loss_walks, people_walks
+from metacal.promises.rules.cascade_walks import (
+    Candidate,
+    Counts,
+    Paired,
+    Walk,
+    accuracy_walks,
+    counts,
+    loss_walks,
+    people_walks,
+)
 from metacal.promises.rules.max_loss import MaxLoss
 from metacal.promises.rules.noninferiority import GAMMA, shows_at_most
-from metacal.promises.shares import at_least, rounded_down, rounded_up
-
-CascadePromise = MaxLoss | MinAccuracy
-
+from metacal.promises.sample import Evidence, Flags, Scores
+from metacal.promises.words import rounded_down, rounded_up
 
 #: Rows set aside: their share, the fewest, the most. Scores alone choose thresholds well; an order takes labels.
 _SCORES_ASIDE, _LABELS_ASIDE = (0.05, 20, 500), (0.2, 20, 5000)
@@ -84,10 +92,9 @@ class Plan:
 PLAN = Plan()
 
 
-def certify_cascade(
-    promise: CascadePromise, rows: Paired, plan: Plan = PLAN, grids: tuple[Grid, Grid] = (RELATIVE, RELATIVE)
-) -> Certificate:
-    """The thresholds at which the small model answers most (or which cost least), with their certificate.
+@dataclass(frozen=True, eq=False)
+class Pair(Evidence):
+    """The answers of two models to the same rows: what a cascade is certified from.
 
     `grids` are those of the two scores: a threshold stands between two of their points.
 
@@ -97,28 +104,34 @@ def certify_cascade(
     >>> score = rng.random(2000)
     >>> small, large = rng.random(2000) > score / 3, rng.random(2000) > 0.02
     >>> rows = Paired(score, rng.random(2000), small, large, small & large, np.ones(2000, dtype=bool))
-    >>> certificate = certify_cascade(MaxLoss(0.02), rows)
+    >>> certificate = MaxLoss(0.02).certify(Pair(rows))
     >>> certificate.statement
     'Of all answers at most 2% more are wrong than if the large model answered alone, with 90% confidence.'
     >>> round(certificate.stages.items[0].n_rows / certificate.n_rows, 2)
     0.32
     """
-    if plan.people and isinstance(promise, MaxLoss):
-        raise InputError(
-            "MaxLoss compares with the large model, which answers all of the rest: nothing is left to people. "
-            "Ask for MinAccuracy to have people in the cascade."
-        )
-    aside, tested = _parts(rows, plan)
-    _check_labels(promise, aside if plan.people else None, tested)
-    walked = _walked(promise, tested, _walks(promise, aside, len(tested), plan, grids))
-    if walked.found is None:
-        raise _infeasible(promise, tested, walked.first, plan.people)
-    return _certificate(promise, tested, walked, plan, n_aside=len(rows) - len(tested))
+
+    rows: Paired
+    plan: Plan = PLAN
+    grids: tuple[Grid, Grid] = (RELATIVE, RELATIVE)
+
+    def certify(self, promise: Promise) -> Certificate:
+        """The thresholds at which the small model answers most (or which cost least), with their certificate."""
+        test: PairTest = TESTS[type(as_promise(promise))](promise)
+        plan = self.plan
+        aside, tested = _parts(self.rows, plan)
+        test.check(aside, tested, plan)
+        walked = _walked(test, tested, test.walks(aside, len(tested), plan, self.grids))
+        if walked.found is None:
+            candidate, level = walked.first
+            raise test.infeasible(counts(tested, candidate), len(tested), level, plan)
+        return _certificate(test, tested, walked, plan, n_aside=len(self.rows) - len(tested))
 
 
-def _certificate(promise: CascadePromise, tested: Paired, walked: Walked, plan: Plan, *, n_aside: int) -> Certificate:
+def _certificate(test: PairTest, tested: Paired, walked: Walked, plan: Plan, *, n_aside: int) -> Certificate:
     """The certificate of the candidate that was found, with what the tested rows look like under it."""
     assert walked.found is not None
+    promise = test.promise
     seen, whole = counts(tested, walked.found), bool(tested.known.all())
     stages = Stages(
         (
@@ -129,7 +142,7 @@ def _certificate(promise: CascadePromise, tested: Paired, walked: Walked, plan: 
         n_worse=seen.worse,
         n_better=seen.better,
         n_aside=n_aside,
-        n_labels=int(_needed(promise, tested, walked.highest).sum()),
+        n_labels=int(test.needed(tested, walked.highest).sum()),
     )
     right = seen.answered - seen.wrong if whole else 0
     ((limited, target),) = promise.limits
@@ -181,30 +194,7 @@ def _parts(rows: Paired, plan: Plan) -> tuple[Paired, Paired]:
     return rows.take(aside), rows.take(np.setdiff1d(np.arange(n), aside))
 
 
-def _check_labels(promise: CascadePromise, aside: Paired | None, tested: Paired) -> None:
-    missing = sum(int((~part.known).sum()) for part in (tested, aside) if part is not None)
-    if missing and isinstance(promise, MinAccuracy):
-        raise InputError(f"{missing:,} rows have no label, and an accuracy needs them all; MaxLoss needs fewer.")
-
-
-def _needed(promise: CascadePromise, tested: Paired, highest: float) -> Flags:
-    """The rows whose label a test up to this threshold of the small model looks at."""
-    if isinstance(promise, MinAccuracy):
-        return np.ones(len(tested), dtype=bool)
-    return ~tested.agree & accepts(tested.small_score, highest)
-
-
 # ── the walk ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _walks(
-    promise: CascadePromise, aside: Paired, n_tested: int, plan: Plan, grids: tuple[Grid, Grid]
-) -> Sequence[Walk]:
-    if isinstance(promise, MaxLoss):
-        return loss_walks(aside, grids[0])
-    if plan.people:
-        return people_walks(aside, n_tested, promise.beta, plan.review_cost, grids)
-    return accuracy_walks(aside, grids[0])
 
 
 class Walked(NamedTuple):
@@ -219,15 +209,14 @@ class Walked(NamedTuple):
     ran_out: bool
 
 
-def _walked(promise: CascadePromise, tested: Paired, walks: Sequence[Walk]) -> Walked:
+def _walked(test: PairTest, tested: Paired, walks: Sequence[Walk]) -> Walked:
     """Test the candidates of each walk up to the first that fails; a later walk only where the former found nothing."""
-    assert promise.delta is not None
-    first = (walks[0].candidates[0], walks[0].share * promise.delta)
-    highest = -math.inf
+    delta = test.promise.delta or 0.0
+    first, highest = (walks[0].candidates[0], walks[0].share * delta), -math.inf
     for walk in walks:
         found = None
         for candidate in walk.candidates:
-            missing = int((_needed(promise, tested, candidate.small) & ~tested.known).sum())
+            missing = int((test.needed(tested, candidate.small) & ~tested.known).sum())
             if missing and found is None:
                 raise InputError(
                     f"{missing:,} rows on which the two models disagree have no label, where the small one is surest; "
@@ -236,7 +225,7 @@ def _walked(promise: CascadePromise, tested: Paired, walks: Sequence[Walk]) -> W
             if missing:
                 return Walked(found, first, highest, True)
             highest = max(highest, candidate.small)
-            if not _shows(promise, tested, candidate, walk.share * promise.delta):
+            if not test.shows(counts(tested, candidate), len(tested), walk.share * delta):
                 break
             found = candidate
         if found is not None:
@@ -244,75 +233,110 @@ def _walked(promise: CascadePromise, tested: Paired, walks: Sequence[Walk]) -> W
     return Walked(None, first, highest, False)
 
 
-def _shows(promise: CascadePromise, tested: Paired, candidate: Candidate, level: float) -> bool:
-    seen = counts(tested, candidate)
-    if isinstance(promise, MaxLoss):
-        gamma = GAMMA * promise.delta
-        return shows_at_most(seen.worse, seen.better, len(tested), promise.epsilon, level, gamma)
-    return binomial_shows(seen.wrong, seen.answered, promise.beta, level)
+# ── what is tested ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-# ── when the rows cannot carry it ────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True)
+class Difference:
+    """The loss against the large model, by the exact test of a difference."""
+
+    promise: MaxLoss
+
+    def check(self, aside: Paired, tested: Paired, plan: Plan) -> None:
+        """Nothing may be left to people."""
+        if plan.people:
+            raise InputError(
+                "MaxLoss compares with the large model, which answers all of the rest: nothing is left to people. "
+                "Ask for MinAccuracy to have people in the cascade."
+            )
+
+    def walks(self, aside: Paired, n_tested: int, plan: Plan, grids: tuple[Grid, Grid]) -> Sequence[Walk]:
+        """From the surest rows upward."""
+        return loss_walks(aside, grids[0])
+
+    def needed(self, tested: Paired, highest: float) -> Flags:
+        """Those that the small model answers otherwise than the large one."""
+        return ~tested.agree & accepts(tested.small_score, highest)
+
+    def shows(self, seen: Counts, n: int, level: float) -> bool:
+        """Whether so few are worse."""
+        return self._shows(seen, n, level, self.promise.epsilon)
+
+    def _shows(self, seen: Counts, n: int, level: float, epsilon: float) -> bool:
+        return shows_at_most(seen.worse, seen.better, n, epsilon, level, GAMMA * self.promise.delta)
+
+    def infeasible(self, seen: Counts, n: int, level: float, plan: Plan) -> InfeasibleTargetError:
+        """With the smallest loss that is certifiable."""
+        epsilon, surely = self.promise.epsilon, self.promise.surely
+        least = self._smallest(seen, n, level)
+        needed = math.ceil(math.log(self.promise.delta * (1.0 - GAMMA)) / math.log1p(-epsilon))
+        few = f"bring at least {needed:,} rows" if needed > n else "bring more rows, or a better small model"
+        can = f"the smallest certifiable on these {n:,} rows {surely} is {least:.4f}" if least else "nothing is"
+        return InfeasibleTargetError(
+            f"max loss {epsilon:g} cannot be certified, not even where the small model answers {seen.small:,} of "
+            f"{n:,} rows ({seen.worse:,} worse than the large one, {seen.better:,} better): {can}; allow more, or "
+            f"{few}.",
+            target=epsilon,
+            best=least,
+            rows_needed=needed if needed > n else None,
+        )
+
+    def _smallest(self, seen: Counts, n: int, level: float) -> float | None:
+        tried = range(1, 10_000)
+        at = bisect_left(tried, True, key=lambda k: self._shows(seen, n, level, k / 1e4))
+        return rounded_up(tried[at] / 1e4) if at < len(tried) else None
 
 
-def _infeasible(
-    promise: CascadePromise, tested: Paired, first: tuple[Candidate, float], people: bool
-) -> InfeasibleTargetError:
-    candidate, level = first
-    seen, n = counts(tested, candidate), len(tested)
-    assert promise.delta is not None
-    surely = f"at {at_least(1.0 - promise.delta)} confidence"
-    if isinstance(promise, MinAccuracy):
-        or_people = "" if people else "let people answer what neither model accepts, "
+@dataclass(frozen=True)
+class Binomial:
+    """The accuracy of what is answered, by exact binomial tests."""
+
+    promise: MinAccuracy
+
+    def check(self, aside: Paired, tested: Paired, plan: Plan) -> None:
+        """Every label must be there."""
+        missing = sum(int((~part.known).sum()) for part in ((tested, aside) if plan.people else (tested,)))
+        if missing:
+            raise InputError(f"{missing:,} rows have no label, and an accuracy needs them all; MaxLoss needs fewer.")
+
+    def walks(self, aside: Paired, n_tested: int, plan: Plan, grids: tuple[Grid, Grid]) -> Sequence[Walk]:
+        """From a middle share upward or, with people, pairs in Pareto order."""
+        if plan.people:
+            return people_walks(aside, n_tested, self.promise.beta, plan.review_cost, grids)
+        return accuracy_walks(aside, grids[0])
+
+    def needed(self, tested: Paired, highest: float) -> Flags:
+        """All of them."""
+        return np.ones(len(tested), dtype=bool)
+
+    def shows(self, seen: Counts, n: int, level: float) -> bool:
+        """Whether so few are wrong."""
+        p_value = bounds.binomial_p_value(seen.wrong, seen.answered, 1.0 - self.promise.beta)
+        return seen.answered > 0 and bool(p_value <= level)
+
+    def infeasible(self, seen: Counts, n: int, level: float, plan: Plan) -> InfeasibleTargetError:
+        """With what the first candidate certifies."""
+        beta, or_people = self.promise.beta, "" if plan.people else "let people answer what neither model accepts, "
         best = rounded_down(bounds.clopper_pearson_lower(seen.answered - seen.wrong, seen.answered, level))
         return InfeasibleTargetError(
-            f"min accuracy {promise.beta:g} cannot be certified for this cascade: where it was tested first, "
-            f"{seen.wrong:,} of {seen.answered:,} answers are wrong, which certifies {best:.4f} {surely}; lower the "
-            f"target, bring more rows, {or_people}or find a better large model.",
-            target=promise.beta,
+            f"min accuracy {beta:g} cannot be certified for this cascade: where it was tested first, "
+            f"{seen.wrong:,} of {seen.answered:,} answers are wrong, which certifies {best:.4f} "
+            f"{self.promise.surely}; lower the target, bring more rows, {or_people}or find a better large model.",
+            target=beta,
             best=best or None,
         )
-    least = _smallest_loss(seen.worse, seen.better, n, level, promise.delta)
-    needed = math.ceil(math.log(promise.delta * (1.0 - GAMMA)) / math.log1p(-promise.epsilon))
-    few = f"bring at least {needed:,} rows" if needed > n else "bring more rows, or a better small model"
-    can = f"the smallest certifiable on these {n:,} rows {surely} is {least:.4f}" if least else "nothing is"
-    return InfeasibleTargetError(
-        f"max loss {promise.epsilon:g} cannot be certified, not even where the small model answers {seen.small:,} of "
-        f"{n:,} rows ({seen.worse:,} worse than the large one, {seen.better:,} better): {can}; allow more, or {few}.",
-        target=promise.epsilon,
-        best=least,
-        rows_needed=needed if needed > n else None,
-    )
 
 
-def _smallest_loss(worse: int, better: int, n: int, level: float, delta: float) -> float | None:
-    low, high = 0, 9_999
-    gamma = GAMMA * delta
-    if not shows_at_most(worse, better, n, high / 1e4, level, gamma):
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        passed = shows_at_most(worse, better, n, middle / 1e4, level, gamma)
-        low, high = (low, middle) if passed else (middle, high)
-    return rounded_up(high / 1e4)
+#: What a promise asks of two models: which labels, which walks, which test.
+PairTest = Difference | Binomial
+#: The promises that a cascade can make, and how each is tested.
+TESTS: dict[type, Any] = {MaxLoss: Difference, MinAccuracy: Binomial}
 
 
-def as_promise(value: Any) -> CascadePromise:
+def as_promise(value: Any) -> Promise:
     """The promise of a cascade, or InputError with those that there are."""
-    if type(value) not in (MaxLoss, MinAccuracy):
+    if type(value) not in TESTS:
         raise InputError(f"a cascade promises MaxLoss(0.01) or MinAccuracy(0.95); got {value!r}.")
     if value.delta is None:
         raise InputError("a cascade is certified with a confidence; give delta, say MinAccuracy(0.95, 0.1).")
-    promise: CascadePromise = value
-    return promise
-
-
-def binomial_shows(wrong: int, answered: int, beta: float, level: float) -> bool:
-    """Whether so few wrong answers show, at this level, an accuracy of at least beta.
-
-    Examples
-    --------
-    >>> binomial_shows(0, 45, 0.95, 0.1), binomial_shows(0, 44, 0.95, 0.1)
-    (True, False)
-    """
-    return answered > 0 and bool(bounds.binomial_p_value(wrong, answered, 1.0 - beta) <= level)
+    return value  # type: ignore[no-any-return]

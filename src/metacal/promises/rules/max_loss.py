@@ -46,7 +46,7 @@ class MaxLoss(Promise):
     cascade_rules: ClassVar = (DIFFERENCE,)
 
     def from_sample(self, sample: Sample) -> Certificate:
-        """It takes the answers of two models: `metacal.promises.rules.cascade.certify_cascade`."""
+        """It takes the answers of two models: `metacal.promises.rules.cascade.Pair`."""
         raise InputError("MaxLoss compares two models; fit a Cascade with it, or ask for MinAccuracy(0.97).")
 
     def impossible(self, certificate: Certificate) -> str | None:

@@ -30,7 +30,7 @@ from metacal.promises.sequential.drift import (
 from metacal.promises.sequential.monitor import PromiseMonitor
 from metacal.promises.sequential.profile import Profile
 from metacal.promises.sequential.wager import Monitor
-from metacal.promises.shares import at_most
+from metacal.promises.words import at_most
 from metacal.rows.validate import fraction
 
 Flags = NDArray[np.bool_]

@@ -40,7 +40,7 @@ from metacal.promises.parts.part import Name
 from metacal.promises.rules.levels import local_level, quantiles_at
 from metacal.promises.sequential.profile import Profile, drawn_from_positions
 from metacal.promises.sequential.wager import MOST, Capital, Monitor, Play, Wager, above, sampling_weights
-from metacal.promises.shares import percent
+from metacal.promises.words import percent
 from metacal.rows.validate import fraction
 
 Column = NDArray[np.float64]

@@ -24,7 +24,7 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import Name
 from metacal.promises.quantity import Quantity, amount, quantity
 from metacal.promises.sequential.wager import Capital, Monitor, Wager, above, listed, sampling_weights
-from metacal.promises.shares import at_most
+from metacal.promises.words import at_most
 from metacal.rows.validate import fraction
 
 if TYPE_CHECKING:
