@@ -124,7 +124,7 @@ def command(artifact: str, file: str, options: Options) -> None:
     _check_options(artifact, file, options)
     from metacal.cli.intake import Intake, Quarantine
     from metacal.cli.monitor_loop import Shown, watched
-    from metacal.cli.watching import source_of
+    from metacal.cli.sources import source_of
     from metacal.io.artifact.watch import MONITOR
     from metacal.io.journal import Journal
     from metacal.report.status import lines

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from metacal.cli.intake import Intake, NotKeptError
 from metacal.cli.printing import note
+from metacal.cli.sources import Table, Text
 from metacal.cli.stopping import Stopped, held
-from metacal.cli.text_source import Text
-from metacal.cli.watching import Table
 from metacal.errors import InputError
 from metacal.report.status import Silence, status, write_exposition
 
