@@ -113,6 +113,23 @@ def scored(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def cascaded(tmp_path_factory):
+    """Two models behind each other, and people for what is left."""
+    folder = tmp_path_factory.mktemp("cascaded")
+    rng = np.random.default_rng(0)
+    labels = rng.integers(4, size=4000)
+    for name, gap in (("small", 2.0), ("large", 3.5)):
+        logits = rng.normal(size=(4000, 4)) + gap * np.eye(4)[labels]
+        for prefix, rows in (("", slice(0, 2000)), ("new-", slice(2000, None))):
+            np.savez(folder / f"{prefix}{name}.npz", logits=logits[rows], labels=labels[rows])
+    files = folder / "small.npz", folder / "large.npz"
+    fit = ["cascade", *files, "--min-accuracy", "0.95", "-o", folder / "cal.json"]
+    assert CliRunner().invoke(main, [*map(str, fit)]).exit_code == 0
+    new = folder / "new-small.npz", "--large", folder / "new-large.npz"
+    return written(folder, *new, "--with", folder / "cal.json")
+
+
+@pytest.fixture(scope="session")
 def own(files, tmp_path_factory):
     """A gate on the very rows it was fitted on."""
     return written(tmp_path_factory.mktemp("own"), files / "val.npz", "--with", files / "cal.json")

@@ -26,7 +26,7 @@ from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.common.actions.pointer_input import PointerInput
 from selenium.webdriver.common.by import By
 
-PAGES = ("gated", "bare", "broken", "scored")
+PAGES = ("gated", "bare", "broken", "scored", "cascaded")
 
 
 @pytest.fixture(params=PAGES)
@@ -89,7 +89,9 @@ def test_dark_mode_follows_the_system(gated, see):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(("name", "width"), [("gated", 1280), ("bare", 1280), ("broken", 1280), ("gated", 390)])
+@pytest.mark.parametrize(
+    ("name", "width"), [("gated", 1280), ("bare", 1280), ("broken", 1280), ("cascaded", 1280), ("gated", 390)]
+)
 def test_axe_finds_no_violation(name, see, axe, width, scheme, request):
     driver = see(request.getfixturevalue(name), width=width, scheme=scheme)
     driver.execute_script(axe)
@@ -170,7 +172,9 @@ def shown_at(curves, k):
     promises = [("min-accuracy", curves["min_accuracy"][k]), ("max-miscoverage", curves["max_miscoverage"][k])]
     asked = "".join(f" --{name} {value:g}" for name, value in promises if value is not None)
     cut = curves["threshold"][k]
-    return {
+    command = f"{curves['command']}{asked} --at-threshold={curves['threshold_text'][k]}{curves['command_end']}"
+    named = {"command": command if asked else "nothing can be promised here"}
+    return (named if curves["command"] is not None else {}) | {
         "point-threshold": "∞" if cut == "inf" else f"{cut:.6g}",
         "point-coverage": percent(coverage["estimate"][k]),
         "point-coverage-bound": f"{at_least(coverage['low'][k])} to {at_most(coverage['high'][k])}",
@@ -180,9 +184,6 @@ def shown_at(curves, k):
         "point-miscoverage-bound": f"at most {at_most(miscoverage['high'][k])}",
         "point-review": f"{review['estimate'][k]:.1f}",
         "point-review-bound": f"at most {ends(review['high'][k], 1)[1]}",
-        "command": f"{curves['command']}{asked} --at-threshold={curves['threshold_text'][k]}{curves['command_end']}"
-        if asked
-        else "nothing can be promised here",
     }
 
 
@@ -437,3 +438,17 @@ def test_a_page_on_scores_speaks_of_the_score_and_of_no_classes(scored, see):
         float(cell.text) for cell in driver.find_elements(By.CSS_SELECTOR, "#rows-tables table tbody td:nth-child(3)")
     ]
     assert all(0.0 <= mark <= 1.0 for mark in marks)
+
+
+def test_a_page_on_a_cascade_says_who_answers(cascaded, see):
+    driver = see(cascaded)
+    table = driver.find_element("css selector", "#certificate table")
+    shown = [row.text for row in table.find_elements("css selector", "tbody tr")]
+    answers = cascaded.data["promise"]["answered_by"]
+    for row, name in zip(shown, ("The small model", "The large model", "People"), strict=True):
+        assert row.startswith(name)
+    for row, one in zip(shown, answers, strict=True):
+        assert f"{one['n_rows']:,}" in row
+        assert f"{100 * one['share']['estimate']:.2f}%" in row
+    assert "whoever gives it" in driver.find_element("id", "point-lead").text
+    assert not driver.find_elements("id", "command")

@@ -189,6 +189,17 @@ def test_the_page_on_stdout(folder):
     assert "stdout" in run("report", folder / "test.npz", "-o", "-", "--json", code=2).stderr
 
 
+def test_many_files_are_hashed_as_the_rows_they_hold(folder, tmp_path):
+    with np.load(folder / "test.npz") as test:
+        for k, rows in enumerate((slice(0, 500), slice(500, 800))):
+            np.savez(tmp_path / f"part{k}.npz", logits=test["logits"][rows], labels=test["labels"][rows])
+    for many in (tmp_path, tmp_path / "*.npz"):
+        options = ("--resamples", 0, "-o", tmp_path / "report.html", "--json")
+        source = json.loads(run("report", many, *options).stdout)["source"]
+        assert (source["n_rows"], source["hashed"]) == (800, "arrays")
+        (tmp_path / "report.html").unlink()
+
+
 def test_comparison_of_named_calibrators(folder, tmp_path):
     options = ("--calibrators", "temperature,histogram", "--resamples", 0, "-o", tmp_path / "report.html", "--json")
     answer = json.loads(run("report", folder / "test.npz", *options).stdout)

@@ -9,7 +9,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
-from metacal.estimators.evaluate import measured
+from metacal.estimators.evaluate import walked
 from metacal.gate import Table
 from metacal.metrics import evaluate as evaluate_table
 from metacal.rows import Rows
@@ -55,9 +55,9 @@ def test_a_table_that_is_ours_is_written_over(monkeypatch):
     gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(*FIT).gate_
     options = {"n_bins": 15, "level": 0.95, "random_state": 0, "n_resamples": 5, "intervals": True}
     table = NEW.copy()
-    kept = measured(gate, Rows(table), LABELS, options)
+    _, kept = walked(gate, Rows(table), LABELS, options)
     assert np.array_equal(table, NEW)
-    assert measured(gate, Rows(table), LABELS, options, ours=True).to_dict() == kept.to_dict()
+    assert walked(gate, Rows(table), LABELS, options, ours=True)[1].to_dict() == kept.to_dict()
     np.testing.assert_array_equal(table, gate(NEW))
 
 

@@ -285,3 +285,82 @@ def test_tables_that_stay_on_disk_and_many_classes(tmp_path):
     found = held.evaluation["all_rows"]["classwise_ece"]["estimate"]
     assert found == pytest.approx(mc.metrics.classwise_ece(exact, labels), rel=1e-4)
     assert len(json.dumps(held.to_dict())) < 250_000
+
+
+# ── scores and cascades ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def marks():
+    rng = np.random.default_rng(0)
+    mark = rng.random(4000)
+    right = rng.random(4000) > (1.0 - mark) ** 2
+    mark[::40] = np.nan
+    return mark, right
+
+
+def test_scores_have_the_numbers_of_evaluate_and_no_classes(marks):
+    mark, right = marks
+    gate = mc.ScoreGate(mc.MinAccuracy(0.85)).fit(mark[:2000], right[:2000])
+    found = summarise(mark[2000:], right[2000:], gate, n_resamples=30, ids=np.arange(2000))
+    assert (found.source.n_rows, found.source.n_without_score, found.source.n_classes) == (1950, 50, 0)
+    measured = mc.evaluate(gate, mark[2000:], right[2000:], n_resamples=30).to_dict()
+    promise, verdict = measured.pop("promise"), found.promise.verdicts[0]
+    assert all(promise[name] == verdict[name] for name in ("target", "value", "low", "high", "kept", "refuted"))
+    assert found.evaluation == measured
+    assert [(one.stage, one.rows) for one in found.diagrams] == [("after", "all")]
+    assert (found.classes.n_classes, found.classes.name, found.parts) == (0, (), ())
+    for row in (*found.mistakes, *found.hits):  # numbers of the rows that were given, those without a score among them
+        assert row.id == str(row.row)
+        assert row.score == pytest.approx(-mark[2000 + row.row])
+        assert (row.label, row.predicted) == ("", "")
+    json.dumps(found.to_dict(), allow_nan=False)
+    with pytest.raises(InputError, match="one table of logits"):
+        summarise(mark, right, gate, n_resamples=0, compare=True)
+
+
+def test_scores_that_no_gate_was_fitted_on(marks):
+    mark, right = marks
+    bare = mc.gate.Gate.of(mc.gate.Marks("my loss", "doubtful"))
+    found = summarise(1.0 - mark, right, bare, n_resamples=0, file="a b.csv")
+    assert found.promise is None
+    assert found.diagrams == ()
+    assert found.evaluation["n_accepted"] is None
+    assert found.curves.command == "metacal fit 'a b.csv' --score-key 'my loss' --higher-is doubtful"
+    assert found.curves.current is None
+    assert np.isnan([row.confidence for row in found.mistakes]).all()
+
+
+def test_shares_have_their_exact_interval_without_resamples(marks, data, gate):
+    mark, right = marks
+    scored = summarise(mark, right, mc.ScoreGate(mc.MinAccuracy(0.85)).fit(mark, right), n_resamples=0)
+    for found in (scored, summarise(data.logits[NEW], data.labels[NEW], gate, n_resamples=0)):
+        shares, curve = found.evaluation["gate"]["coverage"], found.evaluation["gate"]["aurc"]
+        assert shares["method"] == "Clopper-Pearson"
+        assert (curve["method"], curve["low"]) == ("none", None)
+
+
+@pytest.mark.parametrize("promise", [mc.MaxLoss(0.05), mc.MinAccuracy(0.95)])
+def test_a_cascade_has_the_usual_numbers_and_who_answers(promise):
+    rng = np.random.default_rng(0)
+    y = rng.integers(4, size=4000)
+    small, large = (rng.normal(size=(4000, 4)) + gap * np.eye(4)[y] for gap in (2.0, 3.5))
+    cascade = mc.Cascade(promise=promise).fit(small[:2000], y[:2000], large=large[:2000])
+    rows = slice(2000, None)
+    found = summarise(small[rows], y[rows], cascade, large=large[rows], n_resamples=0, class_names=list("abcd"))
+    decision = cascade.decide(small[rows], large=large[rows])
+    right = decision.answer == y[rows]
+    assert found.source.n_correct == right.sum()
+    assert found.promise.answered_by == mc.evaluate(cascade, small[rows], y[rows], large=large[rows]).answered_by
+    assert sum(one.n_rows for one in found.promise.answered_by) == 2000
+    assert found.mistakes[0].confidence == decision.confidence[~right].max()
+    assert found.hits[0].confidence == decision.confidence[right].min()
+    assert found.curves.accepted[-1] == 2000
+    assert found.curves.accuracy.estimate[-1] == pytest.approx(right.mean())
+    assert sorted(found.classes.name) == sorted(found.parts[0].name) == list("abcd")
+    json.dumps(found.to_dict(), allow_nan=False)
+    with pytest.raises(InputError, match="large"):
+        summarise(small[rows], y[rows], cascade)
+    few = np.where(np.arange(2000) < 5, -1, y[rows])
+    with pytest.raises(InputError, match="have no label"):
+        summarise(small[rows], few, cascade, large=large[rows])

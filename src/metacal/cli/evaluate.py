@@ -125,7 +125,7 @@ def _measured_table(gate: Gate | None, file: str, options: Options) -> GateEvalu
     """One walk over a table that may stay in its file, on threads or on a cluster."""
     from metacal.cli.reading import labels_as_columns, read, read_for
     from metacal.estimators.estimate import estimate_accuracy
-    from metacal.estimators.evaluate import measured
+    from metacal.estimators.evaluate import walked
     from metacal.rows import Rows, told, workers
     from metacal.rows.stored import StoredTable
     from metacal.rows.validate import class_list, logits_from
@@ -145,7 +145,8 @@ def _measured_table(gate: Gate | None, file: str, options: Options) -> GateEvalu
     plan |= {"n_resamples": max(options.resamples, 1), "intervals": options.resamples > 0}
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
     with resampling as bar, told(bar.update), cluster(executor, threads) as there, workers(threads, there) as pool:
-        result = measured(gate, Rows(logits, executor=pool, unseen=remote), codes, plan, found.groups, ours=True)
+        rows = Rows(logits, executor=pool, unseen=remote)
+        _, result = walked(gate, rows, codes, plan, found.groups, ours=True)
     if result.fitted_here:
         warn_caller(
             f"{file} holds the very rows that {options.artifact} was fitted on; measure on rows it has not seen."

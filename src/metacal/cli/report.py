@@ -203,7 +203,7 @@ def _sha256(file: str, large: str | None, reading: Reading) -> str | None:
     """Of the file where one file holds all; None leaves it to the arrays."""
     import hashlib
 
-    if file == "-" or large is not None or reading.labels is not None:
+    if not Path(file).is_file() or large is not None or reading.labels is not None:
         return None
     with open(file, "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from html import escape
 from inspect import get_annotations
 from typing import Any, Generic, Self, TypeVar, dataclass_transform
 
@@ -20,6 +21,7 @@ from metacal.gate import Gate, Recipe, Table
 from metacal.maps.composed import DEFAULT_BASE
 from metacal.maps.map import Map
 from metacal.maps.methods import calibrator, method_of
+from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate, workers
 from metacal.rows.executors import ExecutorLike, is_remote
@@ -30,6 +32,50 @@ T = TypeVar("T")
 
 #: Parameters that say what the table is, and nothing about the method.
 _OF_THE_TABLE = ("input", "classes", "n_jobs")
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+class Parameters(BaseEstimator):
+    """An estimator whose fields are its parameters: every subclass is a dataclass without saying so.
+
+    What ends in "_" is no parameter: by scikit-learn's custom that is what a fit leaves.
+    """
+
+    def __init_subclass__(cls, *, kw_only: bool = True, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for name in get_annotations(cls):
+            if name.endswith("_") and not hasattr(cls, name):
+                setattr(cls, name, field(init=False))
+        dataclass(kw_only=kw_only, eq=False, repr=False)(cls)
+
+
+class GateEstimator(Parameters):
+    """What every estimator that fits a gate shares: the gate, its certificate, and how it looks in a notebook."""
+
+    gate_: Gate = field(init=False)
+
+    @property
+    def certificate_(self) -> Certificate:
+        """What is promised, how surely, from how many rows."""
+        check_is_fitted(self, "gate_")
+        assert self.gate_.certificate is not None
+        return self.gate_.certificate
+
+    @property
+    def threshold_(self) -> float:
+        """Accept iff score <= threshold_, of a cascade's first model; -inf where each class or group has its own."""
+        check_is_fitted(self, "gate_")
+        return self.gate_.threshold
+
+    def _repr_html_(self) -> str:
+        """The parameters and, once fitted, the certificate: small, escaped, without scripts."""
+        fitted = getattr(self, "certificate_", None)
+        promise = "<p>Not fitted: nothing is promised yet.</p>" if fitted is None else fitted._repr_html_()
+        return f"<div><code>{escape(repr(self))}</code>{promise}</div>"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """What notebooks ask for first."""
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
 
 class LogitsEstimator(BaseEstimator):
@@ -123,26 +169,16 @@ class Fitted(Generic[T]):
         return value
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
-@dataclass(kw_only=True, eq=False, repr=False)
-class Calibrator(ClassifierMixin, LogitsEstimator):
+class Calibrator(ClassifierMixin, LogitsEstimator, Parameters):
     """An estimator that holds a fitted map: `fit` makes `map_`, `predict_proba` applies it.
 
-    How to fit is said by its row in `metacal.maps.methods`. A subclass is a dataclass without saying so: its fields are
-    its parameters, keyword-only, and the options of that function.
+    How to fit is said by its row in `metacal.maps.methods`; the fields of a subclass are that function's options.
     """
 
     input: str = "logits"
     classes: Sequence[Any] | None = None
     n_jobs: int | None = None
     map_: Map = field(init=False)
-
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        for name in get_annotations(cls):
-            if name.endswith("_") and not hasattr(cls, name):  # scikit-learn's sign of what a fit leaves
-                setattr(cls, name, field(init=False))
-        dataclass(kw_only=True, eq=False, repr=False)(cls)
 
     def fit(
         self,

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
 from metacal.estimators.auto import chosen
-from metacal.estimators.base import Calibrator, base_calibrator
+from metacal.estimators.base import Calibrator, GateEstimator, base_calibrator
 from metacal.estimators.responses import METHODS, logits_of
-from metacal.gate import Decision, Gate
+from metacal.gate import Decision
 from metacal.gate.cascade import fit_cascade, labels_needed
 from metacal.gate.fitting import check_score
 from metacal.maps.map import Map
-from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise
 from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.promises.rules.cascade import Plan, as_promise
@@ -38,7 +37,7 @@ _NOT_HERE = {
 }
 
 
-class Cascade(BaseEstimator):
+class Cascade(GateEstimator):
     """The small model answers what its gate accepts, the large one the rest, people what is left.
 
     With `MaxLoss(0.01)`, the default, at most 1% more of all answers are wrong than if the large model answered alone;
@@ -93,8 +92,7 @@ class Cascade(BaseEstimator):
     True
     """
 
-    gate_: Gate
-    classes_: NDArray[Any]
+    classes_: NDArray[Any] = field(init=False)
 
     def __init__(
         self,
@@ -171,13 +169,6 @@ class Cascade(BaseEstimator):
                 classes_given=self.classes is not None or hasattr(self.small, "classes_"),
             )
         return self
-
-    @property
-    def certificate_(self) -> Certificate:
-        """What is promised, how surely, from which counts."""
-        check_is_fitted(self, "gate_")
-        assert self.gate_.certificate is not None
-        return self.gate_.certificate
 
     def labels_needed(self, X: Any, large: Any = None) -> NDArray[np.intp]:
         """The rows of a table to fit on that need a label under MaxLoss: tested, and the two models disagree.

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import warnings
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from inspect import signature
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin
+from sklearn.base import ClassifierMixin, MetaEstimatorMixin
 from sklearn.utils import get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError, MetacalWarning
 from metacal.estimators.auto import chosen
-from metacal.estimators.base import Calibrator, base_calibrator
+from metacal.estimators.base import Calibrator, Parameters, base_calibrator
 from metacal.estimators.crossfit import (
     CalibrationRows,
     Fitting,
@@ -38,7 +38,7 @@ from metacal.rows.plausibility import unquestioned
 from metacal.scores import Score
 
 
-class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
+class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_only=False):
     """Calibrated probabilities, and with a promise an accept/reject gate, around a classifier.
 
     A *fitted* classifier (or one inside scikit-learn's FrozenEstimator, which also survives `clone` and searches) is
@@ -103,34 +103,21 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     True
     """
 
-    classes_: NDArray[Any]
-    estimator_: Any
-    calibrator_: Any
+    estimator: Any
+    promise: Promise | None = None
+    _: KW_ONLY
+    calibrator: Any = None
+    ranking: str | Score = "entropy"
+    reject_label: Any = None
+    response_method: str = "auto"
+    holdout: float = 0.3
+    cv: Any = None
+    random_state: int = 0
+    n_jobs: int | None = None
 
-    def __init__(
-        self,
-        estimator: Any,
-        promise: Promise | None = None,
-        *,
-        calibrator: Any = None,
-        ranking: str | Score = "entropy",
-        reject_label: Any = None,
-        response_method: str = "auto",
-        holdout: float = 0.3,
-        cv: Any = None,
-        random_state: int = 0,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.promise = promise
-        self.calibrator = calibrator
-        self.ranking = ranking
-        self.reject_label = reject_label
-        self.response_method = response_method
-        self.holdout = holdout
-        self.cv = cv
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+    classes_: NDArray[Any] = field(init=False)
+    estimator_: Any = field(init=False)
+    calibrator_: Any = field(init=False)
 
     def fit(
         self,

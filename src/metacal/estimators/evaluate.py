@@ -163,9 +163,9 @@ def evaluate(
     n_jobs : int, optional
         Threads; -1 for one per core.
     executor : concurrent.futures.Executor or distributed.Client, optional
-        Where blocks of a table that stays in its files are worked on: a pool of processes, a Dask client.
-        Some 80 bytes a row come back. All numbers are the same, but the class-wise ECE has no
-        interval, which needs every entry for each resample.
+        Where blocks of a table that stays in its files are worked on: a pool of processes, a Dask client. Some 80 bytes
+        a row come back. All numbers are the same, but the class-wise ECE has no interval, which needs every entry for
+        each resample.
 
     Examples
     --------
@@ -198,7 +198,7 @@ def _evaluated(
         unseen = isinstance(X, StoredTable) and is_remote(pool)
         rows = Rows(X if unseen else through.read(X), executor=pool, unseen=unseen)
         codes = label_codes(y, len(rows), through.classes)
-        return measured(gate, rows, codes, options, groups)
+        return walked(gate, rows, codes, options, groups)[1]
 
 
 def measured_columns(gate: Gate, seen: Judged, **options: Any) -> GateEvaluation:
@@ -237,11 +237,6 @@ def answerers(gate: Gate, seen: Judged, level: float) -> tuple[Answerer, ...]:
     return tuple(found)
 
 
-def measured(*given: Any, **options: Any) -> GateEvaluation:
-    """What `walked` measures, without its rows."""
-    return walked(*given, **options)[1]
-
-
 def walked(
     gate: Gate | None, rows: Rows, codes: Codes, options: dict[str, Any], groups: Any = None, *, ours: bool = False
 ) -> tuple[MeasuredRows, GateEvaluation]:
@@ -262,8 +257,9 @@ def walked(
     accepted, correct, bare = found.accept, found.top == codes, None
     if found.before is not None:
         before = found.before
-        if tabled and room is not None:
-            before = replace(before, checked=_softmaxes(rows, codes, before.top))
+        if tabled and room is not None:  # the softmax as a table whose rows are computed when they are asked for
+            table: Any = ConvertedTable(rows.table, _SOFTMAX, np.result_type(rows.table.dtype, np.float32))
+            before = replace(before, checked=CheckedTable(table, codes, before.top.confidence))
         without = {**options, "intervals": False}
         bare = evaluate_rows(before, rows.n_classes, accept=accepted, correct=correct, **without)
     result = evaluate_rows(found.after, rows.n_classes, accept=accepted, correct=correct, score=found.score, **options)
@@ -401,10 +397,3 @@ def _metrics(columns: list[NDArray[np.float64]], sums: Sums) -> Iterator[RowMetr
         for name, own in others.items():
             own += accepted[name]
         yield RowMetrics(TopLabel(*columns[k : k + 2]), losses, sums=others, sums_of_accepted=accepted)
-
-
-def _softmaxes(rows: Rows, codes: Codes, top: TopLabel) -> CheckedTable:
-    """The softmax of the logits as a table, whose rows are computed when they are asked for."""
-    dtype = np.float64 if rows.table.dtype == np.float64 else np.float32
-    table: Any = ConvertedTable(rows.table, _SOFTMAX, dtype)
-    return CheckedTable(table, codes, top.confidence)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -13,12 +12,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
 from metacal.estimators.auto import chosen
-from metacal.estimators.base import Calibrator, LogitsEstimator, base_calibrator
+from metacal.estimators.base import Calibrator, GateEstimator, LogitsEstimator, base_calibrator
 from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate import Decision, Gate, Recipe, Rejected, check_gate, fit_gate, fit_unlabelled, needs_labels
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
-from metacal.promises.certificate import Certificate
 from metacal.promises.parts.units import Counted, Importance, counted_rows
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
@@ -45,7 +43,7 @@ class EstimatorMap(Map):
         out[:, np.asarray(self.estimator.classes_, dtype=np.intp)] = known
 
 
-class MetaCal(LogitsEstimator):
+class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     """Calibrate, and accept or reject each row under a written promise.
 
     A row is accepted iff its ranking score is at most the threshold that `promise` certifies on the calibration
@@ -109,28 +107,17 @@ class MetaCal(LogitsEstimator):
     True
     """
 
-    gate_: Gate
-    calibrator_: Any
+    promise: Promise
+    calibrator: Any = None
+    score: str | Score = "entropy"
+    reject_label: Any = None
+    input: str = "logits"
+    classes: Sequence[Any] | None = None
+    n_jobs: int | None = None
+
+    calibrator_: Any = field(init=False)
 
     _stays_on_device = True
-
-    def __init__(
-        self,
-        promise: Promise,
-        calibrator: Any = None,
-        score: str | Score = "entropy",
-        reject_label: Any = None,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.promise = promise
-        self.calibrator = calibrator
-        self.score = score
-        self.reject_label = reject_label
-        self.input = input
-        self.classes = classes
-        self.n_jobs = n_jobs
 
     def fit(
         self,
@@ -243,13 +230,6 @@ class MetaCal(LogitsEstimator):
         return self
 
     @property
-    def certificate_(self) -> Certificate:
-        """What is promised, how surely, from how many rows."""
-        check_is_fitted(self)
-        assert self.gate_.certificate is not None
-        return self.gate_.certificate
-
-    @property
     def map_(self) -> Gate:
         """The gate as the paper's map: calibrated probabilities of accepted rows, 1/K for rejected ones."""
         check_is_fitted(self)
@@ -260,15 +240,6 @@ class MetaCal(LogitsEstimator):
         """A fingerprint of the calibration rows: their scores and correctness."""
         check_is_fitted(self)
         return self.gate_.data_hash
-
-    @property
-    def threshold_(self) -> float:
-        """Accept iff score <= threshold_: the certificate's, settled where an older file has it elsewhere.
-
-        -inf where each class or group has its own: `gate_.thresholds` has them.
-        """
-        check_is_fitted(self)
-        return self.gate_.threshold
 
     def ranking_scores(self, X: ArrayLike) -> NDArray[np.float64]:
         """h(x) of each row: higher is less sure."""
@@ -307,16 +278,6 @@ class MetaCal(LogitsEstimator):
         """The map of one of metacal's own calibrators, fitted anew and kept nowhere."""
         base = base_calibrator(self.calibrator, self.promise)
         return base.fit_rows(rows, codes, weights).map_  # type: ignore[no-any-return]
-
-    def _repr_html_(self) -> str:
-        """The parameters and, once fitted, the certificate: small, escaped, without scripts."""
-        fitted = getattr(self, "certificate_", None)
-        promise = "<p>Not fitted: nothing is promised yet.</p>" if fitted is None else fitted._repr_html_()
-        return f"<div><code>{escape(repr(self))}</code>{promise}</div>"
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        """What notebooks ask for first."""
-        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def _check_remote(self) -> None:
         """Raise, before anything is read, where the base calibrator cannot be fitted on other machines."""

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from html import escape
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.gate import Decision, Gate, fit_scored
+from metacal.estimators.base import GateEstimator
+from metacal.gate import Decision, fit_scored
 from metacal.gate.marks import HigherIs
-from metacal.promises.certificate import Certificate
 from metacal.promises.parts.units import Importance
 from metacal.promises.promise import Promise
 
 
-class ScoreGate(BaseEstimator):
+class ScoreGate(GateEstimator, kw_only=False):
     """Accept or reject by a score that is not made of logits, under a written promise.
 
     An LLM judge's mark, the log-probability of an answer, the similarity of a passage, the confidence of an OCR engine:
@@ -58,12 +56,9 @@ class ScoreGate(BaseEstimator):
     array([0.8, nan])
     """
 
-    gate_: Gate
-
-    def __init__(self, promise: Promise, higher_is: HigherIs = "surer", score_name: str = "score") -> None:
-        self.promise = promise
-        self.higher_is = higher_is
-        self.score_name = score_name
+    promise: Promise
+    higher_is: HigherIs = "surer"
+    score_name: str = "score"
 
     def fit(
         self,
@@ -105,19 +100,6 @@ class ScoreGate(BaseEstimator):
         )
         return self
 
-    @property
-    def certificate_(self) -> Certificate:
-        """What is promised, how surely, from how many rows."""
-        check_is_fitted(self, "gate_")
-        assert self.gate_.certificate is not None
-        return self.gate_.certificate
-
-    @property
-    def threshold_(self) -> float:
-        """Of the doubt, which is minus the score where higher is surer."""
-        check_is_fitted(self, "gate_")
-        return self.gate_.threshold
-
     def accepts(self, score: ArrayLike, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
         """Whether each row is accepted; one without a score is not."""
         check_is_fitted(self, "gate_")
@@ -134,13 +116,3 @@ class ScoreGate(BaseEstimator):
         """Decision, score and confidence of each row; `groups` has the group of each, for a promise per group."""
         check_is_fitted(self, "gate_")
         return self.gate_.decide(score, groups=groups)
-
-    def _repr_html_(self) -> str:
-        """The parameters and, once fitted, the certificate: small, escaped, without scripts."""
-        fitted = getattr(self, "gate_", None)
-        promise = "<p>Not fitted: nothing is promised yet.</p>" if fitted is None else fitted._repr_html_()
-        return f"<div><code>{escape(repr(self))}</code>{promise}</div>"
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        """What notebooks ask for first."""
-        return {"text/plain": repr(self), "text/html": self._repr_html_()}

@@ -383,8 +383,8 @@ def check_asked(promise: Any, higher_is: Any) -> None:
         raise InputError(f"labels are asked for a promise that is kept; {promise!r} guarantees nothing.")
     if isinstance(promise, Per):
         raise InputError(
-            f"{name} has a threshold for each predicted class or group, and rows are drawn from one pool for all; label "
-            "the rows, and fit it on them."
+            f"{name} has a threshold for each predicted class or group, and rows are drawn from one pool for all; "
+            "label the rows, and fit it on them."
         )
     if not promise.needs_labels:
         raise InputError(f"{name} needs no labels: fit it on the pool as it is.")

@@ -83,7 +83,7 @@ def estimator_of(content: Content) -> MetaCal | Calibrator | Cascade | ScoreGate
 
 def _scored(content: Content) -> ScoreGate:
     gate = content.gate
-    estimator = ScoreGate(gate.promise, gate.source.higher_is, gate.source.score)  # type: ignore[arg-type]
+    estimator = ScoreGate(gate.promise, gate.source.higher_is, gate.source.score)
     estimator.gate_ = gate
     return estimator
 
@@ -149,7 +149,7 @@ def _cascade(content: Content) -> Cascade:
 def _metacal(content: Content) -> MetaCal:
     gate = content.gate
     estimator = MetaCal(
-        gate.promise,  # type: ignore[arg-type]
+        gate.promise,
         calibrator=_asked_for(gate),
         score=gate.source.score,
         reject_label=gate.reject_label,
