@@ -24,7 +24,7 @@ from metacal.cli.options import (
 )
 from metacal.cli.outputs import check_can_sign, check_not_an_input, save, say_saved, sign_field
 from metacal.cli.printing import progress_bar, say, wrapped
-from metacal.cli.promising import min_accuracy_field
+from metacal.cli.promise_options import min_accuracy_field
 from metacal.errors import InputError
 
 if TYPE_CHECKING:

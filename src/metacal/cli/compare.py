@@ -28,14 +28,15 @@ from metacal.cli.printing import note, progress_bar, say
 from metacal.maps.methods import METHODS
 
 
+def _compared() -> list[str]:
+    return [name for name in CALIBRATORS if name != "auto"]
+
+
 def _complete_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the last name of a list with commas."""
     before, comma, last = incomplete.rpartition(",")
-    return [
-        CompletionItem(f"{before}{comma}{name}")
-        for name in CALIBRATORS
-        if name != "auto" and name.startswith(last) and name not in before.split(",")
-    ]
+    names = (name for name in _compared() if name.startswith(last) and name not in before.split(","))
+    return [CompletionItem(f"{before}{comma}{name}") for name in names]
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Options:
     """What `metacal compare` is told."""
 
     calibrators: str | None = option(
-        f"Which to compare.  [default: all: {', '.join(name for name in CALIBRATORS if name != 'auto')}]",
+        f"Which to compare.  [default: all: {', '.join(_compared())}]",
         metavar="A,B,C",
         shell_complete=_complete_names,
     )
@@ -123,7 +124,7 @@ def calibrator_names(calibrators: str | None) -> list[str] | None:
         return None
     names = [name.strip() for name in calibrators.split(",")]
     for name in names:
-        if name not in CALIBRATORS or name == "auto":
-            known = ", ".join(known for known in CALIBRATORS if known != "auto")
+        if name not in _compared():
+            known = ", ".join(_compared())
             raise click.BadParameter(f"{name!r} is no calibrator; there are {known}.", param_hint="--calibrators")
     return names

@@ -36,7 +36,7 @@ from metacal.cli.outputs import (
     sign_field,
 )
 from metacal.cli.printing import NEXT, progress_bar, say, warnings_after, wrapped
-from metacal.cli.promising import Asked
+from metacal.cli.promise_options import PromiseOptions
 from metacal.cli.show import curve_line, listed_classes
 from metacal.io.terminal import on_a_terminal
 from metacal.maps.methods import every_method
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 class Options:
     """What `metacal fit` is told."""
 
-    asked: Asked = group(Asked)
+    asked: PromiseOptions = group(PromiseOptions)
     score: str = option(
         "What ranks the rows; auto: the best of three, which share 1 - C.", type=OneOf(SCORES, AUTO), default="entropy"
     )
@@ -196,19 +196,15 @@ def _fitted(found: Predictions, options: Options) -> Gate:
         known["reject_label"] = reject_label_of(label, classes)
         known["counted"] = None if found.units is None else counted_rows(len(found), found.units, random_state=seed)
         if found.labels is None and not needs_labels(promise):
-            _check_default(calibrator)
+            if calibrator is not None:
+                why = "a calibrator learns from labels, and FILE has none."
+                raise click.BadParameter(why, param_hint="'--calibrator'")
             return fit_unlabelled(rows, promise, score, **known)
         codes = validate.label_codes(found.require_labels(), len(table), classes)
         gate = fit_gate(
             rows, codes, promise, score, fit_map, groups=found.groups, gives_way=calibrator is None, **known
         )
     return gate.with_source(recipe=recipe())
-
-
-def _check_default(calibrator: str | None) -> None:
-    """Refuse a calibrator where there is nothing to fit it on."""
-    if calibrator is not None:
-        raise click.BadParameter("a calibrator learns from labels, and FILE has none.", param_hint="'--calibrator'")
 
 
 def method_named(name: str | None, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:

@@ -22,7 +22,7 @@ from metacal.cli.options import (
 )
 from metacal.cli.outputs import OutputPath, check_is_a_file, check_not_an_input, save, say_saved
 from metacal.cli.printing import echo, note, say_json, wrapped
-from metacal.cli.promising import Asked, max_miscoverage_field, min_accuracy_field
+from metacal.cli.promise_options import PromiseOptions, max_miscoverage_field, min_accuracy_field
 from metacal.errors import BusyError
 
 if TYPE_CHECKING:
@@ -152,10 +152,10 @@ def command(pool: str, options: Options) -> None:
     _say(done, call, pool, options)
 
 
-def _asked(options: Options, journal: str, *, begins: bool) -> Asked | None:
+def _asked(options: Options, journal: str, *, begins: bool) -> PromiseOptions | None:
     """What is to be promised; None where the first call has said it."""
     if options.min_accuracy is not None or options.max_miscoverage is not None:
-        return Asked(options.min_accuracy, options.max_miscoverage, confidence=options.confidence)
+        return PromiseOptions(options.min_accuracy, options.max_miscoverage, confidence=options.confidence)
     if begins and not os.path.exists(options.output):
         raise click.UsageError(
             f"{journal} is not there, so this is a first call: give a promise, --min-accuracy (say 0.97: what is "

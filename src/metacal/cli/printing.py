@@ -71,14 +71,17 @@ def warnings_after() -> Iterator[list[str]]:
 
 def is_strict() -> bool:
     """Whether the command was called with --strict."""
-    ctx = click.get_current_context(silent=True)
-    return ctx is not None and bool(ctx.meta.get("metacal.strict"))
+    return _was_told("metacal.strict")
 
 
 def is_quiet() -> bool:
     """Whether the command was called with --quiet."""
+    return _was_told("metacal.quiet")
+
+
+def _was_told(name: str) -> bool:
     ctx = click.get_current_context(silent=True)
-    return ctx is not None and bool(ctx.meta.get("metacal.quiet"))
+    return ctx is not None and bool(ctx.meta.get(name))
 
 
 def progress_bar(total: int | None, unit: str, what: str = "") -> Any:

@@ -13,9 +13,6 @@ from metacal.cli.printing import NEXT, say, wrapped
 from metacal.io.terminal import visible
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from metacal.gate import Gate
     from metacal.io.artifact.wrapping import Wrapping
     from metacal.maps.map import Map
@@ -58,7 +55,9 @@ def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
     from metacal.io.artifact.promises import describe_promise
 
     first, *later = [{"name": stage.name, **_described_source(stage.source)} for stage in gate.stages]
-    answer: dict[str, Any] = {"kind": kind_of(gate), **about_file(wrapping)}
+    answer: dict[str, Any] = {"kind": kind_of(gate)}
+    answer |= {name: getattr(wrapping, name) for name in ("format_version", "metacal_version", "checksum")}
+    answer["signature"] = wrapping.signature and {"algorithm": wrapping.signature, "verified": wrapping.verified}
     answer |= {"stages": [first, *later]} if later else {name: first[name] for name in first if name != "name"}
     if gate.n_classes:
         answer["n_classes"] = gate.n_classes
@@ -86,16 +85,6 @@ def _described_source(source: Any) -> dict[str, Any]:
     return {"input": source.input, "score": source.score_name, "calibrator": {**fitted, "numbers": numbers}}
 
 
-def about_file(wrapping: Wrapping) -> dict[str, Any]:
-    """What a file says about itself, as plain JSON types."""
-    return {
-        "format_version": wrapping.format_version,
-        "metacal_version": wrapping.metacal_version,
-        "checksum": wrapping.checksum,
-        "signature": wrapping.signature and {"algorithm": wrapping.signature, "verified": wrapping.verified},
-    }
-
-
 def numbers_of(fitted: Map) -> dict[str, Any]:
     """What was fitted: single numbers as they are, arrays by their shape and range, a map within by its own numbers."""
     found: dict[str, Any] = {}
@@ -114,15 +103,11 @@ def _plain(value: Any) -> Any:
 
     if isinstance(value, Map):
         return {"type": type(value).__name__, "numbers": numbers_of(value)}
+    if isinstance(value, np.ndarray) and value.size > _FEW:
+        return {"shape": list(value.shape), "min": float(value.min()), "max": float(value.max())}
     if isinstance(value, np.ndarray):
-        return _summed_up(value)
+        return value.tolist()
     return list(map(_plain, value)) if isinstance(value, tuple) else value
-
-
-def _summed_up(array: NDArray[np.floating[Any]]) -> Any:
-    if array.size <= _FEW:
-        return array.tolist()
-    return {"shape": list(array.shape), "min": float(array.min()), "max": float(array.max())}
 
 
 def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
@@ -143,18 +128,18 @@ def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
         lines.append(f"  reads        {reads}{', of each model' if len(stages) > 1 else ''}")
     if certificate is not None:
         lines.append(f"  data         {answer['data_hash'] or 'no fingerprint of the calibration rows was recorded'}")
-    lines.append(file_line(answer))
+    lines.append(
+        f"  file         format {answer['format_version']}, written by metacal {answer['metacal_version']}, intact, "
+        f"{_signed(answer['signature'])}"
+    )
     return "\n".join(wrapped(line) for line in lines)
 
 
 def _stage_lines(stage: dict[str, Any], *, promises: bool) -> list[str]:
     """The score and the calibrator of a stage."""
-    lines = [f"  {stage['name']}"] if stage.get("name") else []
     if "higher_is" in stage:
-        return [
-            *lines,
-            f"  score        {stage['score']}: higher is {stage['higher_is']}; a row without one is rejected",
-        ]
+        return [f"  score        {stage['score']}: higher is {stage['higher_is']}; a row without one is rejected"]
+    lines = [f"  {stage['name']}"] if stage.get("name") else []
     lines += [f"  score        {stage['score']}: higher is less sure"] if promises else []
     base = stage["calibrator"]
     keeps = "never changes" if base["preserves_accuracy"] else "may change"
@@ -169,14 +154,6 @@ def curve_line(gate: Gate) -> str:
         return "  confidence   none"
     low, high = float(curve.values[-1]), float(curve.values[0])
     return f"  confidence   P(right | {gate.source.score}) from {low:.4g} to {high:.4g}, not covered by the promise"
-
-
-def file_line(answer: dict[str, Any]) -> str:
-    """The line about the file itself."""
-    return (
-        f"  file         format {answer['format_version']}, written by metacal {answer['metacal_version']}, intact, "
-        f"{_signed(answer['signature'])}"
-    )
 
 
 def _signed(signature: dict[str, Any] | None) -> str:

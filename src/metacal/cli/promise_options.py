@@ -1,6 +1,6 @@
 """The options that say what is promised, and the promise that they ask for. Only click is imported here.
 
-A new promise adds its option, a field of `Asked`, and a line to `Asked.promise`.
+A new promise adds its option, a field of `PromiseOptions`, and a line to `PromiseOptions.promise`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def max_miscoverage_field() -> Any:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PromiseOptions:
     """What the user wants promised, option by option."""
 
     min_accuracy: float | None = min_accuracy_field()
@@ -181,9 +181,9 @@ class Asked:
 
         Examples
         --------
-        >>> Asked(min_accuracy=0.97, confidence=0.95).promise()
+        >>> PromiseOptions(min_accuracy=0.97, confidence=0.95).promise()
         MinAccuracy(beta=0.97, delta=0.05)
-        >>> Asked(max_miscoverage=0.05, rule="paper").promise(seed=7)
+        >>> PromiseOptions(max_miscoverage=0.05, rule="paper").promise(seed=7)
         MaxMiscoverage(alpha=0.05, random_state=7)
         """
         import metacal as mc
