@@ -16,7 +16,7 @@ import metacal as mc
 from metacal.estimators import CALIBRATORS
 from metacal.io.artifact import file as artifact
 from metacal.io.artifact import schema
-from metacal.promises.rules import after_looking, both
+from metacal.promises.rules import both
 from metacal.scores.learned import LogisticRanker, PairwiseRanker
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -35,7 +35,7 @@ PROMISES = [
     mc.paper.MaxMiscoverage(0.1),
     mc.paper.MinCoverageAccuracy(0.8),
     both.Both(0.5, 0.8),
-    after_looking.AfterLooking(alpha=0.5),
+    both.AfterLooking(alpha=0.5),
 ]
 SCORES = ["entropy", "max_probability", "margin", "energy", LogisticRanker, PairwiseRanker]
 

@@ -43,6 +43,7 @@ def _folder(tmp_path_factory):
 @pytest.fixture(scope="module", name="outside")
 def _outside(folder):
     """The page's modules, imported; afterwards everything is as it was."""
+    kinds.promise_classes()  # a rule is entered when its promise is imported, once
     before = [dict(registry) for registry in REGISTRIES]
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)

@@ -7,7 +7,6 @@ import pytest
 
 from metacal.errors import InfeasibleTargetError
 from metacal.promises.certificate import accepts
-from metacal.promises.rules.after_looking import AfterLooking
 from metacal.promises.rules.bands import (
     DistributionBand,
     accuracy_band,
@@ -16,7 +15,7 @@ from metacal.promises.rules.bands import (
     miscoverage_band,
     operating_bands,
 )
-from metacal.promises.rules.both import Both
+from metacal.promises.rules.both import AfterLooking, Both
 from metacal.promises.rules.levels import exit_probability, local_level, quantiles
 
 DRAWS = 500

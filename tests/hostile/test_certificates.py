@@ -20,11 +20,10 @@ from metacal.promises.kinds import promise_classes
 from metacal.promises.parts.per import Per
 from metacal.promises.rules import bands, paper
 from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.rules.after_looking import AfterLooking
-from metacal.promises.rules.both import Both
+from metacal.promises.rules.both import AfterLooking, Both
+from metacal.promises.rules.cascade import MaxLoss
 from metacal.promises.rules.cheapest import Cheapest
 from metacal.promises.rules.max_cost import MaxCost
-from metacal.promises.rules.max_loss import MaxLoss
 from metacal.promises.rules.order_statistic import MaxMiscoverage, MaxReview
 from metacal.promises.verification import verify_decisions as verify
 from metacal.promises.words import at_least, at_most, percent

@@ -17,8 +17,8 @@ import metacal as mc
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
 from metacal.promises.notes import labels_ran_out
 from metacal.promises.rules.bounds import few_enough
-from metacal.promises.rules.cascade import Pair, Plan
-from metacal.promises.rules.cascade_walks import Candidate, Paired, counts
+from metacal.promises.rules.cascade import Pair
+from metacal.promises.rules.cascade_walks import Candidate, Paired, Plan, counts
 from metacal.promises.rules.noninferiority import shows_at_most
 
 

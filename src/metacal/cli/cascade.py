@@ -119,7 +119,7 @@ def command(small: str, large: str, options: Options) -> None:
 def _promise(options: Options) -> tuple[Promise, bool]:
     """What is promised, and whether people are in the cascade."""
     from metacal.promises.rules.accuracy import MinAccuracy
-    from metacal.promises.rules.max_loss import MaxLoss
+    from metacal.promises.rules.cascade import MaxLoss
 
     delta = round(1.0 - options.confidence, 12)
     if options.max_loss is None and options.min_accuracy is not None:
@@ -139,7 +139,7 @@ def _fitted(small: str, large: str, promise: Promise, people: bool, options: Opt
     from metacal.cli.reading import read
     from metacal.gate import fit_cascade
     from metacal.gate.fitting import check_score
-    from metacal.promises.rules.cascade import Plan
+    from metacal.promises.rules.cascade_walks import Plan
     from metacal.rows import Rows, validate, workers
     from metacal.rows.labels import codes_where_known, reject_label_of
     from metacal.scores import score_rows

@@ -18,8 +18,7 @@ from metacal.promises import words
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.estimate import NextRows, next_rows
 from metacal.promises.notes import Note
-from metacal.promises.parts.part import Name, Part, Parts, jsonable
-from metacal.promises.parts.stages import Stages
+from metacal.promises.parts.part import Name, Part, Parts, Stages, jsonable
 from metacal.promises.quantity import MISCOVERAGE, Limits, Quantity, quantity
 
 Guarantee = Literal["certified", "approximate", "in expectation", "none"]

@@ -17,8 +17,7 @@ from metacal.kernels.grid import RELATIVE
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
     from metacal.promises.circumstances import Circumstances
-    from metacal.promises.parts.part import Part, Parts, Status
-    from metacal.promises.parts.stages import Stages
+    from metacal.promises.parts.part import Part, Parts, Stages, Status
 
 SAME_SOURCE = "new rows come from the same source as the calibration rows, which the classifier was not trained on"
 RISING = "the chance of an error does not fall as the score rises"

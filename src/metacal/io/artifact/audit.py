@@ -15,8 +15,7 @@ from metacal.maps.map import parts_of
 from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, OPTIONAL, Certificate, Traffic
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.notes import NOTES, Note
-from metacal.promises.parts.part import Part
-from metacal.promises.parts.stages import StageCount, Stages
+from metacal.promises.parts.part import Part, StageCount, Stages
 from metacal.promises.quantity import QUANTITIES
 from metacal.scores import named as scores
 

@@ -56,7 +56,7 @@ def optional_fields(promise: Any) -> list[str]:
 
     Examples
     --------
-    >>> from metacal.promises.rules.after_looking import AfterLooking
+    >>> from metacal.promises.rules.both import AfterLooking
     >>> optional_fields(AfterLooking)
     ['threshold']
     """

@@ -33,8 +33,7 @@ from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, OPTIONAL, Tra
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.kinds import promise_classes
 from metacal.promises.notes import NOTES
-from metacal.promises.parts.part import Status
-from metacal.promises.parts.stages import StageCount, Stages
+from metacal.promises.parts.part import StageCount, Stages, Status
 from metacal.promises.sequential.profile import Profile
 from metacal.scores import named as scores
 
