@@ -183,8 +183,6 @@ def _new_watch(artifact: str, file: str, options: Options) -> Watch:
             f"{artifact} holds a cascade of two models, whose promise compares them; a monitor watches one gate. "
             "metacal verify --large tests its promise on labelled rows; each model's own gate can be watched."
         )
-    if gate.by_group and options.reading.group_key is None:
-        raise click.UsageError(f"{artifact} has a threshold for each group; say where FILE has them: --group-key NAME.")
     least = 0.01 if options.least_probability is None else options.least_probability
     return Watch.of(
         gate,

@@ -95,16 +95,6 @@ def load_gate(artifact: str, file: str | None = None) -> Gate:
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
 
 
-def check_groups(gate: Gate, artifact: str, reading: Reading, *, any_groups: bool = False) -> None:
-    """Refuse groups that a gate does not go by, and missing ones; `any_groups` may be told apart all the same."""
-    if gate.by_group and reading.group_key is None:
-        raise click.UsageError(
-            f"{artifact} has a threshold for each group of rows; say where FILE has the groups: --group-key NAME."
-        )
-    if reading.group_key is not None and not (gate.by_group or any_groups):
-        raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
-
-
 def read_for(
     gate: Gate, artifact: str, path: str, reading: Reading, *, any_groups: bool = False, stream: bool | None = None
 ) -> Predictions:
@@ -121,14 +111,34 @@ def read_for(
 
 def keywords_for(gate: Gate, artifact: str, reading: Reading, *, any_groups: bool = False) -> dict[str, Any]:
     """The user's options as `read_for_gate` takes them, where they fit the gate; wrong usage otherwise."""
-    refuse_scores(reading, f"{artifact} was fitted on {gate.source.input}")
-    if reading.input not in (None, gate.source.input):
-        raise click.BadParameter(
-            f"{artifact} was fitted on {gate.source.input}, so FILE must hold {gate.source.input}.",
-            param_hint="'--input'",
-        )
-    check_groups(gate, artifact, reading, any_groups=any_groups)
+    check_reading(gate, artifact, reading, any_groups=any_groups)
     return keywords(reading)
+
+
+def check_reading(gate: Gate, artifact: str, reading: Reading, *, any_groups: bool = False) -> None:
+    """Refuse options that do not fit what a gate reads, as wrong usage: nothing that is said is ignored.
+
+    Groups that it does not go by may be told apart all the same, with `any_groups`.
+    """
+    if gate.kind == "scores":
+        _refuse_logits(reading)
+        if reading.higher_is not in (None, gate.source.higher_is):
+            raise click.UsageError(
+                f"{artifact} was fitted where a higher score is {gate.source.higher_is}; leave --higher-is out."
+            )
+    else:
+        refuse_scores(reading, f"{artifact} was fitted on {gate.source.input}")
+        if reading.input not in (None, gate.source.input):
+            raise click.BadParameter(
+                f"{artifact} was fitted on {gate.source.input}, so FILE must hold {gate.source.input}.",
+                param_hint="'--input'",
+            )
+    if gate.by_group and reading.group_key is None:
+        raise click.UsageError(
+            f"{artifact} has a threshold for each group of rows; say where FILE has the groups: --group-key NAME."
+        )
+    if reading.group_key is not None and not (gate.by_group or any_groups):
+        raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
 
 
 def _refuse_gate(path: str) -> None:
@@ -242,7 +252,7 @@ def read_rows(
             f"{artifact} holds a cascade: give the large model's predictions too, --large LARGEFILE."
         )
     if gate.kind == "scores":
-        check_groups(gate, artifact, reading)
+        check_reading(gate, artifact, reading)
         scores = read_scored(file, reading, gate, artifact)
         return GateRows(file, (scores.score,), scores.correct, scores)
     found = read_for(gate, artifact, file, reading, any_groups=any_groups)
@@ -262,10 +272,6 @@ def read_scored(path: str, reading: Reading, gate: Gate | None = None, artifact:
     from metacal.io.scores import read_scores
 
     _refuse_logits(reading)
-    if gate is not None and reading.higher_is not in (None, gate.source.higher_is):
-        raise click.UsageError(
-            f"{artifact} was fitted where a higher score is {gate.source.higher_is}; leave --higher-is out."
-        )
     name = reading.score_key or (gate.source.score if gate is not None else "score")
     try:
         return read_scores(

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from metacal.cli.options import Reading, flag
+from metacal.cli.options import Reading
 from metacal.cli.printing import is_strict
+from metacal.cli.reading import check_reading, read_rows
 from metacal.errors import InputError
 from metacal.gate.watch import Late, kept_id
 from metacal.io.artifact.taken import Kept, Taken, Unreadable
@@ -49,7 +50,9 @@ def source_of(kept: Kept, artifact: str, path: str, options: Options) -> Text | 
         if options.probability_key is not None or path == "-":
             raise click.UsageError(f"--probability-key and - (standard input) are for text: {', '.join(KINDS)}.")
         return _table_of(kept, gate, artifact, path, reading, append=options.append)
-    _refuse_what_the_gate_knows(gate, reading)
+    check_reading(gate, artifact, reading)
+    if reading.classes is not None:
+        raise click.UsageError("--classes does not fit here: the gate knows them; leave it out.")
     name, state = STANDARD_INPUT, dict[str, Any]()
     lines: Tail | Pipe
     if path == "-" or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)):
@@ -87,8 +90,6 @@ def _known(kept: Kept, name: str, path: str, *, append: bool) -> dict[str, Any] 
 
 
 def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, reading: Reading, *, append: bool) -> Table:
-    from metacal.cli.reading import read_rows
-
     name = os.path.abspath(path)
     given = read_rows(gate, artifact, path, reading)
     labels = given.truth
@@ -100,20 +101,6 @@ def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, reading: Reading
     if not any(table.skip(state) for state in known) and known and not append:
         raise InputError(_OTHER.format(path))
     return table
-
-
-def _refuse_what_the_gate_knows(gate: Gate, reading: Reading) -> None:
-    """Refuse options that a stream has no use for, as wrong usage: nothing that is said is ignored."""
-    logits, scores = ("input", "logits_key", "label_key", "classes"), ("score_key", "correct_key", "higher_is")
-    known: dict[str, str | None] = {"classes": None, "higher_is": None}
-    if gate.kind == "scores":
-        known |= {**dict.fromkeys(logits), "higher_is": gate.source.higher_is}
-    else:
-        known |= {**dict.fromkeys(scores), "input": gate.source.input}
-    known |= {} if gate.by_group else {"group_key": None}
-    for name, fits in known.items():
-        if getattr(reading, name) not in (None, fits):
-            raise click.UsageError(f"{flag(name)} does not fit here: the gate knows it, or has none; leave it out.")
 
 
 def _request(gate: Gate, path: str, reading: Reading) -> Request:
