@@ -53,20 +53,6 @@ def _choose(wanted: str) -> tuple[ModuleType, str]:
     return fused, f"the C kernel is built; this processor runs {', '.join(fused.instruction_sets())}"
 
 
-#: Those of the C kernels that take a block of any size at one call.
-_WALK_BLOCKS = frozenset(
-    (
-        "predicted",
-        "correct",
-        "entropy",
-        "doubt",
-        "negative_margin",
-        "free_energy",
-        "softmax",
-        "tempered_loss",
-        "mixed_rows",
-    )
-)
 active, reason = _choose(os.environ.get(KERNEL_VARIABLE, "auto"))
 #: Whether its functions take blocks of any size; NumPy's want strips, whose intermediate results stay in the cache.
 takes_whole_blocks = hasattr(active, "walkable")
@@ -193,14 +179,11 @@ def walks_blocks(function: Callable[..., Any], table: Any) -> bool:
     return active.walkable(table) if isinstance(table, np.ndarray) else not on_device(table)
 
 
-def by_block(function: Callable[..., Any]) -> Any:
-    """Mark a function of kernels that walk whole blocks as one that does: it takes `rows`, and passes it on."""
-    function.walks_blocks = takes_whole_blocks  # type: ignore[attr-defined]
-    return function
+def _for_either(host: Callable[..., Any], *, by_block: bool = False) -> Any:
+    """The kernel `host` for arrays, its namesake in torch.py for tensors on a device.
 
-
-def _for_either(host: Callable[..., Any]) -> Any:
-    """The kernel `host` for arrays, its namesake in torch.py for tensors on a device."""
+    Those `by_block` take a block of any size at one call in C.
+    """
     name = host.__name__
 
     @wraps(host)
@@ -211,7 +194,7 @@ def _for_either(host: Callable[..., Any]) -> Any:
 
     kernel.__module__ = __name__  # so that it pickles by the name it is found under
     kernel.reads_tensors = True  # type: ignore[attr-defined]
-    kernel.walks_blocks = name in _WALK_BLOCKS and takes_whole_blocks  # type: ignore[attr-defined]
+    kernel.walks_blocks = by_block and takes_whole_blocks  # type: ignore[attr-defined]
     return kernel
 
 
@@ -258,7 +241,7 @@ def spread(block: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(np.where(block > -np.inf, top - block, 0.0).max(axis=1))
 
 
-@_for_either
+@partial(_for_either, by_block=True)
 def correct(block: NDArray[Any], labels: NDArray[np.intp], **chosen: Any) -> NDArray[np.bool_]:
     """Whether the largest logit is the true class."""
     return np.asarray(predicted(block, **chosen) == labels)
@@ -292,16 +275,17 @@ def _as_columns(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return lambda xp, table: kernel(table)[:, None]
 
 
-predicted = _for_either(active.predicted)
-entropy = _for_either(active.entropy)
-doubt = _for_either(active.doubt)
-negative_margin = _for_either(active.negative_margin)
-free_energy = _for_either(active.free_energy)
-softmax = _for_either(active.softmax)
+predicted = _for_either(active.predicted, by_block=True)
+entropy = _for_either(active.entropy, by_block=True)
+doubt = _for_either(active.doubt, by_block=True)
+negative_margin = _for_either(active.negative_margin, by_block=True)
+free_energy = _for_either(active.free_energy, by_block=True)
+softmax = _for_either(active.softmax, by_block=True)
 lifted_softmax = _for_either(active.lifted_softmax)
-tempered_loss = _for_either(active.tempered_loss)
-mixed_rows = _for_either(active.mixed_rows)
-members = by_block(active.members)
+tempered_loss = _for_either(active.tempered_loss, by_block=True)
+mixed_rows = _for_either(active.mixed_rows, by_block=True)
+members = active.members
+members.walks_blocks = takes_whole_blocks
 looked_over = _for_either(active.looked_over)
 # What the kernels compute faster than the formulas in NumPy.
 NUMPY.fast.update(

@@ -36,6 +36,8 @@ _HALF_SHIFT, _HALF_BITS, _HALF_SCALE = np.int32(13), np.int32(-1879056384), np.f
 _HALF_INFINITY = np.float32(65536.0)
 
 
+#: Rows of columns worked on at a time.
+_CHUNK = 1 << 15
 #: Rows of at most this many classes are laid out as columns.
 _SHORT_ROW = 128
 #: Bytes of the largest array that a thread keeps to work in.
@@ -329,3 +331,20 @@ def _times(terms: NDArray[Any], factors: NDArray[Any]) -> NDArray[Any]:
     with np.errstate(invalid="ignore"):
         np.multiply(terms, factors, out=terms)
     return terms
+
+
+def on_grid(z: Float, right: Float, weights: Float | None, grid: float, reach: float, low: int, size: int) -> Float:
+    """Weights of rows, and of right ones, at the points (low + c)·grid beside each z, which is kept on average."""
+    sums = np.zeros((2, size))
+    for start in range(0, len(z), _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        place = z[rows].clip(-reach, reach) / grid
+        cell = np.floor(place)
+        part = place - cell
+        at = (cell - low).astype(np.intp)
+        own = 1.0 if weights is None else weights[rows]
+        for total, w in zip(sums, (own, own * right[rows])):
+            beyond = w * part
+            total += np.bincount(at, w - beyond, size)
+            total[1:] += np.bincount(at, beyond, size)[:-1]
+    return sums

@@ -261,31 +261,10 @@ def _on_grid(z: Float, correct: Float, weights: Weights, grid: float = GRID) -> 
     """
     low = math.floor(-_FARTHEST_ODDS / grid)
     size = math.floor(_FARTHEST_ODDS / grid) - low + 2
-    fused = getattr(kernels.active, "on_grid", None)
-    if fused is not None:
-        sums = fused(z, correct, weights, grid, _FARTHEST_ODDS, low, size)
-    else:
-        sums = _sums_on_grid(z, correct, weights, grid, low, size)
+    sums = kernels.active.on_grid(z, correct, weights, grid, _FARTHEST_ODDS, low, size)
     used = sums[0] > 0.0
     total = sums[0][used]
     return np.asarray((low + np.flatnonzero(used)) * grid), np.clip(sums[1][used] / total, 0.0, 1.0), total
-
-
-def _sums_on_grid(z: Float, correct: Float, weights: Weights, grid: float, low: int, size: int) -> Float:
-    """The weight, and that of right rows, at each point of the grid."""
-    sums = np.zeros((2, size))
-    for start in range(0, len(z), _CHUNK):
-        rows = slice(start, start + _CHUNK)
-        place = z[rows].clip(-_FARTHEST_ODDS, _FARTHEST_ODDS) / grid
-        cell = np.floor(place)
-        part = place - cell
-        at = (cell - low).astype(np.intp)
-        own = 1.0 if weights is None else weights[rows]
-        for total, w in zip(sums, (own, own * correct[rows])):
-            beyond = w * part
-            total += np.bincount(at, w - beyond, size)
-            total[1:] += np.bincount(at, beyond, size)[:-1]
-    return sums
 
 
 def confidence_log_odds(block: NDArray[Any]) -> Float:

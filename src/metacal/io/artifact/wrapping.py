@@ -17,8 +17,9 @@ from metacal import __version__
 from metacal.errors import ArtifactError, InputError
 from metacal.io.artifact.encoding import brief, shown
 from metacal.io.artifact.signature import Key, checked_signature, verify
+from metacal.io.disk import plain_write_errors
 from metacal.io.opening import kind_of, plain_read_errors
-from metacal.io.writing import atomic_path, plain_write_errors
+from metacal.io.writing import atomic_path
 
 FORMAT = "metacal"
 VERSION = 3

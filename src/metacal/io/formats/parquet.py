@@ -117,7 +117,7 @@ class _Cursor:
         self.block = self.block[:0]
         batch = next(self.batches, None)
         if batch is None:
-            raise InputError(damaged(self.table.shown, EOFError(f"it ends at row {self.begin}")))
+            raise EOFError(f"it ends at row {self.begin}")
         self.block = table_of(batch, self.table.layout, self.table.shown, self.begin)
 
 
