@@ -91,18 +91,8 @@ def report(saved: Any, artifact: str, as_json: bool) -> None:
     """Say what was written, from which saved gate."""
     promise = saved.metadata.get("metacal.promise")
     if as_json:
-        say_json(
-            {
-                "artifact": artifact,
-                "output": saved.path,
-                "opset": saved.opset,
-                "ir_version": saved.ir_version,
-                "outputs": list(saved.outputs),
-                "ran": saved.ran,
-                "promise": promise,
-                "metadata": saved.metadata,
-            }
-        )
+        facts = {name: getattr(saved, name) for name in ("opset", "ir_version", "outputs", "ran", "metadata")}
+        say_json({"artifact": artifact, "output": saved.path, **facts, "promise": promise})
         return
     how = "checked and run" if saved.ran else "checked and loaded, but NOT RUN: no inputs could be made up"
     note(f"Outputs {', '.join(saved.outputs)}; operator set {saved.opset}, IR version {saved.ir_version}; {how}.")

@@ -194,7 +194,7 @@ def _fitted(found: Predictions, options: Options) -> Gate:
         known: dict[str, Any] = {"classes": classes, "classes_given": names is not None, "input": found.input}
         known["notes"] = [remark(text=text) for text in found.remarks]
         known["reject_label"] = reject_label_of(label, classes)
-        known["counted"] = None if found.units is None else counted_rows(len(found), found.units, random_state=seed)
+        known["counted"] = counted_rows(len(found), found.units, random_state=seed)
         if found.labels is None and not needs_labels(promise):
             if calibrator is not None:
                 why = "a calibrator learns from labels, and FILE has none."

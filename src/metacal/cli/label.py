@@ -225,21 +225,11 @@ def _say(done: Outcome, call: Round, pool: str, options: Options) -> None:
     certifier, waiting = done.certifier, len(done.waiting)
     some = certifier.coverage is not None
     if as_json:
-        say_json(
-            {
-                "pool": pool,
-                "journal": call.journal,
-                "file": call.sheet if waiting else None,
-                "n_drawn": certifier.n_drawn,
-                "n_labels": certifier.n_labels,
-                "n_waiting": waiting,
-                "finished": certifier.finished,
-                "coverage": certifier.coverage,
-                "within_reach": certifier.within_reach,
-                "gate": gate if some else None,
-                "certificate": certifier.certificate.to_dict(words=True) if some else None,
-            }
-        )
+        answer = {"pool": pool, "journal": call.journal, "file": call.sheet if waiting else None, "n_waiting": waiting}
+        names = ("n_drawn", "n_labels", "finished", "coverage", "within_reach")
+        answer |= {name: getattr(certifier, name) for name in names} | {"gate": gate if some else None}
+        answer["certificate"] = certifier.certificate.to_dict(words=True) if some else None
+        say_json(answer)
     elif some and not waiting:
         echo(wrapped(str(certifier.certificate)))
     if not some and not waiting:

@@ -93,9 +93,11 @@ def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
 
     A default of False makes a flag; any other default is shown. `more` goes to `click.option`.
     """
-    is_flag = isinstance(default, bool)
-    more = {"is_flag": is_flag, "show_default": not is_flag and default is not None, **more, "help": help}
-    return field(default=default, metadata={"names": names, "more": more})
+    if isinstance(default, bool):
+        more["is_flag"] = True
+    elif default is not None:
+        more = {"default": default, "show_default": True, **more}
+    return field(default=default, metadata={"names": names, "more": {**more, "help": help}})
 
 
 def flag(name: str) -> str:
@@ -146,7 +148,7 @@ def _decorators(options: type, without: tuple[str, ...] = ()) -> Iterator[Decora
             yield from known["then"]
         elif "names" in known:
             names = known["names"] or (flag(one.name),)
-            yield click.option(*names, one.name, default=one.default, **known["more"])
+            yield click.option(*names, one.name, **known["more"])
         else:
             yield from known.get("decorators", ())
 
