@@ -54,6 +54,7 @@ def test_the_fixtures_are_valid(path):
     VALIDATOR.validate(json.loads(path.read_text(encoding="utf-8")))
 
 
+@pytest.mark.slow
 def test_signed_files_are_valid():
     for path in FILES:
         data = json.loads(artifact.dumps(mc.load(path), key=bytes(range(32))))

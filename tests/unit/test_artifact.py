@@ -627,6 +627,7 @@ def test_mutated_bytes_are_refused(data):
     loads_or_refuses(bytes(raw))
 
 
+@pytest.mark.slow
 @FUZZ(max_examples=100)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused(raw):

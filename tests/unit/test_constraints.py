@@ -318,6 +318,7 @@ def test_certified_promises_fit_the_base_on_all_rows():
     assert promise.for_base(everything, scores, correct, promise.certify(scores, correct)).all()
 
 
+@pytest.mark.slow
 def test_where_nearly_every_row_is_wrong_rungs_are_not_looked_for_again_and_again(monkeypatch):
     """Labels in another order than the columns: the answer took a minute at 2,000 rows, and hours at 15,000."""
     from metacal.promises.rules import sequence
