@@ -12,7 +12,7 @@ import pytest
 
 import metacal as mc
 from metacal.cli.intake import Intake, NotKeptError, Quarantine
-from metacal.cli.text_source import Text
+from metacal.cli.sources import Text
 from metacal.errors import InputError
 from metacal.gate.watch import Watch
 from metacal.io.artifact.watch import Kept, describe_watch, kept_from
