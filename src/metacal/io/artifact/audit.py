@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Literal, NotRequired
+from typing import Any, NewType, NotRequired
 
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
 from metacal.io.artifact.encoding import (
+    CHOICES,
     ENTRIES,
     FORMS,
     Form,
@@ -47,6 +48,8 @@ _MOST_POINTS = {"SplineMap": ("knots", 1000), "GaussianProcessMap": ("inducing",
 #: Points times classes: what one row costs.
 _MOST_PRODUCTS = 2_000_000
 
+QuantityName = NewType("QuantityName", str)
+CHOICES[QuantityName] = lambda: QUANTITIES
 # What follows from other entries is written for readers, and compared when it is read.
 for _per in (PerClass, PerGroup):
     ENTRIES[_per] = {**entries(_per), "promise": ByPart}
@@ -54,7 +57,7 @@ ENTRIES[Part] = {**entries(Part), "names": tuple[Name | bool, ...], "status": St
 ENTRIES[Certificate] = {
     **{name: annotations_of(Certificate)[name] for name in NAMES},
     **dict.fromkeys(COUNTED_BY_LABELS, int | None),
-    "quantity": Literal[tuple(QUANTITIES)],
+    "quantity": QuantityName,
     "traffic": Traffic,
     "coverage": float,
     "coverage_accuracy": float | None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NewType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +26,11 @@ from metacal.io.artifact.audit import (
     check_reach,
     check_settled,
 )
-from metacal.io.artifact.encoding import built, decode, encode, entries
+from metacal.io.artifact.encoding import CHOICES, built, decode, encode, entries
 from metacal.io.artifact.messages import article, exact_keys, shown
 from metacal.io.artifact.probe import check_map
 from metacal.io.artifact.sources import RANKERS, calibrator_kinds, check_jobs, method_of
 from metacal.kernels.grid import RELATIVE, Grid
-from metacal.maps.methods import method_named
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.thresholds import One, policy_of
 from metacal.promises.promise import Promise
@@ -42,6 +41,9 @@ Document = dict[str, Any]
 
 #: The kinds of files with a promise: of one table of logits, of scores, of several tables.
 KINDS = {"logits": "MetaCal", "scores": "ScoreGate", "cascade": "Cascade"}
+#: What a file is of: one of these, or a calibrator.
+Kind = NewType("Kind", str)
+CHOICES[Kind] = lambda: [*KINDS.values(), *calibrator_kinds()]
 #: A fit gives at most 129 corners.
 _MOST_CORNERS = 1000
 #: Models of a cascade, at most.
@@ -70,7 +72,7 @@ class SavedStage:
 class Saved:
     """A gate as it stands in a file, entry by entry."""
 
-    kind: str
+    kind: Kind
     n_jobs: int | None
     feature_names: tuple[str, ...] | None
     reject_label: Any
@@ -110,7 +112,7 @@ def document_of(content: Content) -> Document:
         if isinstance(stage.source, Table):
             _check_can_be_saved(stage.source)
     saved = Saved(
-        kind_of(gate),
+        Kind(kind_of(gate)),
         content.n_jobs,
         content.feature_names,
         gate.reject_label if promised and gate.n_classes else None,
@@ -151,10 +153,9 @@ def content_of(document: Document) -> Content:
     >>> content_of(document_of(Content(gate))).gate == gate
     True
     """
-    kind = document.get("kind")
-    if type(kind) is not str or (kind not in KINDS.values() and method_named(kind) is None):
-        known = ", ".join([*KINDS.values(), *calibrator_kinds()])
-        raise ArtifactError(f"unknown kind {shown(kind)}; this metacal knows {known}.")
+    kind, known = document.get("kind"), CHOICES[Kind]()
+    if type(kind) is not str or kind not in known:
+        raise ArtifactError(f"unknown kind {shown(kind)}; this metacal knows {', '.join(known)}.")
     kinds = entries(Saved)
     exact_keys(document, list(kinds), "the file")
     saved = Saved(**{name: decode(annotation, document[name], name) for name, annotation in kinds.items()})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple, NewType, NotRequired, Union, get_args, get_origin, get_type_hints
@@ -33,6 +33,8 @@ _NONE = object()
 Unsigned = NewType("Unsigned", int)
 #: Classes of which there are several, and where those are by the name that a file gives them under "type".
 FAMILIES: dict[Any, Callable[[], Mapping[str, type]]] = {Map: map_classes, Promise: promise_classes}
+#: Text that is one of some names, of which there may become more while a program runs.
+CHOICES: dict[Any, Callable[[], Iterable[str]]] = {}
 #: What a file holds of classes whose fields do not say it: attributes, and the type of each in a file.
 ENTRIES: dict[type, dict[str, Any]] = {}
 #: What makes such an object of its entries, where the class itself does not.
@@ -278,7 +280,14 @@ def options_of(annotation: Any) -> tuple[Any, ...]:
 
 
 def _can_be_held(cls: Any) -> bool:
-    return cls in _PLAIN or cls is np.ndarray or cls in FORMS or is_dataclass(cls) or family_of(cls) is not None
+    return (
+        cls in _PLAIN
+        or cls in CHOICES
+        or cls is np.ndarray
+        or cls in FORMS
+        or is_dataclass(cls)
+        or family_of(cls) is not None
+    )
 
 
 def built(cls: Callable[..., Any], values: Mapping[str, Any], where: str) -> Any:
@@ -294,6 +303,8 @@ def _fits(annotation: Any, data: Any) -> bool:
     plain = _PLAIN.get(annotation)
     if plain is not None:
         return plain[0](data)
+    if annotation in CHOICES:
+        return type(data) is str and data in CHOICES[annotation]()
     origin = get_origin(annotation)
     if origin is Literal:
         return any(type(data) is type(choice) and data == choice for choice in get_args(annotation))
@@ -346,8 +357,8 @@ def _said(annotation: Any) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         return " or ".join(_said(resolved(option)) for option in arguments)
-    if origin is Literal and len(arguments) > 4:
-        return f"one of {', '.join(arguments)}"
+    if annotation in CHOICES or (origin is Literal and len(arguments) > 4):
+        return f"one of {', '.join(CHOICES[annotation]() if annotation in CHOICES else arguments)}"
     if origin is Literal:
         return " or ".join(f'"{choice}"' for choice in arguments)
     if origin is tuple:

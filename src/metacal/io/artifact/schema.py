@@ -14,8 +14,9 @@ import numpy as np
 
 from metacal.io.artifact.arrays import DTYPES
 from metacal.io.artifact.audit import MOST_NOTES, facts_of
-from metacal.io.artifact.document import KINDS, MOST_STAGES, Saved
+from metacal.io.artifact.document import MOST_STAGES, Saved
 from metacal.io.artifact.encoding import (
+    CHOICES,
     FAMILIES,
     FORMS,
     Unsigned,
@@ -26,7 +27,7 @@ from metacal.io.artifact.encoding import (
     silent_values,
 )
 from metacal.io.artifact.signature import DIGITS
-from metacal.io.artifact.sources import MOST_JOBS, calibrator_kinds
+from metacal.io.artifact.sources import MOST_JOBS
 from metacal.io.artifact.wrapping import FORMAT, VERSION
 from metacal.promises.certificate import Certificate
 from metacal.promises.notes import NOTES, Note
@@ -45,7 +46,6 @@ _BOUNDS: dict[str, Schema] = {
     "labelled": {"const": False},
     "fallback": {"const": "pooled"},
     "n_jobs": {"type": "integer", "minimum": -MOST_JOBS, "maximum": MOST_JOBS, "not": {"const": 0}},
-    "kind": {"enum": [*KINDS.values(), *calibrator_kinds()]},
     "stages": {"minItems": 1, "maxItems": MOST_STAGES},
     "notes": {"maxItems": MOST_NOTES},
     "items": {"minItems": 1},
@@ -107,8 +107,8 @@ def of(annotation: Any) -> Schema:
         return {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in family]}
     if len(options_of(annotation)) > 1:
         return {"anyOf": [of(option) for option in options_of(annotation)]}
-    if origin is Literal:
-        return {"enum": list(arguments)}
+    if origin is Literal or annotation in CHOICES:
+        return {"enum": list(CHOICES[annotation]() if annotation in CHOICES else arguments)}
     if origin is tuple and arguments[-1] is Ellipsis:
         return {"type": "array", "items": of(arguments[0])}
     if origin is tuple:

@@ -13,7 +13,7 @@ from metacal.errors import ArtifactError, InputError
 from metacal.gate.gate import Source
 from metacal.gate.marks import HigherIs, Marks
 from metacal.gate.table import Recipe, Table
-from metacal.io.artifact.encoding import BUILDERS, ENTRIES, FAMILIES, FORMS, Form, Unsigned, annotations_of
+from metacal.io.artifact.encoding import BUILDERS, CHOICES, ENTRIES, FAMILIES, FORMS, Form, Unsigned, annotations_of
 from metacal.io.artifact.messages import article, brief, shown
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.map import Map
@@ -26,6 +26,9 @@ from metacal.scores.registry import LEARNED
 #: Labels of columns in a file.
 Labels = NewType("Labels", np.ndarray)
 Input = Literal["logits", "probabilities"]
+#: A score that has a name.
+ScoreName = NewType("ScoreName", str)
+CHOICES[ScoreName] = lambda: NAMED
 
 # ── labels ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -218,7 +221,7 @@ ENTRIES[Table] = {
     "classes": Labels,
     "classes_given": bool,
     "input": Input,
-    "score": Literal[tuple(NAMED)] | LinearRanker,
+    "score": ScoreName | LinearRanker,
     "recipe": Recipe | None,
     "map": Map,
 }
