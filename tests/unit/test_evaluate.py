@@ -51,6 +51,7 @@ def test_the_numbers_of_whole_tables(kind):
     assert (found.verdict is None) == gate.is_calibrator
 
 
+@pytest.mark.slow
 def test_a_table_that_is_ours_is_written_over(monkeypatch):
     gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(*FIT).gate_
     options = {"n_bins": 15, "level": 0.95, "random_state": 0, "n_resamples": 5, "intervals": True}

@@ -100,20 +100,20 @@ def read_scores(
     """
     beside: dict[str, Any] = {"id_key": id_key, "group_key": group_key, "unit_key": unit_key}
     request = Request("", logits_key=score_key, label_key=correct_key, scores=True, **beside)
-    found = read_columns(path, request, _finished, format=format, unpack_limit=unpack_limit)
-    more = {"unused": found.unused, "groups": found.groups, "units": found.units}
-    return Scores(found.table, found.labels, found.ids, score_key, found.path, **more)  # type: ignore[arg-type]
+    columns = read_columns(path, request, _finished, format=format, unpack_limit=unpack_limit)
+    more = {"unused": columns.unused, "groups": columns.groups, "units": columns.units}
+    return Scores(columns.table, columns.labels, columns.ids, score_key, columns.path, **more)  # type: ignore[arg-type]
 
 
-def _finished(request: Request, found: Columns) -> Columns:
+def _finished(request: Request, columns: Columns) -> Columns:
     """One number per row, NaN where there is none, and right and wrong."""
-    score = score_column(found.table, name=str(request.logits_key), place=found.place)
-    beside = {role: column for role in BESIDE if (column := getattr(found, role)) is not None}
+    score = score_column(columns.table, name=str(request.logits_key), place=columns.place)
+    beside = {role: column for role in BESIDE if (column := getattr(columns, role)) is not None}
     if "labels" in beside:
-        beside["labels"] = correct_column(beside["labels"], name=found.names["labels"], place=found.place)
+        beside["labels"] = correct_column(beside["labels"], name=columns.names["labels"], place=columns.place)
     for role, column in beside.items():
         what = "entries of right and wrong" if role == "labels" else role
         beside[role] = column = np.asarray(column).ravel()
         if len(column) != len(score):
             raise InputError(f"{request.path}: there are {len(score)} scores but {len(column)} {what}; one each.")
-    return replace(found, table=score, **beside)
+    return replace(columns, table=score, **beside)

@@ -76,17 +76,6 @@ def device_kernels() -> ModuleType:
     return torch
 
 
-def library_of(values: Any) -> ModuleType:
-    """The library whose functions take these values: NumPy, or torch for a tensor on a device.
-
-    Examples
-    --------
-    >>> library_of(np.zeros(2)).__name__
-    'numpy'
-    """
-    return device_kernels().torch if on_device(values) else np
-
-
 def rounded(values: Any, grid: Grid) -> Any:
     """The points of a grid nearest to a column of values, where these lie."""
     if on_device(values):
@@ -133,10 +122,11 @@ def mixed_log_odds(
     columns: Any, walked: float, b: float, uniform: float, pool: ThreadPoolExecutor | None = None
 ) -> NDArray[np.float64]:
     """The log-odds of `columns.mixed_log_odds` of each row, on the host."""
+    if on_device(columns):
+        return np.asarray(_mixed_log_odds(device_kernels().torch, columns, walked, b, uniform).cpu())
     write = getattr(active, "mixed_log_odds", None)
-    if write is None or on_device(columns) or not columns.flags.c_contiguous:
-        found = _mixed_log_odds(library_of(columns), columns, walked, b, uniform)
-        return np.asarray(found.cpu() if on_device(found) else found)
+    if write is None or not columns.flags.c_contiguous:
+        return np.asarray(_mixed_log_odds(np, columns, walked, b, uniform))
     n = columns.shape[1]
     odds = np.empty(n)
     of_part = lambda first: write(columns, walked, b, uniform, first, min(first + _PART, n), odds)  # noqa: E731

@@ -90,13 +90,9 @@ def _from_half(block: NDArray[np.float16]) -> NDArray[np.float32]:
     return found
 
 
-def _gaps(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """d = x - max x of each row, in an array to work in."""
-    return _gaps_and_top(block, dtype)[0]
-
-
 @np.errstate(over="ignore")  # a gap beyond the range is -inf
 def _gaps_and_top(block: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """d = x - max x of each row, in an array to work in, and max x."""
     if block.dtype == np.float16 and block.size:
         block = _from_half(block)
     gaps = _workplace.array("gaps", block.shape, dtype)
@@ -210,7 +206,7 @@ def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any]) 
         with np.errstate(invalid="ignore", over="ignore"):
             work = np.subtract(block, block.max(axis=1, keepdims=True), out=out)
     else:
-        work = _gaps(block, dtype)
+        work, _ = _gaps_and_top(block, dtype)
     work *= dtype.type(inverse_temperature)
     work = np.exp(work, out=out if direct else work)
     np.divide(work, work.sum(axis=1, keepdims=True), out=out, casting="same_kind")
