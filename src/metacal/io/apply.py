@@ -288,9 +288,9 @@ def write_decisions(
 ) -> Applied:
     """Write every block; `output` None: only count.
 
-    `predictions` are `Predictions`, or `Scores`. `tables` is what each stage of the gate reads, checked, without it the table
-    of `predictions`. A later model's table holds every row, or those alone that the first one leaves; where it is missing
-    these are left to nobody.
+    `predictions` may be `Scores`, too. `tables` is what each stage of the gate reads, checked, without it their table. A
+    later model's table holds every row, or those alone that the first one leaves; where it is missing these are left
+    to nobody.
     """
     # All of it is checked, once, before the first row is written: a row's number is then its number in the file.
     tables = (gate.read(predictions.table, by_rows=True),) if tables is None else tables
