@@ -40,6 +40,7 @@ PROMISES = [
 SCORES = ["entropy", "max_probability", "margin", "energy", LogisticRanker, PairwiseRanker]
 
 
+@pytest.mark.slow
 def test_it_is_a_schema_and_a_command_prints_it():
     printed = subprocess.run(
         [sys.executable, "-m", "metacal.io.artifact.schema"], capture_output=True, check=True
@@ -53,6 +54,7 @@ def test_the_fixtures_are_valid(path):
     VALIDATOR.validate(json.loads(path.read_text(encoding="utf-8")))
 
 
+@pytest.mark.slow
 def test_signed_files_are_valid():
     for path in FILES:
         data = json.loads(artifact.dumps(mc.load(path), key=bytes(range(32))))

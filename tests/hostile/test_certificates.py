@@ -313,6 +313,7 @@ def numbers(value, at=()):
         yield at, value
 
 
+@pytest.mark.slow
 def test_a_number_cannot_be_changed_alone():
     """But for scores beside a threshold, which the counts do not know, and what a table of costs made of the rows."""
     tried, unnoticed = 0, set()

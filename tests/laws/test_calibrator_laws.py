@@ -135,6 +135,7 @@ DEGENERATE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", DEGENERATE)
 @pytest.mark.parametrize("name", NAMES)
 def test_degenerate_inputs(name, case):
@@ -161,6 +162,7 @@ def test_thousands_of_classes(name):
     np.testing.assert_allclose(proba.sum(axis=1), 1, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_saved_alone_and_in_a_gate(name):
     logits, labels = noisy()

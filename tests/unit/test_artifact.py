@@ -616,6 +616,7 @@ def test_mutated_values_are_refused_or_work(data):
     loads_or_refuses(signed(whole))
 
 
+@pytest.mark.slow  # tests/hostile/test_artifacts.py starts with the same mutations, fewer of them
 @FUZZ()
 @given(st.data())
 def test_mutated_bytes_are_refused(data):
@@ -626,6 +627,7 @@ def test_mutated_bytes_are_refused(data):
     loads_or_refuses(bytes(raw))
 
 
+@pytest.mark.slow
 @FUZZ(max_examples=100)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused(raw):

@@ -264,6 +264,7 @@ def gates(data):
         yield mc.MetaCal(promise).fit(logits, labels)
 
 
+@pytest.mark.slow
 def test_saved_loaded_and_exported(data):
     runtime = pytest.importorskip("onnxruntime")
     from metacal.export.onnx import to_onnx

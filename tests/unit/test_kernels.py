@@ -194,6 +194,7 @@ def lifted(block, curve, out):
     fused.lifted_softmax(block, 0.7, 0.01, curve, out)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(table=blocks())
 def test_agree_on_anything(table):
@@ -273,6 +274,7 @@ def test_show_config_names_the_kernel():
     assert kernels.reason in str(config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "expected"), [("numpy", "asks for it"), ("fused", "C kernel is built")])
 def test_the_environment_chooses(value, expected):
     code = "import metacal; print(metacal.show_config())"

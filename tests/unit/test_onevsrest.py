@@ -400,6 +400,7 @@ def test_dtypes_are_promises(name, dtype):
     assert_distributions(found)
 
 
+@pytest.mark.slow
 @each_fit
 def test_threads_do_not_change_a_bit(name):
     from concurrent.futures import ThreadPoolExecutor
@@ -465,6 +466,7 @@ def test_options_out_of_range_are_refused(cal, word):
         cal.fit(*drawn(20, 3))
 
 
+@pytest.mark.slow
 def test_on_real_logits_every_one_of_them_helps():
     data = datasets.load("cifar10-resnet110")
     (fit_x, fit_y), (new_x, new_y) = data.split(5000, random_state=0)

@@ -443,6 +443,7 @@ def test_forged_files_are_refused(gate, name):
 # ── ONNX ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 @pytest.mark.parametrize("opset", [11, 17])
 def test_onnx_decides_as_python_does(gate, tmp_path, dtype, opset):

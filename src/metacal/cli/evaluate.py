@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from metacal.estimators.evaluate import GateEvaluation
     from metacal.gate import Gate
+    from metacal.metrics.resampling import Resampling
     from metacal.promises.certificate import Certificate
 
 
@@ -85,7 +86,9 @@ def command(
     gate = None if artifact is None else load_gate(artifact, file)
     if gate is None and large is not None:
         raise click.UsageError("--large belongs to a cascade; give --with cascade.json, which metacal cascade saves.")
-    plan = {"level": level, "n_bins": bins, "random_state": seed}
+    from metacal.metrics.resampling import Resampling
+
+    plan = Resampling(level, resamples, seed)
     if gate is None and reading.score_key is not None:
         from metacal.gate import Gate, Marks
 
@@ -93,10 +96,9 @@ def command(
         found = read_scored(file, reading)
         given = Given(file, (found.score,), found.correct, found)
     elif gate is None or gate.kind == "logits":
-        options = {**plan, "n_resamples": max(resamples, 1), "intervals": resamples > 0}
         if large is not None:
             raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
-        _evaluate_table(gate, artifact, file, reading, options, threads, executor, as_json)
+        _evaluate_table(gate, artifact, file, reading, plan, bins, threads, executor, as_json)
         return
     else:
         given = read_given(gate, str(artifact), file, reading, large)
@@ -110,7 +112,7 @@ def command(
 
     seen = given.judged(gate, str(artifact), probabilities=True)
     with progress_bar(None, "row", "rows, resampled for the intervals") as bar, told(bar.update):
-        result = measured_columns(gate, seen, n_resamples=resamples, **plan)
+        result = measured_columns(gate, seen, plan, bins)
     say_evaluation(result, file, artifact, as_json)
 
 
@@ -134,7 +136,8 @@ def _evaluate_table(
     artifact: str | None,
     file: str,
     reading: Reading,
-    options: dict[str, Any],
+    plan: Resampling,
+    bins: int,
     threads: int,
     executor: str | None,
     as_json: bool,
@@ -152,7 +155,7 @@ def _evaluate_table(
     else:
         found = read_for(gate, str(artifact), file, reading, stream=stream)
     if found.labels is None and gate is not None and gate.certificate is not None and gate.certificate.labelled:
-        _estimated(gate, found.table, found.groups, file, str(artifact), options["level"], as_json)
+        _estimated(gate, found.table, found.groups, file, str(artifact), plan.level, as_json)
         return
     remote = executor is not None and isinstance(found.table, StoredTable)
     logits = found.table if remote else logits_from(found.table, found.input)
@@ -160,7 +163,7 @@ def _evaluate_table(
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
     with resampling as bar, told(bar.update), cluster(executor, threads) as there, workers(threads, there) as pool:
         rows = Rows(logits, executor=pool, unseen=remote)
-        _, result = walked(gate, rows, codes, options, found.groups, ours=True)
+        _, result = walked(gate, rows, codes, plan, bins, found.groups, ours=True)
     if result.fitted_here:
         warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     say_evaluation(result, file, artifact, as_json)

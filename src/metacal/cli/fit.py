@@ -184,7 +184,7 @@ def _fitted_on_scores(found: Scores, asked: Asked, reading: Reading, seed: int) 
         asked = replace(asked, at_threshold=float(doubt))
     return fit_scored(
         found.score,
-        found.require_correct(),
+        found.require_truth(),
         asked.promise(seed, per_group=found.groups is not None),
         score_name=found.name,
         higher_is=higher_is,
@@ -224,7 +224,7 @@ def _fitted(
         if found.labels is None and not needs_labels(promise):
             _check_default(calibrator)
             return fit_unlabelled(rows, promise, score, **known)
-        codes = validate.label_codes(found.require_labels(), len(table), classes)
+        codes = validate.label_codes(found.require_truth(), len(table), classes)
         gate = fit_gate(
             rows, codes, promise, score, fit_map, groups=found.groups, gives_way=calibrator is None, **known
         )

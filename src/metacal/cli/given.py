@@ -57,7 +57,7 @@ class Given:
     @property
     def groups(self) -> Any:
         """The group of each row, where there are groups."""
-        return getattr(self.found, "groups", None)
+        return self.found.groups
 
     @property
     def ids(self) -> Any:
@@ -68,7 +68,7 @@ class Given:
         """Labels, or right and wrong; InputError with what to do where there are none."""
         if self.truth is not None:
             return self.truth
-        return self.found.require_correct() if hasattr(self.found, "correct") else self.found.require_labels()
+        return self.found.require_truth()
 
     def judged(self, gate: Gate, artifact: str, *, probabilities: bool = False, bare: bool = False) -> Judged:
         """What the gate decides on these rows, beside their truth; `bare` where it can do without."""

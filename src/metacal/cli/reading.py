@@ -145,4 +145,4 @@ def labels_as_columns(found: Predictions, classes: NDArray[Any]) -> NDArray[np.i
     """Return each label's column."""
     from metacal.rows.validate import label_codes
 
-    return label_codes(found.require_labels(), len(found), classes)
+    return label_codes(found.require_truth(), len(found), classes)

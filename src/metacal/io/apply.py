@@ -178,9 +178,9 @@ class FileApplier:
         """Write the result to its place, or to `part` for somebody else to put it there."""
         gate = self.gate.gate if isinstance(self.gate, BatchGate) else self.gate
         with copies_removed():
-            found = read_for_gate(gate, self.fitted, source, **self.reading)
+            predictions = read_for_gate(gate, self.fitted, source, **self.reading)
             options: dict[str, Any] = {"rejected": self.rejected, "n_jobs": self.n_jobs, "part": part}
-            return write_decisions(gate, found, target, self.output_format, **options)
+            return write_decisions(gate, predictions, target, self.output_format, **options)
 
 
 def apply_to_folder(
@@ -268,7 +268,7 @@ def _each(one: FileApplier, pieces: Sequence[Piece], executor: ExecutorLike | No
 
 def write_decisions(
     gate: Gate,
-    found: Predictions,
+    predictions: Predictions,
     output: str | os.PathLike[str] | None,
     output_format: str | None = None,
     *,
@@ -278,18 +278,18 @@ def write_decisions(
 ) -> Applied:
     """Decide on every block and write it; without `output` only count."""
     # All of it is checked, once, before the first row is written: a row's number is then its number in the file.
-    table = gate.read(found.table, by_rows=True)
+    table = gate.read(predictions.table, by_rows=True)
     accepted = None if gate.is_calibrator else 0
     with contextlib.ExitStack() as stack:
         write = None
         if output is not None:
-            names = gate.classes.tolist() if gate.source.classes_given else found.class_names
-            table_file = open_table(output, len(found), class_names=names, format=output_format, part=part)
+            names = gate.classes.tolist() if gate.source.classes_given else predictions.class_names
+            table_file = open_table(output, len(predictions), class_names=names, format=output_format, part=part)
             write = stack.enter_context(table_file)
         pool = stack.enter_context(workers(n_jobs))
 
         def decide(start: int, logits: Any) -> tuple[int, Decision]:
-            groups = None if found.groups is None else found.groups[start : start + len(logits)]
+            groups = None if predictions.groups is None else predictions.groups[start : start + len(logits)]
             with told(None):  # rows are counted when they are written
                 decision = gate.decide(Rows(logits), rejected=rejected, probabilities=write is not None, groups=groups)
             return start, decision
@@ -300,10 +300,10 @@ def write_decisions(
             if accepted is not None:
                 accepted += int(decision.accept.sum())
             if write is not None:
-                ids = None if found.ids is None else found.ids.ravel()[start : start + len(decision)]
+                ids = None if predictions.ids is None else predictions.ids.ravel()[start : start + len(decision)]
                 write(decided_columns(gate, decision, ids))
             advance(len(decision))
-    return Applied(len(found), accepted)
+    return Applied(len(predictions), accepted)
 
 
 def _blocks(table: Any) -> Iterator[tuple[int, Any]]:

@@ -71,7 +71,7 @@ def read_safetensors(request: Request) -> Columns:
 
 def _header(text: bytes, held: int) -> dict[str, tuple[str, tuple[int, ...], int]]:
     """Each tensor's type, shape and offset, checked against the bytes that are there."""
-    found: dict[str, tuple[str, tuple[int, ...], int]] = {}
+    tensors: dict[str, tuple[str, tuple[int, ...], int]] = {}
     entries = json.loads(text)
     entries.pop("__metadata__", None)
     for name, entry in entries.items():
@@ -82,8 +82,8 @@ def _header(text: bytes, held: int) -> dict[str, tuple[str, tuple[int, ...], int
         fits = stop - start == np.dtype(_DTYPES[kind]).itemsize * math.prod(shape)
         if not (fits and stop <= held and len(shape) <= _MOST_SIDES):
             raise ValueError(f"tensor {name[:80]!r} does not fit into the file")
-        found[name] = (kind, shape, start)
-    return found
+        tensors[name] = (kind, shape, start)
+    return tensors
 
 
 def _whole_number(value: Any) -> int:
@@ -94,15 +94,15 @@ def _whole_number(value: Any) -> int:
 
 def read_torch(request: Request) -> Columns:
     """Read a dictionary of tensors, or one tensor, with weights_only=True: nothing else is ever unpickled."""
-    found = _loaded(request)
-    if isinstance(found, list | tuple) and any(hasattr(part, "detach") for part in found):
+    content = _loaded(request)
+    if isinstance(content, list | tuple) and any(hasattr(part, "detach") for part in content):
         raise InputError(
-            f"{request.path}: it holds {len(found)} tensors without names; give them names: "
+            f"{request.path}: it holds {len(content)} tensors without names; give them names: "
             "torch.save({'logits': logits, 'labels': labels}, path)."
         )
-    if not isinstance(found, dict):
-        return Columns(request.path, _array(request, "the object in it", found))
-    named = {str(name): value for name, value in found.items()}
+    if not isinstance(content, dict):
+        return Columns(request.path, _array(request, "the object in it", content))
+    named = {str(name): value for name, value in content.items()}
     picked = pick_arrays(request, {name: _shown(value) for name, value in named.items()})
 
     def array(name: str) -> Any:
