@@ -19,8 +19,8 @@ import metacal as mc
 from metacal.cli import main, options
 from metacal.errors import ArtifactError, InputError
 from metacal.estimators.metacal import MetaCal
+from metacal.export import saved as artifact
 from metacal.io.artifact import document, probe, sources, wrapping
-from metacal.io.artifact import file as artifact
 from metacal.maps.isotonic import SharedMap
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
