@@ -288,8 +288,8 @@ def write_decisions(
 ) -> Applied:
     """Write every block; `output` None: only count.
 
-    `predictions` may be `Scores`, too. `tables` is what each stage of the gate reads, checked, without it their table. A
-    later model's table holds every row, or those alone that the first one leaves; where it is missing these are left
+    `predictions` may be `Scores`, too. `tables` is what each stage of the gate reads, checked, without it their table.
+    A later model's table holds every row, or those alone that the first one leaves; where it is missing these are left
     to nobody.
     """
     # All of it is checked, once, before the first row is written: a row's number is then its number in the file.
