@@ -219,7 +219,7 @@ def test_saved_and_loaded(tmp_path, by, shares):
         (lambda part: part.update(delta=None), "never tested"),
         (lambda part: part.update(names=["cow"]), "same name"),
         (lambda part: part.update(names=["yak"]), "not the classes"),
-        (lambda part: part.update(status="always rejected"), "not what the threshold says"),
+        (lambda part: part.update(status="always rejected"), "does not follow from the rest"),
         (lambda part: part.update(delta=1e-12), "do not certify"),
     ],
 )

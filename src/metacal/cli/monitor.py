@@ -25,7 +25,7 @@ from metacal.cli.verify import surer_than_half
 
 if TYPE_CHECKING:
     from metacal.gate.watch import Watch
-    from metacal.io.artifact.taken import Kept
+    from metacal.io.artifact.watch import Kept
     from metacal.io.journal import Journal
 
 #: The exit code of an alarm; 1 and 2 mean what they mean everywhere.
@@ -195,8 +195,7 @@ def _new_watch(artifact: str, file: str, options: Options) -> Watch:
 
 def _kept(journal: Journal | None, new: Watch) -> Kept:
     """A new watch, or the one whose state was kept."""
-    from metacal.io.artifact.taken import Kept
-    from metacal.io.artifact.watch import kept_from
+    from metacal.io.artifact.watch import Kept, kept_from
 
     if journal is None or not journal.records:
         return Kept(new)

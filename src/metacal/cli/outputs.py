@@ -98,7 +98,7 @@ def check_can_sign(key: str | None, output: str | None) -> None:
 
     if output is None:
         raise click.UsageError("--sign signs what -o saves; give -o cal.json.")
-    read_key(key).sign(b"")
+    read_key(key).make(b"")
 
 
 def save(gate: Gate, path: str | None, key: str | None, n_jobs: int | None = None) -> None:

@@ -52,7 +52,7 @@ def command(artifact: str, as_json: bool) -> None:
 def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
     """Everything worth knowing about a loaded file, as plain JSON types; of a cascade each of its stages."""
     from metacal.io.artifact.document import kind_of
-    from metacal.io.artifact.promises import describe_promise
+    from metacal.io.artifact.encoding import encode
 
     first, *later = [{"name": stage.name, **_described_source(stage.source)} for stage in gate.stages]
     answer: dict[str, Any] = {"kind": kind_of(gate)}
@@ -68,7 +68,7 @@ def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
             "threshold": certificate["threshold"],
             "accept_if": gate.condition,
             "reject_label": gate.reject_label if gate.n_classes else None,
-            "promise": describe_promise(gate.promise),
+            "promise": encode(gate.promise, "the promise"),
             "certificate": certificate,
             "next_rows": gate.certificate.next_rows(NEXT).to_dict(),
             "data_hash": gate.data_hash,
