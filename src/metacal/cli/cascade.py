@@ -192,7 +192,7 @@ def _labels(one: Predictions, other: Predictions, small: str, large: str) -> NDA
     import numpy as np
 
     if one.labels is None:
-        return other.labels if other.labels is not None else one.require_labels()
+        return other.labels if other.labels is not None else one.require_truth()
     if other.labels is not None and not np.array_equal(one.labels, other.labels):
         at = int(np.flatnonzero(one.labels != other.labels)[0])
         raise InputError(

@@ -107,6 +107,7 @@ def _measured_columns(gate: Gate | None, file: str, options: Options) -> GateEva
     from metacal.cli.reading import read_marks, read_rows
     from metacal.estimators.estimate import estimate_accuracy
     from metacal.estimators.evaluate import measured_columns
+    from metacal.metrics.resampling import Resampling
     from metacal.rows import told
 
     if gate is None:
@@ -116,9 +117,9 @@ def _measured_columns(gate: Gate | None, file: str, options: Options) -> GateEva
     if given.truth is None and gate.is_calibrated and gate.certificate is not None and len(gate.stages) == 1:
         return estimate_accuracy(gate, given.tables[0], level=options.level, groups=given.groups)
     seen = given.judged(gate, str(options.artifact), probabilities=True)
-    plan = {"level": options.level, "n_bins": options.bins, "random_state": options.seed}
+    plan = Resampling(options.level, options.resamples, options.seed)
     with progress_bar(None, "row", "rows, resampled for the intervals") as bar, told(bar.update):
-        return measured_columns(gate, seen, n_resamples=options.resamples, **plan)
+        return measured_columns(gate, seen, plan, options.bins)
 
 
 def _measured_table(gate: Gate | None, file: str, options: Options) -> GateEvaluation | AccuracyEstimate:
@@ -126,6 +127,7 @@ def _measured_table(gate: Gate | None, file: str, options: Options) -> GateEvalu
     from metacal.cli.reading import labels_as_columns, read, read_for
     from metacal.estimators.estimate import estimate_accuracy
     from metacal.estimators.evaluate import walked
+    from metacal.metrics.resampling import Resampling
     from metacal.rows import Rows, told, workers
     from metacal.rows.stored import StoredTable
     from metacal.rows.validate import class_list, logits_from
@@ -141,12 +143,11 @@ def _measured_table(gate: Gate | None, file: str, options: Options) -> GateEvalu
     remote = executor is not None and isinstance(found.table, StoredTable)
     logits = found.table if remote else logits_from(found.table, found.input)
     codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]) if gate is None else gate.classes)
-    plan = {"level": options.level, "n_bins": options.bins, "random_state": options.seed}
-    plan |= {"n_resamples": max(options.resamples, 1), "intervals": options.resamples > 0}
+    plan = Resampling(options.level, options.resamples, options.seed)
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
     with resampling as bar, told(bar.update), cluster(executor, threads) as there, workers(threads, there) as pool:
         rows = Rows(logits, executor=pool, unseen=remote)
-        _, result = walked(gate, rows, codes, plan, found.groups, ours=True)
+        _, result = walked(gate, rows, codes, plan, options.bins, found.groups, ours=True)
     if result.fitted_here:
         warn_caller(
             f"{file} holds the very rows that {options.artifact} was fitted on; measure on rows it has not seen."

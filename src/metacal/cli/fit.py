@@ -163,7 +163,7 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
         asked = replace(asked, at_threshold=float(doubt))
     return fit_scored(
         found.score,
-        found.require_correct(),
+        found.require_truth(),
         asked.promise(options.seed, per_group=found.groups is not None),
         score_name=found.name,
         higher_is=higher_is,  # type: ignore[arg-type]
@@ -200,7 +200,7 @@ def _fitted(found: Predictions, options: Options) -> Gate:
                 why = "a calibrator learns from labels, and FILE has none."
                 raise click.BadParameter(why, param_hint="'--calibrator'")
             return fit_unlabelled(rows, promise, score, **known)
-        codes = validate.label_codes(found.require_labels(), len(table), classes)
+        codes = validate.label_codes(found.require_truth(), len(table), classes)
         gate = fit_gate(
             rows, codes, promise, score, fit_map, groups=found.groups, gives_way=calibrator is None, **known
         )

@@ -225,12 +225,8 @@ def _say(done: Outcome, call: Round, pool: str, options: Options) -> None:
     certifier, waiting = done.certifier, len(done.waiting)
     some = certifier.coverage is not None
     if as_json:
-        answer: dict[str, Any] = {
-            "pool": pool,
-            "journal": call.journal,
-            "file": call.sheet if waiting else None,
-            "n_waiting": waiting,
-        }
+        answer: dict[str, Any] = {"pool": pool, "journal": call.journal, "file": call.sheet if waiting else None}
+        answer["n_waiting"] = waiting
         names = ("n_drawn", "n_labels", "finished", "coverage", "within_reach")
         answer |= {name: getattr(certifier, name) for name in names} | {"gate": gate if some else None}
         answer["certificate"] = certifier.certificate.to_dict(words=True) if some else None

@@ -164,7 +164,7 @@ def labels_as_columns(found: Predictions, classes: NDArray[Any]) -> NDArray[np.i
     """Return each label's column."""
     from metacal.rows.validate import label_codes
 
-    return label_codes(found.require_labels(), len(found), classes)
+    return label_codes(found.require_truth(), len(found), classes)
 
 
 # ── rows for a gate, whatever it reads: a table of logits, scores, or the tables of a cascade's models ───────────────
@@ -208,7 +208,7 @@ class GateRows:
         """Labels, or right and wrong; InputError with what to do where there are none."""
         if self.truth is not None:
             return self.truth
-        return self.found.require_correct() if hasattr(self.found, "correct") else self.found.require_labels()
+        return self.found.require_truth()
 
     def judged(self, gate: Gate, artifact: str, *, probabilities: bool = False, bare: bool = False) -> Judged:
         """What the gate decides on these rows, beside their truth; `bare` where it can do without."""

@@ -95,7 +95,7 @@ def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, reading: Reading
     labels = given.truth
     if labels is not None and gate.n_classes:
         labels = gate.classes[gate.codes(labels, len(given))]
-    rows = given.found.table if gate.n_classes else given.found.score
+    rows = given.found.table
     table = Table(np.asarray(rows), labels, given.ids, given.groups, name)
     known = [state for state in (kept.sources.get(name), *kept.sources.values()) if state is not None]
     if not any(table.skip(state) for state in known) and known and not append:

@@ -24,6 +24,7 @@ from metacal.metrics.evaluation import (
 )
 from metacal.metrics.intervals import Interval, clopper_pearson
 from metacal.metrics.registry import PROBABILITIES
+from metacal.metrics.resampling import Resampling
 from metacal.promises.certificate import Certificate
 from metacal.promises.verdict import Verdict, judge
 from metacal.rows import Rows, workers
@@ -163,22 +164,18 @@ def evaluate(
     (0.972, False)
     """
     own, given = opened(gate, X, large)
-    options: dict[str, Any] = {"n_bins": n_bins, "level": level, "random_state": random_state}
-    options |= {"n_resamples": n_resamples, "intervals": n_resamples > 0}
+    plan = Resampling(level, n_resamples, random_state)
     if own is not None and own.kind != "logits":
-        return measured_columns(own, judged(own, given, y, groups, probabilities=True), **options)
+        return measured_columns(own, judged(own, given, y, groups, probabilities=True), plan, n_bins)
     through = softmax_gate(np.shape(given[0])[1]) if own is None else own
     with workers(n_jobs, executor) as pool:
         unseen = isinstance(given[0], StoredTable) and is_remote(pool)
         rows = Rows(given[0] if unseen else through.read(given[0]), executor=pool, unseen=unseen)
-        return walked(own, rows, label_codes(y, len(rows), through.classes), options, groups)[1]
+        return walked(own, rows, label_codes(y, len(rows), through.classes), plan, n_bins, groups)[1]
 
 
-def measured_columns(gate: Gate, seen: Judged, **options: Any) -> GateEvaluation:
-    """The same where there is no one table to walk over: by given scores, or through a cascade.
-
-    `options` are those of `metrics.evaluation.evaluate_scores`.
-    """
+def measured_columns(gate: Gate, seen: Judged, plan: Resampling, n_bins: int = 15) -> GateEvaluation:
+    """The same where there is no one table to walk over: by given scores, or through a cascade."""
     assert seen.correct is not None
     if not seen.known.all():
         raise InputError(
@@ -186,7 +183,8 @@ def measured_columns(gate: Gate, seen: Judged, **options: Any) -> GateEvaluation
             "needs those alone on which the models disagree."
         )
     accept, decision = None if gate.is_calibrator else seen.accept, seen.decision
-    result = evaluate_scores(decision.doubt, seen.correct, accept=accept, confidence=decision.confidence, **options)
+    doubt, confidence = decision.doubt, decision.confidence
+    result = evaluate_scores(doubt, seen.correct, plan, n_bins, accept=accept, confidence=confidence)
     if gate.certificate is None:
         return GateEvaluation(result)
     verdict = judge(gate.certificate, seen.accept, seen.correct, result.level, seen.losses, seen.names)
@@ -211,33 +209,40 @@ def answerers(gate: Gate, seen: Judged, level: float) -> tuple[Answerer, ...]:
 
 
 def walked(
-    gate: Gate | None, rows: Rows, codes: Codes, options: dict[str, Any], groups: Any = None, *, ours: bool = False
+    gate: Gate | None,
+    rows: Rows,
+    codes: Codes,
+    plan: Resampling,
+    n_bins: int = 15,
+    groups: Any = None,
+    *,
+    ours: bool = False,
 ) -> tuple[MeasuredRows, GateEvaluation]:
     """Decide on every row once, and measure; the softmax of the logits beside it.
 
-    `options` are those of `metrics.evaluation.evaluate_rows`. Rows that are `unseen` are looked over, and converted,
-    where they are read. With `ours` the table may be written over, which saves another.
+    Rows that are `unseen` are looked over, and converted, where they are read. With `ours` the table may be written
+    over, which saves another.
     """
     through = softmax_gate(rows.n_classes) if gate is None else gate
     through.limits(groups if gate is not None else None, len(rows))  # says now which groups are missing
     tabled = any(metric.whole_table and metric.sums is None for metric in registry.evaluated(PROBABILITIES))
     room = None
-    drawn = options["intervals"] and options["n_resamples"] > 0
-    if (tabled or drawn) and not is_remote(rows.executor):
+    if (tabled or plan.n_resamples) and not is_remote(rows.executor):
         # A metric of the whole table asks for the logits once more, to have their softmax.
         room = room_for_table(rows.table, over=ours and not tabled)
-    found = measured_rows(through, rows, codes, options["n_bins"], groups, beside=gate is not None, room=room)
+    found = measured_rows(through, rows, codes, n_bins, groups, beside=gate is not None, room=room)
     accepted, correct, bare = found.accept, found.top == codes, None
     if found.before is not None:
         before = found.before
         if tabled and room is not None:
             before = replace(before, checked=softmaxes(rows, codes, before.top))
-        without = {**options, "intervals": False}
-        bare = evaluate_rows(before, rows.n_classes, accept=accepted, correct=correct, **without)
-    result = evaluate_rows(found.after, rows.n_classes, accept=accepted, correct=correct, score=found.score, **options)
+        without = replace(plan, n_resamples=0, shares=False)
+        bare = evaluate_rows(before, rows.n_classes, without, n_bins, accept=accepted, correct=correct)
+    columns = {"accept": accepted, "correct": correct, "score": found.score}
+    result = evaluate_rows(found.after, rows.n_classes, plan, n_bins, **columns)
     if gate is None or gate.certificate is None or accepted is None:
         return found, GateEvaluation(result, bare)
     parts = through.part_names(found.top, groups)
-    verdict = judge(gate.certificate, accepted, correct, options["level"], gate.losses(codes, found.top), parts)
+    verdict = judge(gate.certificate, accepted, correct, plan.level, gate.losses(codes, found.top), parts)
     fitted_here = gate.fitted_on(found.score, correct)
     return found, GateEvaluation(result, bare, gate.certificate, verdict, fitted_here)

@@ -277,7 +277,7 @@ def _each(one: FileApplier, pieces: Sequence[Piece], executor: ExecutorLike | No
 
 def write_decisions(
     gate: Gate,
-    found: Any,
+    predictions: Any,
     output: str | os.PathLike[str] | None,
     output_format: str | None = None,
     *,
@@ -288,19 +288,19 @@ def write_decisions(
 ) -> Applied:
     """Write every block; `output` None: only count.
 
-    `found` are `Predictions`, or `Scores`. `tables` is what each stage of the gate reads, checked, without it the table
-    of `found`. A later model's table holds every row, or those alone that the first one leaves; where it is missing
-    these are left to nobody.
+    `predictions` may be `Scores`, too. `tables` is what each stage of the gate reads, checked, without it their table.
+    A later model's table holds every row, or those alone that the first one leaves; where it is missing these are left
+    to nobody.
     """
     # All of it is checked, once, before the first row is written: a row's number is then its number in the file.
-    tables = (gate.read(found.table, by_rows=True),) if tables is None else tables
+    tables = (gate.read(predictions.table, by_rows=True),) if tables is None else tables
     accepted, missing, answered = 0, 0, Counter[str]()
-    ids, groups = (None if column is None else column.ravel() for column in (found.ids, found.groups))
+    ids, groups = (None if column is None else column.ravel() for column in (predictions.ids, predictions.groups))
     with contextlib.ExitStack() as stack:
         write = None
         if output is not None:
-            names = gate.classes.tolist() if gate.source.classes_given else getattr(found, "class_names", None)
-            table_file = open_table(output, len(found), class_names=names, format=output_format, part=part)
+            names = gate.classes.tolist() if gate.source.classes_given else getattr(predictions, "class_names", None)
+            table_file = open_table(output, len(predictions), class_names=names, format=output_format, part=part)
             write = stack.enter_context(table_file)
         pool = stack.enter_context(workers(n_jobs))
 
@@ -322,7 +322,7 @@ def write_decisions(
                 write(decided_columns(gate, decision, None if ids is None else ids[start : start + len(decision)]))
             advance(len(decision))
     counted = None if gate.is_calibrator else accepted
-    return Applied(len(found), counted, n_without_score=missing, answered_by=answered)
+    return Applied(len(predictions), counted, n_without_score=missing, answered_by=answered)
 
 
 def _decision(gate: Gate, given: Sequence[Any], options: Mapping[str, Any]) -> Decision:

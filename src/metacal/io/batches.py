@@ -20,6 +20,7 @@ from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
 from metacal.io.columns import ClassNames, Picked, Request, listed
 from metacal.io.formats.arrow import (
+    Batches,
     Layout,
     column_of,
     joined,
@@ -225,17 +226,15 @@ class BatchGate:
         return {shown: joined(batch.column(name)) for shown, name in chosen.items()}
 
 
-class _Rows:
+class _Rows(Batches):
     """A batch as `layout_of` wants it."""
 
     def __init__(self, batch: Any) -> None:
-        self.schema, self.n_rows, self.held, self._batch = batch.schema, batch.num_rows, _ANY, batch
+        super().__init__(batch.schema, batch.num_rows, _ANY)
+        self._batch = batch
 
     def batches(self, names: Sequence[str], rows: int) -> list[Any]:
         return [self._batch.select(names)]
-
-    def stored(self, layout: Layout) -> None:
-        return None
 
 
 def _loaded(raw: bytes, fingerprint: str, name: str, key: Any) -> Gate:

@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -61,7 +61,7 @@ from metacal.promises.rules.cascade_walks import (
     people_walks,
 )
 from metacal.promises.rules.noninferiority import GAMMA, shows_at_most
-from metacal.promises.sample import Evidence, Flags, Sample
+from metacal.promises.sample import Evidence, Flags, Outcome, Sample
 from metacal.promises.words import SAME_SOURCE_OF_BOTH, register_rule, rounded_down, rounded_up
 
 DIFFERENCE = register_rule(
@@ -145,7 +145,6 @@ class Pair(Evidence):
 def _certificate(test: PairTest, tested: Paired, walked: Walked, plan: Plan, *, n_aside: int) -> Certificate:
     """The certificate of the candidate that was found, with what the tested rows look like under it."""
     assert walked.found is not None
-    promise = test.promise
     seen, whole = counts(tested, walked.found), bool(tested.known.all())
     stages = Stages(
         (
@@ -159,24 +158,10 @@ def _certificate(test: PairTest, tested: Paired, walked: Walked, plan: Plan, *, 
         n_labels=int(test.needed(tested, walked.highest).sum()),
     )
     right = seen.answered - seen.wrong if whole else 0
-    ((limited, target),) = promise.limits
-    return Certificate(
-        quantity=limited,
-        target=target,
-        delta=promise.delta,
-        guarantee=promise.guarantee,
-        threshold=walked.found.small,
-        rule=promise.cascade_rules[plan.people],
-        n_rows=len(tested),
-        n_correct=right,
-        n_accepted=seen.answered,
-        n_correct_accepted=right,
-        highest_accepted=None,
-        lowest_rejected=None,
-        notes=(labels_ran_out(),) if walked.ran_out else (),
-        labelled=whole,
-        stages=stages,
-    )
+    outcome = Outcome(len(tested), right, seen.answered, right, None, None)
+    notes = (labels_ran_out(),) if walked.ran_out else ()
+    own = test.promise._certified(walked.found.small, outcome, notes, labelled=whole)
+    return replace(own, rule=test.promise.cascade_rules[plan.people], stages=stages)
 
 
 # ── the walk ──────────────────────────────────────────────────────────────────────────────────────────────────────────
