@@ -71,7 +71,7 @@ class Predictions(Columns):
         named = self.class_names is not None and isinstance(self.class_names[0], str)
         return named and self.labels is not None and self.labels.dtype.kind in "iubf"
 
-    def require_labels(self) -> NDArray[Any]:
+    def require_truth(self) -> NDArray[Any]:
         """Return the labels, or raise with advice when the file has none."""
         if self.labels is not None:
             return self.labels

@@ -16,42 +16,31 @@ from metacal.rows.score_columns import correct_column, score_column
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
-    """What a file of scores holds.
+class Scores(Columns):
+    """What a file of scores holds: the fields of `Columns`, the table being one column, and what that is called.
 
     Attributes
     ----------
-    score : array of shape (n,)
-        NaN where a row has none; float32 where the file has it so.
-    correct : boolean array of shape (n,) or None
-        Whether each row is right, where the file says so.
-    ids : array of shape (n,) or None
     name : str
         What the file calls the score.
-    path : str
-        Where it was read from; "-" is standard input.
-    unused : tuple of str
-        Arrays or columns of the file that were left aside.
-    groups, units : array of shape (n,) or None
-        The group of each row, and what it belongs to, where that was asked for.
     """
 
-    score: NDArray[np.floating[Any]]
-    correct: NDArray[np.bool_] | None
-    ids: NDArray[Any] | None
-    name: str
-    path: str
-    unused: tuple[str, ...] = ()
-    groups: NDArray[Any] | None = None
-    units: NDArray[Any] | None = None
+    name: str = "score"
 
-    def __len__(self) -> int:
-        return len(self.score)
+    @property
+    def score(self) -> NDArray[np.floating[Any]]:
+        """One per row: NaN where a row has none; float32 where the file has it so."""
+        return np.asarray(self.table)
 
-    def require_correct(self) -> NDArray[np.bool_]:
+    @property
+    def correct(self) -> NDArray[np.bool_] | None:
+        """Whether each row is right, where the file says so."""
+        return self.labels
+
+    def require_truth(self) -> NDArray[np.bool_]:
         """Return right and wrong, or raise with advice when the file has none."""
-        if self.correct is not None:
-            return self.correct
+        if self.labels is not None:
+            return self.labels
         also = f"; it also holds {listed(self.unused)}" if self.unused else ""
         raise InputError(
             f"{self.path}: it does not say which rows are right{also}. Name the column that does with correct_key "
@@ -101,8 +90,7 @@ def read_scores(
     beside: dict[str, Any] = {"id_key": id_key, "group_key": group_key, "unit_key": unit_key}
     request = Request("", logits_key=score_key, label_key=correct_key, scores=True, **beside)
     columns = read_columns(path, request, _finished, format=format, unpack_limit=unpack_limit)
-    more = {"unused": columns.unused, "groups": columns.groups, "units": columns.units}
-    return Scores(columns.table, columns.labels, columns.ids, score_key, columns.path, **more)  # type: ignore[arg-type]
+    return Scores(**vars(columns), name=score_key)
 
 
 def _finished(request: Request, columns: Columns) -> Columns:

@@ -24,7 +24,6 @@ from metacal.formulas import rowwise
 from metacal.formulas.operations import NUMPY
 from metacal.kernels import numpy as definition
 from metacal.kernels.columns import mixed_log_odds as _mixed_log_odds
-from metacal.kernels.columns import mixed_sums as _host_mixed_sums
 from metacal.kernels.grid import Grid
 
 KERNEL_VARIABLE = "METACAL_KERNEL"
@@ -113,9 +112,9 @@ def mixed_sums(
     if on_device(columns):
         found: NDArray[np.float64] = device_kernels().mixed_sums(columns, weights, walked, b, uniform).cpu().numpy()
         return found
-    of_part = partial(_mixed_part, columns, weights, walked, b, uniform)
-    starts = range(0, columns.shape[1], _PART)
-    return np.asarray(sum(_shared(pool, of_part, starts)))
+    n, sums = columns.shape[1], (active if columns.flags.c_contiguous else definition).mixed_sums
+    of_part = lambda first: sums(columns, weights, walked, b, uniform, first, min(first + _PART, n))  # noqa: E731
+    return np.asarray(sum(_shared(pool, of_part, range(0, n, _PART))))
 
 
 def mixed_log_odds(
@@ -124,26 +123,11 @@ def mixed_log_odds(
     """The log-odds of `columns.mixed_log_odds` of each row, on the host."""
     if on_device(columns):
         return np.asarray(_mixed_log_odds(device_kernels().torch, columns, walked, b, uniform).cpu())
-    write = getattr(active, "mixed_log_odds", None)
-    if write is None or not columns.flags.c_contiguous:
-        return np.asarray(_mixed_log_odds(np, columns, walked, b, uniform))
-    n = columns.shape[1]
+    n, write = columns.shape[1], (active if columns.flags.c_contiguous else definition).mixed_log_odds
     odds = np.empty(n)
     of_part = lambda first: write(columns, walked, b, uniform, first, min(first + _PART, n), odds)  # noqa: E731
     _shared(pool, of_part, range(0, n, _PART))
     return odds
-
-
-def _mixed_part(
-    columns: NDArray[np.float64], weights: Any, walked: float, b: float, uniform: float, first: int
-) -> NDArray[np.float64]:
-    last = min(first + _PART, columns.shape[1])
-    fused_sums = getattr(active, "mixed_sums", None)
-    if fused_sums is not None and columns.flags.c_contiguous:
-        found: NDArray[np.float64] = fused_sums(columns, weights, walked, b, uniform, first, last)
-        return found
-    own = None if weights is None else weights[first:last]
-    return np.asarray(_host_mixed_sums(np, columns[:, first:last], own, walked, b, uniform))
 
 
 def reads_tensors(function: Callable[..., Any]) -> bool:

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.formulas.logits import LOWEST_ORDINARY
+from metacal.kernels import columns as definition
 from metacal.kernels.columns import Curve, cumulants, lifted
 
 Float = NDArray[np.float64]
@@ -303,24 +304,35 @@ def members(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: 
     return np.stack([tempered, plain, np.where(own > -np.inf, 1.0 / possible, 0.0)], axis=1)
 
 
-def first_bad_row(block: NDArray[Any]) -> int | None:
-    """The first row with NaN or +inf, or with every class masked; None when there is none."""
-    # float16 by its exponent bits: NumPy's float16 arithmetic is sixty times slower.
-    if block.dtype == np.float16 and not ((block.view(np.uint16) & 0x7C00) == 0x7C00).any():
-        return None
-    top = block.max(axis=1)
-    return None if np.isfinite(top).all() else int(np.isfinite(top).argmin())
-
-
 def looked_over(block: NDArray[Any]) -> tuple[int | None, bool]:
-    """The first bad row, and whether some finite logit is so low that it may stand for a mask (`formulas.logits`)."""
-    bad = first_bad_row(block)
-    if block.dtype == np.float16:
-        bits = block.view(np.uint16)
-        return bad, bool(((bits >= _HALF_LOWEST_ORDINARY) & (bits < _HALF_MINUS_INFINITY_BITS)).any())
+    """The first row with NaN or +inf, or with every class masked, and whether some finite logit may stand for a mask.
+
+    (It is so low that it may: `formulas.logits`.)
+    """
+    half = block.view(np.uint16) if block.dtype == np.float16 else None
+    bad = None
+    # float16 by its exponent bits: NumPy's float16 arithmetic is sixty times slower.
+    if half is None or ((half & 0x7C00) == 0x7C00).any():
+        legal = np.isfinite(block.max(axis=1))
+        bad = None if legal.all() else int(legal.argmin())
+    if half is not None:
+        return bad, bool(((half >= _HALF_LOWEST_ORDINARY) & (half < _HALF_MINUS_INFINITY_BITS)).any())
     if bad is not None or not block.min(initial=0.0) <= LOWEST_ORDINARY:
         return bad, False
     return bad, bool(((block <= LOWEST_ORDINARY) & (block > -np.inf)).any())
+
+
+def mixed_sums(
+    columns: Float, weights: Float | None, walked: float, b: float, uniform: float, first: int, last: int
+) -> Float:
+    """The sums of `kernels.columns.mixed_sums` over the rows from `first` up to `last`."""
+    own = None if weights is None else weights[first:last]
+    return np.asarray(definition.mixed_sums(np, columns[:, first:last], own, walked, b, uniform))
+
+
+def mixed_log_odds(columns: Float, walked: float, b: float, uniform: float, first: int, last: int, out: Float) -> None:
+    """Write those of `kernels.columns.mixed_log_odds` of the rows from `first` up to `last`."""
+    out[first:last] = definition.mixed_log_odds(np, columns[:, first:last], walked, b, uniform)
 
 
 def _times(terms: NDArray[Any], factors: NDArray[Any]) -> NDArray[Any]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from metacal.io.columns import Columns, Request
-from metacal.io.formats.arrow import ArrowColumnsWriter, Layout, pyarrow_for, read_batches
+from metacal.io.formats.arrow import ArrowColumnsWriter, Batches, pyarrow_for, read_batches
 from metacal.io.formats.raw import RawFile
 from metacal.io.opening import check_unpacked
 
@@ -36,7 +36,7 @@ def read(request: Request) -> Columns:
     return read_batches(request, _ArrowFile(pyarrow_for(request.path), request.path, request.source))
 
 
-class _ArrowFile:
+class _ArrowFile(Batches):
     """A file as `read_batches` wants it."""
 
     def __init__(self, pa: Any, path: str, source: str) -> None:
@@ -47,7 +47,7 @@ class _ArrowFile:
         if framed:
             self._check_footer(claims)
         check_unpacked(path, claims.unpacked, self.file.size)
-        self.schema, self.n_rows, self.held = self._stream().schema, claims.rows, self.file.size
+        super().__init__(self._stream().schema, claims.rows, self.file.size)
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[Any]:
         place = {name: k for k, name in enumerate(self.schema.names)}
@@ -55,9 +55,6 @@ class _ArrowFile:
             # Offsets, indices of dictionaries and the bytes of strings: all that points somewhere.
             batch.validate(full=True)
             yield batch
-
-    def stored(self, layout: Layout) -> None:
-        return None
 
     def _stream(self, fields: list[int] | None = None) -> Any:
         options = self.pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
