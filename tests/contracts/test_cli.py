@@ -114,7 +114,7 @@ def test_help_and_usage_errors_import_nothing_heavy(args):
 
 
 def test_static_choices_are_the_real_ones():
-    from metacal.io.artifact.parameters import calibrator_kinds
+    from metacal.io.artifact.sources import calibrator_kinds
     from metacal.maps.methods import estimator_names
     from metacal.scores import named as scores
 

@@ -171,8 +171,8 @@ def test_what_cannot_be_watched_is_said(folder, tmp_path):
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        (["good.csv", "--input", "probabilities"], 2, "--input does not fit here"),
-        (["good.csv", "--score-key", "mark"], 2, "--score-key does not fit here"),
+        (["good.csv", "--input", "probabilities"], 2, "was fitted on logits, so FILE must hold logits"),
+        (["good.csv", "--score-key", "mark"], 2, "--score-key is about scores in place of logits"),
         (["good.csv", "--state", "nowhere/state.json"], 1, "no folder"),
         (["good.csv", "--append"], 2, "--append goes with --state"),
         (["good.csv", "--least-probability", 0.1], 2, "goes with --probability-key"),

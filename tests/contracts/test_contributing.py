@@ -278,4 +278,4 @@ def test_a_file_from_outside_needs_its_modules(shell, folder, gate):
     mc.save(gate, folder / "needs.json")
     done = shell("metacal apply needs.json val.npz -o -")
     assert done.returncode == 1
-    assert re.search("ToyMap|ToyScaling|'toy'", done.stderr)
+    assert re.search('ToyMap|ToyScaling|"toy"', done.stderr)

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 import metacal as mc
 from metacal.errors import ArtifactError
 from metacal.estimators.crossfit import approximate
-from metacal.io.artifact import file as artifact
+from metacal.export import saved as artifact
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.kinds import promise_classes
 from metacal.promises.parts.per import Per
@@ -267,7 +267,7 @@ def test_facts_of_a_file(path):
         ("statement", "What is accepted is right.", '"statement" does not belong here'),
         ("rule", "trust me", "the rule is none that this promise uses"),
         ("rule", "cascade-binomial", "the rule is none that this promise uses"),
-        ("notes", ["a sentence"], "there is no note of the kind null"),
+        ("notes", ["a sentence"], "notes[0] must be an object"),
         ("notes", [{"kind": "trust_me"}], 'there is no note of the kind "trust_me"'),
         ("notes", [remark("\x1b[2J")], r"notes[0] must be one line of plain text"),
         ("notes", [remark("two\nlines")], r"notes[0] must be one line of plain text"),
@@ -277,9 +277,9 @@ def test_facts_of_a_file(path):
         ("notes", [{"kind": "few_errors", "errors": 0}], "'rows' is missing"),
         ("notes", [{"kind": "cross_fitted", "folds": 5}], "its notes speak of other folds"),
         ("traffic", {"n_rows": 7, "n_accepted": 8, "population": "source"}, "such traffic cannot be"),
-        ("traffic", {"n_rows": 7, "n_accepted": 7, "population": "target"}, "the traffic is that of the source"),
+        ("traffic", {"n_rows": 7, "n_accepted": 7, "population": "target"}, 'population "target" does not follow'),
         ("traffic", {"n_rows": 7, "n_accepted": 7, "population": "source"}, "does not follow|is not the traffic"),
-        ("circumstances", {"scores": 1, "share": 1.0, "units": False, "weights": None, "folds": 0}, "say nothing"),
+        ("circumstances", {"scores": 1, "share": 1.0, "units": False, "weights": None, "folds": 0}, "says nothing"),
         ("coverage", 0.123, "coverage 0.123 does not follow from the counts"),
         ("n_rows", 2**60, "does not follow|more than anybody has"),
     ):

@@ -17,8 +17,7 @@ from typing import Any, Protocol
 
 from metacal.errors import InputError
 from metacal.gate.watch import Watch
-from metacal.io.artifact.taken import Kept, Taken
-from metacal.io.artifact.watch import checkpoint
+from metacal.io.artifact.watch import Kept, Taken, checkpoint
 from metacal.io.disk import DISK, Disk, plain_write_errors
 from metacal.io.journal import Journal
 

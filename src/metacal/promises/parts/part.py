@@ -34,7 +34,7 @@ def jsonable(value: Any) -> Any:
     [0.5, '-inf', None]
     """
     if hasattr(value, "to_dict"):
-        return value.to_dict()
+        return jsonable(value.to_dict())
     if isinstance(value, Mapping):
         return {name: jsonable(one) for name, one in value.items()}
     if isinstance(value, tuple):
