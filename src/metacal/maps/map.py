@@ -175,3 +175,7 @@ def check_prior_rows(prior_rows: object) -> float:
     if not number or not 0.0 <= float(prior_rows) < np.inf:  # type: ignore[arg-type]
         raise InputError(f"prior_rows must be a number of at least 0, got {prior_rows!r}; 1 is the usual choice.")
     return float(prior_rows)  # type: ignore[arg-type]
+
+
+#: Fits a map: fit(rows, labels, weights or None), labels being column numbers. `Method.fit_function` is one.
+FitMap = Callable[[Rows, NDArray[np.intp], NDArray[np.float64] | None], Map]
