@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.io.artifact import file as artifact
+from metacal.export import saved as artifact
 from metacal.io.artifact.sources import RANKERS
 from metacal.maps.methods import every_method
 from metacal.promises import words

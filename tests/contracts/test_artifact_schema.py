@@ -14,7 +14,7 @@ import pytest
 
 import metacal as mc
 from metacal.estimators import CALIBRATORS
-from metacal.io.artifact import file as artifact
+from metacal.export import saved as artifact
 from metacal.io.artifact import schema
 from metacal.promises.rules import both
 from metacal.scores.learned import LogisticRanker, PairwiseRanker

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import metacal as mc
 from metacal.cli import main
 from metacal.errors import ArtifactError
-from metacal.io.artifact import file as artifact
+from metacal.export import saved as artifact
 from metacal.io.artifact import schema
 
 FIXTURES = Path(__file__).parent / "fixtures" / "cascade-v3"

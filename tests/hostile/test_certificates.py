@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 import metacal as mc
 from metacal.errors import ArtifactError
 from metacal.estimators.crossfit import approximate
-from metacal.io.artifact import file as artifact
+from metacal.export import saved as artifact
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.kinds import promise_classes
 from metacal.promises.parts.per import Per

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import metacal as mc
-from metacal.io.artifact import file as artifact
+from metacal.export import saved as artifact
 from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid
 from metacal.promises.fingerprint import data_hash
 from metacal.rows import Rows, validate

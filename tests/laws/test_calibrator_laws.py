@@ -10,7 +10,7 @@ from scipy.special import softmax
 
 import metacal as mc
 from metacal.estimators import CALIBRATORS
-from metacal.io.artifact.file import dumps, loads
+from metacal.export.saved import dumps, loads
 
 NAMES = sorted(CALIBRATORS)
 #: Monotone in each class's own probability before normalisation.

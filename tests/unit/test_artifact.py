@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 import metacal as mc
 from metacal.errors import ArtifactError, InputError
 from metacal.estimators.base import Calibrator
-from metacal.io.artifact import file as artifact
+from metacal.export import saved as artifact
 from metacal.io.artifact import wrapping
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS, Method, register

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.io.artifact import file as artifact
+from metacal.export import saved as artifact
 from metacal.maps.composed import seen_through
 from metacal.maps.fitting.mixture import likeliest_mixture
 from metacal.maps.members import MEMBERS, default_members, fit_members

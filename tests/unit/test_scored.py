@@ -12,8 +12,8 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal.errors import ArtifactError, InputError, MetacalWarning
+from metacal.export.saved import dumps, loads
 from metacal.gate import Gate, fit_scored
-from metacal.io.artifact.file import dumps, loads
 from metacal.io.artifact.wrapping import checksum
 from metacal.maps.confidence import ConfidenceCurve, fit_confidence
 from metacal.rows.score_columns import correct_column, score_column
