@@ -143,19 +143,15 @@ class Ranked:
         return found
 
 
-#: The scores that one walk of the C kernel computes, rounds and compares with the true class.
-_IN_ONE_WALK = (kernels.entropy, kernels.doubt, kernels.negative_margin, kernels.free_energy)
-
-
 def ranked_in_place(
     rows: Rows, score: str | Score, codes: NDArray[np.intp]
 ) -> tuple[Rows, NDArray[np.float64], NDArray[np.bool_]] | None:
     """The same from one walk of the C kernel, which writes scores and flags where they belong; None where it cannot."""
     kernel = resolve(score).unrounded
-    if not rows.in_place or not any(kernel is known for known in _IN_ONE_WALK):
+    if not rows.in_place or not isinstance(kernel, kernels.FormulaKernel) or kernel.host is None:
         return None
     values, right = np.empty(len(rows)), np.empty(len(rows), dtype=bool)
-    walk = partial(kernels.active.ranked_rows, score=kernel.__name__, grid=grid_of(score))
+    walk = partial(kernels.active.ranked_rows, score=kernel.formula.__name__, grid=grid_of(score))
     rows.fill(partial(walk, careful=rows.unseen), values, right, codes, whole=True)
     if not rows.unseen or not np.isnan(np.min(values)):  # which is NaN where any is
         return rows.looked_over(found_fine=True), values, right
