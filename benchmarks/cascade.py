@@ -30,10 +30,9 @@ from metacal import datasets
 from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.promise import Promise
-from metacal.promises.rules import cascade
 from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.rules.cascade import Candidate, MaxLoss, Pair, Paired, Plan, counts
-from metacal.promises.rules.cascade_walks import loss_walks
+from metacal.promises.rules.cascade import MaxLoss, Pair
+from metacal.promises.rules.cascade_walks import Candidate, Paired, Plan, counts, loss_walks, parted
 from metacal.rows import Rows
 from metacal.scores import score_rows
 
@@ -67,7 +66,7 @@ def betting_passes(difference: NDArray[np.int_], margin: float, level: float) ->
 
 def by_betting(rows: Paired, plan: Plan) -> Candidate | None:
     """The same walk with betting in place of the exact test."""
-    aside, tested = cascade._parts(rows, plan)
+    aside, tested = parted(rows, plan)
     difference = tested.large_right.astype(int) - tested.small_right.astype(int)
     found = None
     for candidate in loss_walks(aside, RELATIVE)[0].candidates:

@@ -31,7 +31,7 @@ import metacal as mc
 from metacal import datasets, kernels
 from metacal.export.onnx import to_onnx
 from metacal.export.torch import to_module
-from metacal.io.artifact import file as artifact
+from metacal.export import saved as artifact
 from metacal.kernels import numpy as definition
 from metacal.promises.verdict import judge
 

@@ -42,7 +42,7 @@ ROWS = np.random.default_rng(3).normal(size=(40, 3)) * 3
 def judged(raw: bytes) -> str:
     """Load and use: "refused" or "works"; anything else raises."""
     from metacal.errors import ArtifactError
-    from metacal.io.artifact import file as artifact
+    from metacal.export import saved as artifact
 
     try:
         estimator = artifact.loads(raw)
@@ -59,7 +59,7 @@ def judged(raw: bytes) -> str:
 
 def check_sound(estimator: Any) -> None:
     """Raise unless it predicts probabilities in either dtype, keeps its promise on paper, and can be saved again."""
-    from metacal.io.artifact import file as artifact
+    from metacal.export import saved as artifact
 
     gate = estimator.gate_
     for dtype, tolerance in ((np.float32, 1e-4), (np.float64, 1e-7)):

@@ -22,7 +22,7 @@ import numpy as np
 
 import metacal as mc
 from metacal import datasets
-from metacal.promises.parts.thresholds import thresholds_of
+from metacal.promises.parts.thresholds import policy_of
 from metacal.promises.sample import Sample
 from metacal.rows import Rows
 from metacal.scores import score_rows
@@ -86,7 +86,7 @@ def per_class(**options: object) -> object:
             found = promise.certify(sample)
         except mc.InfeasibleTargetError:
             return np.zeros(len(population.top), dtype=bool)
-        thresholds = thresholds_of(found, classes)
+        thresholds = policy_of(found, classes)
         assert thresholds is not None
         return thresholds.accepts(population.scores, population.top)
 

@@ -28,7 +28,7 @@ _HOME = {
     "Gate": "gate",
     "InfeasibleTargetError": "errors",
     "InputError": "errors",
-    "load": "io.artifact.file",
+    "load": "export.saved",
     "load_gate": "io.artifact.file",
     "load_watch": "io.artifact.watch",
     "open_certifier": "io.artifact.certifier",
@@ -41,7 +41,7 @@ _HOME = {
     "PromiseMonitor": "promises.sequential.monitor",
     "read_predictions": "io.predictions",
     "Rows": "rows",
-    "save": "io.artifact.file",
+    "save": "export.saved",
     "save_watch": "io.artifact.watch",
     "ScoreGate": "estimators.scored",
     "show_config": "config",
@@ -90,15 +90,15 @@ if TYPE_CHECKING:  # the same names once more: a test has mypy look up each name
     from metacal.estimators.metacal import MetaCal as MetaCal
     from metacal.estimators.scored import ScoreGate as ScoreGate
     from metacal.estimators.verify import verify as verify
+    from metacal.export.saved import load as load
+    from metacal.export.saved import save as save
     from metacal.gate import Gate as Gate
     from metacal.gate.certifier import Certifier as Certifier
     from metacal.gate.decision import Decision as Decision
     from metacal.gate.watch import Watch as Watch
     from metacal.io.apply import apply as apply
     from metacal.io.artifact.certifier import open_certifier as open_certifier
-    from metacal.io.artifact.file import load as load
     from metacal.io.artifact.file import load_gate as load_gate
-    from metacal.io.artifact.file import save as save
     from metacal.io.artifact.watch import load_watch as load_watch
     from metacal.io.artifact.watch import save_watch as save_watch
     from metacal.io.batches import BatchGate as BatchGate

@@ -24,6 +24,7 @@ def tables(dtype):
         yield np.where(holes, -np.inf, table).astype(dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", NAMED)
 def test_scores_agree(backend, name, dtype):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.io.artifact import file as artifact
-from metacal.io.artifact import rankers
+from metacal.export import saved as artifact
+from metacal.io.artifact.sources import RANKERS
 from metacal.maps.methods import every_method
 from metacal.promises import words
 from metacal.promises.kinds import promise_classes
@@ -67,7 +67,7 @@ def test_version_3_has_a_file_of_every_kind():
     gates = [data for data in saved if data["kind"] == "MetaCal"]
     assert {data["kind"] for data in saved} == {"MetaCal", *(row.public_name for row in every_method())}
     assert {data["promise"]["type"] for data in gates} | {"MaxLoss"} == set(promise_classes())  # that of cascades
-    assert {name_of_score(data) for data in gates} == {*scores.NAMED, *rankers.RANKERS}
+    assert {name_of_score(data) for data in gates} == {*scores.NAMED, *RANKERS}
 
 
 def test_version_3_keeps_everything_else():

@@ -14,9 +14,9 @@ import pytest
 
 import metacal as mc
 from metacal.estimators import CALIBRATORS
-from metacal.io.artifact import file as artifact
+from metacal.export import saved as artifact
 from metacal.io.artifact import schema
-from metacal.promises.rules import after_looking, both
+from metacal.promises.rules import both
 from metacal.scores.learned import LogisticRanker, PairwiseRanker
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -35,11 +35,12 @@ PROMISES = [
     mc.paper.MaxMiscoverage(0.1),
     mc.paper.MinCoverageAccuracy(0.8),
     both.Both(0.5, 0.8),
-    after_looking.AfterLooking(alpha=0.5),
+    both.AfterLooking(alpha=0.5),
 ]
 SCORES = ["entropy", "max_probability", "margin", "energy", LogisticRanker, PairwiseRanker]
 
 
+@pytest.mark.slow
 def test_it_is_a_schema_and_a_command_prints_it():
     printed = subprocess.run(
         [sys.executable, "-m", "metacal.io.artifact.schema"], capture_output=True, check=True
@@ -53,6 +54,7 @@ def test_the_fixtures_are_valid(path):
     VALIDATOR.validate(json.loads(path.read_text(encoding="utf-8")))
 
 
+@pytest.mark.slow
 def test_signed_files_are_valid():
     for path in FILES:
         data = json.loads(artifact.dumps(mc.load(path), key=bytes(range(32))))
@@ -92,7 +94,7 @@ def test_every_calibrator_with_every_promise_is_valid(name, gates):
     for p in range(len(PROMISES)):
         gate = gates[p, (p + position) % len(SCORES)]
         data, learned = copy.deepcopy(gate), alone["stages"][0]["source"]
-        data["stages"][0]["source"] |= {"calibrator": learned["calibrator"], "map": learned["map"]}
+        data["stages"][0]["source"] |= {"recipe": learned["recipe"], "map": learned["map"]}
         data["checksum"] = artifact.checksum(data)
         VALIDATOR.validate(data)
         loaded = artifact.loads(json.dumps(data).encode())
@@ -118,7 +120,7 @@ INVALID = [
     (("stages", 0, "source", "classes", "dtype"), "float64"),
     (("stages", 0, "source", "classes", "values"), []),
     (("stages", 0, "source", "classes", "values"), [0.5, 1, 2]),
-    (("stages", 0, "source", "classes", "given"), 1),
+    (("stages", 0, "source", "classes_given"), 1),
     (("stages", 0, "source", "input"), "scores"),
     (("n_jobs",), 0),
     (("n_jobs",), 5000),
@@ -128,7 +130,7 @@ INVALID = [
     (("promise", "beta"), 1.0),
     (("promise", "delta"), "0.1"),
     (("promise",), []),
-    (("stages", 0, "source", "calibrator", "kind"), "LogisticRegression"),
+    (("stages", 0, "source", "recipe", "type"), "LogisticRegression"),
     (("certificate", "quantity"), "accuracy"),
     (("certificate", "guarantee"), "sure"),
     (("certificate", "target"), 0),
@@ -188,7 +190,7 @@ INVALID_ON_SCORES = [
     (("stages", 0, "source", "curve", "knots"), None),
     (("stages", 0, "threshold"), "much"),
     (("data_hash",), "md5:0"),
-    (("stages", 0, "source", "classes"), {"dtype": "int64", "values": [0, 1], "given": False}),
+    (("stages", 0, "source", "classes"), {"dtype": "int64", "values": [0, 1]}),
     (("promise",), KeyError),
     (("certificate",), KeyError),
     (("stages", 0, "source", "curve"), KeyError),

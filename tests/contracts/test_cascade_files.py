@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import metacal as mc
 from metacal.cli import main
 from metacal.errors import ArtifactError
-from metacal.io.artifact import file as artifact
+from metacal.export import saved as artifact
 from metacal.io.artifact import schema
 
 FIXTURES = Path(__file__).parent / "fixtures" / "cascade-v3"
@@ -150,6 +150,7 @@ def test_apply_in_two_steps(folder):
     assert "give all 800, or the" in words.output
 
 
+@pytest.mark.slow
 def test_show_verify_and_json(folder):
     shown = run("show", folder / "loss.json")
     assert "a cascade of two models" in shown.stdout
@@ -170,6 +171,7 @@ def test_show_verify_and_json(folder):
     assert "the very rows" in told.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["loss", "accuracy"])
 def test_the_page_says_what_verify_says(folder, name):
     out = folder / f"{name}.html"
@@ -196,6 +198,7 @@ def test_the_page_says_what_verify_says(folder, name):
     assert evaluated["answered_by"] == answers
 
 
+@pytest.mark.slow
 def test_the_page_takes_names_as_text(folder):
     title = "<img src=x onerror=alert(1)>"
     new = (folder / "new-small.npz", "--large", folder / "new-large.npz", "--with", folder / "loss.json")

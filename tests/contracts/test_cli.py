@@ -114,7 +114,7 @@ def test_help_and_usage_errors_import_nothing_heavy(args):
 
 
 def test_static_choices_are_the_real_ones():
-    from metacal.io.artifact.parameters import calibrator_kinds
+    from metacal.io.artifact.sources import calibrator_kinds
     from metacal.maps.methods import estimator_names
     from metacal.scores import named as scores
 
@@ -478,6 +478,7 @@ def test_evaluate_is_reproducible_and_seeded(folder):
     assert texts[0] == texts[1] != texts[2]
 
 
+@pytest.mark.slow
 def test_evaluate_a_broken_promise_is_a_report(folder, tmp_path, rows):
     table, labels = rows
     wrong = np.where(np.arange(1000) % 3 == 0, (labels[1000:] + 1) % 3, labels[1000:])
@@ -515,6 +516,7 @@ def test_evaluate_a_plain_calibrator(folder):
     assert "promised" not in done.stdout
 
 
+@pytest.mark.slow
 def test_evaluate_says_when_the_rows_are_the_gate_s_own(folder):
     done = run("evaluate", folder / "val.npz", "--with", folder / "cal.json", "--json", "--resamples", 0)
     assert "the very rows" in done.stderr
@@ -537,6 +539,7 @@ def test_evaluate_wrong_usage(folder, args):
 # ── demo ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_demo_fits_a_screen_and_tells_the_story(tmp_path):
     done = run("demo", "-o", tmp_path / "demo.html")
     assert max(map(len, done.stdout.splitlines())) <= 100
@@ -568,6 +571,7 @@ def test_demo_other_data(tmp_path):
 # ── real processes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_streams_and_exit_codes(folder, tmp_path):
     done = command("apply", folder / "cal.json", folder / "test.npz", "--json")
     assert done.returncode == 0
@@ -582,6 +586,7 @@ def test_streams_and_exit_codes(folder, tmp_path):
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
 def test_a_reader_that_goes_away(folder):
     argv = f"{sys.executable} -c 'from metacal.cli import main; main()' apply {folder}/cal.json {folder}/test.npz -o -"
@@ -590,6 +595,7 @@ def test_a_reader_that_goes_away(folder):
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 @pytest.mark.usefixtures("signals_as_usual")
 def test_interrupt_is_one_word_and_leaves_no_file(folder, tmp_path):
@@ -621,6 +627,7 @@ def test_a_bug_is_one_line_too(folder, monkeypatch):
     assert message.startswith("Error: RuntimeError: what now (unexpected")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk(folder):
     argv = f"{sys.executable} -c 'from metacal.cli import main; main()' apply {folder}/cal.json {folder}/test.npz -o -"
@@ -648,6 +655,7 @@ def test_compare_wrong_usage(folder, args):
     assert args[0] in run("compare", folder / "test.npz", *args, code=2).stderr
 
 
+@pytest.mark.slow
 def test_fit_with_every_calibrator(folder, tmp_path):
     for name in ("auto", "spline", "structured", "gaussian-process"):
         path = tmp_path / f"{name}.json"

@@ -149,6 +149,7 @@ def test_quiet_says_nothing_but_results_and_errors(folder, tmp_path):
     assert run("fit", folder / "no.npz", "--min-accuracy", 0.9, "-q", code=1).stderr
 
 
+@pytest.mark.slow
 def test_seeds_of_fit_reach_the_calibrator(folder, tmp_path):
     for seed in (0, 7):
         out = tmp_path / f"{seed}.json"

@@ -61,6 +61,7 @@ def fill(labels, rows=None, *, delimiter=",", bom=False):
         csv.writer(file, delimiter=delimiter).writerows([header, *body[::-1]])
 
 
+@pytest.mark.slow
 def test_a_team_labels_until_nothing_more_can_be_certified(run, truth):
     logits, labels = truth
     first = run("label pool.csv --min-accuracy 0.95 --labels 400 -o labels.csv")
@@ -225,6 +226,7 @@ def test_a_second_call_is_told_who_is_at_work(run):
     run("label pool.csv -o labels.csv")
 
 
+@pytest.mark.slow
 def test_with_a_key_the_second_call_works_as_the_first(run, truth):
     (Path.cwd() / "secret.key").write_text("0123456789abcdef" * 4)
     os.chmod("secret.key", 0o600)
@@ -238,6 +240,7 @@ def test_with_a_key_the_second_call_works_as_the_first(run, truth):
     assert "signed" in run("show cal.json --key secret.key").stdout
 
 
+@pytest.mark.slow
 def test_a_replay_answers_from_the_file_and_a_pool_may_be_scores(run, truth):
     done = run("label val.npz --max-miscoverage 0.1 --replay -o labels.csv --gate cal.json")
     assert "At most 10% of the correct predictions are rejected, with 90% confidence." in done.stdout
@@ -274,6 +277,7 @@ def test_columns_are_shown_where_the_first_call_asks_for_them(run, truth):
     assert "leave out --group-key" in run("label shown.npz --group-key text --min-accuracy .9 -o a.csv", code=2).stderr
 
 
+@pytest.mark.slow
 def test_a_coverage_that_is_reached_or_out_of_reach_ends_it_and_it_can_go_on(run):
     enough = run("label val.npz --min-accuracy 0.95 --coverage 0.4 --replay -o labels.csv --json")
     answer = json.loads(enough.stdout)

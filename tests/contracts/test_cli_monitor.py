@@ -46,6 +46,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_good_stream(folder, tmp_path):
     done = run(folder / "cal.json", folder / "good.csv", "--prometheus", tmp_path / "m.prom")
     assert done.exit_code == 0
@@ -61,6 +62,7 @@ def test_a_good_stream(folder, tmp_path):
     assert json.loads(sampled.stdout)["alarm"] is False
 
 
+@pytest.mark.slow
 def test_a_broken_promise(folder):
     done = run(folder / "cal.json", folder / "bad.jsonl", "--json")
     found = json.loads(done.stdout)
@@ -70,6 +72,7 @@ def test_a_broken_promise(folder):
     assert "ALARM by row" in run(folder / "cal.json", folder / "bad.jsonl").stdout
 
 
+@pytest.mark.slow
 def test_standard_input_as_it_comes(folder):
     call = [sys.executable, "-m", "metacal", "monitor", folder / "cal.json", "-", "--json", "-q"]
     done = subprocess.run(call, stdin=(folder / "good.csv").open("rb"), capture_output=True, text=True)
@@ -102,6 +105,7 @@ def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(folder, tmp_path):
         assert one == pytest.approx(other, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_state_belongs_to_its_stream_and_its_gate(folder, tmp_path):
     state = tmp_path / "state.json"
     assert run(folder / "cal.json", folder / "good.csv", "--state", state).exit_code == 0
@@ -163,11 +167,12 @@ def test_what_cannot_be_watched_is_said(folder, tmp_path):
     assert "a monitor watches one gate" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        (["good.csv", "--input", "probabilities"], 2, "--input does not fit here"),
-        (["good.csv", "--score-key", "mark"], 2, "--score-key does not fit here"),
+        (["good.csv", "--input", "probabilities"], 2, "was fitted on logits, so FILE must hold logits"),
+        (["good.csv", "--score-key", "mark"], 2, "--score-key is about scores in place of logits"),
         (["good.csv", "--state", "nowhere/state.json"], 1, "no folder"),
         (["good.csv", "--append"], 2, "--append goes with --state"),
         (["good.csv", "--least-probability", 0.1], 2, "goes with --probability-key"),

@@ -107,6 +107,7 @@ def test_what_cannot_be_meant_is_wrong_usage(folder, options, complaint):
     assert complaint in done.stderr
 
 
+@pytest.mark.slow
 def test_show_export_and_report(folder, tmp_path):
     assert "the threshold of the predicted class" in run("show", folder / "class.json").stdout
     pytest.importorskip("onnxruntime")

@@ -69,6 +69,7 @@ def test_fit_prints_the_certificate_in_the_words_of_the_score(run):
     assert answer["artifact"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "promise",
     [
@@ -83,6 +84,7 @@ def test_every_promise(run, promise):
     assert "not refuted" in run("verify other.json new.jsonl").stdout
 
 
+@pytest.mark.slow
 def test_apply_gives_accept_score_and_confidence(fitted, folder):
     done = fitted("apply cal.json new.jsonl -o out.jsonl")
     assert "10,000 rows, 9,426 accepted (94.3%)" in done.stderr
@@ -98,6 +100,7 @@ def test_apply_gives_accept_score_and_confidence(fitted, folder):
     assert (counts["n_rows"], counts["n_accepted"], counts["n_without_score"]) == (10000, 9426, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "tsv", "npz", "npy", "parquet", "arrow", "feather", "jsonl"])
 def test_apply_writes_every_kind_of_file_and_reads_its_own(fitted, kind):
     fitted(f"apply cal.json new.jsonl -o out.{kind}")
@@ -114,6 +117,7 @@ def test_rows_without_a_score_are_rejected_and_counted(fitted):
     assert "2 of -" in fitted("verify cal.json -", input=text).stdout
 
 
+@pytest.mark.slow
 def test_verify_says_whether_the_promise_stands(fitted, folder):
     assert "not refuted" in fitted("verify cal.json new.jsonl").stdout
     assert "very rows" in fitted("verify cal.json judge.jsonl").stderr
@@ -149,6 +153,7 @@ def test_show_explains_it(fitted):
     assert (answer["kind"], answer["input"], answer["higher_is"]) == ("ScoreGate", "scores", "surer")
 
 
+@pytest.mark.slow
 def test_report_without_probabilities(fitted, folder):
     done = fitted("report new.jsonl --with cal.json -o report.html --resamples 20")
     assert "measured  coverage accuracy 0.9557" in done.stdout
@@ -167,6 +172,7 @@ def test_report_without_probabilities(fitted, folder):
     assert bare["mistakes"][0]["confidence"] is None
 
 
+@pytest.mark.slow
 def test_the_command_under_the_point_certifies_it(fitted):
     answer = json.loads(fitted("report new.jsonl --with cal.json -o report.html --resamples 0 --json").stdout)
     curves, at = answer["curves"], answer["curves"]["current"]
@@ -179,6 +185,7 @@ def test_the_command_under_the_point_certifies_it(fitted):
     assert json.loads(fitted("apply picked.json new.jsonl --json").stdout)["n_accepted"] == 9426
 
 
+@pytest.mark.slow
 def test_export(fitted):
     pytest.importorskip("onnxruntime")
     done = fitted("export cal.json -o gate.onnx --json")

@@ -109,6 +109,7 @@ def test_on_a_terminal_a_note_of_the_certificate_is_not_said_twice(folder):
     assert said.count("100 of 600 rows repeat") == 1
 
 
+@pytest.mark.slow
 def test_a_warning_of_every_fold_is_said_once():
     rng = np.random.default_rng(0)
     labels = rng.integers(3, size=200)

@@ -21,7 +21,7 @@ from benchmarks.speed.sizes import fill_table
 from metacal import rows as rows_module
 from metacal.cli.cluster import cluster
 from metacal.io.predictions import read_predictions
-from metacal.maps.curves import onevsrest
+from metacal.maps import curves
 from metacal.rows import cluster as cluster_module
 from metacal.rows.stored import StoredTable
 
@@ -100,7 +100,7 @@ def test_a_cluster_gives_the_bits_of_one_machine(name, found, client):
 
 @pytest.mark.parametrize(("name", "most"), [("temperature", 4), ("vector", 14), ("histogram", 1)])
 def test_how_often_the_table_is_read(name, most, found, monkeypatch):
-    monkeypatch.setattr(onevsrest, "GROUP_ELEMENTS", 30_000)  # where classes are gathered by groups: one at a time
+    monkeypatch.setattr(curves, "GROUP_ELEMENTS", 30_000)  # where classes are gathered by groups: one at a time
     walks, walk = [], rows_module.Rows._map
     monkeypatch.setattr(
         rows_module.Rows, "_map", lambda rows, *work: (walks.append(rows.executor), walk(rows, *work))[1]

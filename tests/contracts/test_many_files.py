@@ -77,6 +77,7 @@ def test_files_behind_a_url(logs):
         read_predictions("memory://bucket/none.npz")
 
 
+@pytest.mark.slow
 def test_results_of_files_behind_a_url_resume(logs, tmp_path):
     fsspec = pytest.importorskip("fsspec")
     system = fsspec.filesystem("memory")

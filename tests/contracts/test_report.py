@@ -106,6 +106,7 @@ def test_the_page_keeps_every_digit_of_the_curves(folder, page):
     np.testing.assert_array_equal(shown["threshold"], curves.threshold)
 
 
+@pytest.mark.slow
 def test_json_on_stdout_is_what_the_page_holds(folder, tmp_path, page):
     output = tmp_path / "again.html"
     options = ("--with", folder / "cal.json", "--resamples", 20, "-o", output, "--json")
@@ -116,6 +117,7 @@ def test_json_on_stdout_is_what_the_page_holds(folder, tmp_path, page):
     assert answer == {name: value for name, value in embedded(page).items() if name != "title"}
 
 
+@pytest.mark.slow
 def test_same_rows_same_bytes(folder, tmp_path, page):
     run("report", folder / "test.npz", "--with", folder / "cal.json", "--resamples", 20, "-o", tmp_path / "b.html")
     assert (tmp_path / "b.html").read_text(encoding="utf-8") == page
@@ -158,6 +160,7 @@ def test_any_text_survives_and_stays_inside_its_element():
     assert text.encode("utf-8")
 
 
+@pytest.mark.slow
 def test_a_thousand_classes_stay_under_300_kilobytes(tmp_path):
     rng = np.random.default_rng(0)
     table = rng.normal(size=(4000, 1000)).astype(np.float32) * 3

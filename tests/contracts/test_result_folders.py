@@ -150,6 +150,7 @@ def test_a_second_run_is_told_who_is_at_work(logs, tmp_path):
     assert mc.apply(CAL, logs, f"{out}/").n_kept == 0
 
 
+@pytest.mark.slow
 def test_workers_write_and_the_journal_is_kept_here(logs, tmp_path):
     with ProcessPoolExecutor(2) as executor:
         assert mc.apply(CAL, logs, f"{tmp_path}/out/", executor=executor).n_kept == 0

@@ -7,7 +7,6 @@ import pytest
 
 from metacal.errors import InfeasibleTargetError
 from metacal.promises.certificate import accepts
-from metacal.promises.rules.after_looking import AfterLooking
 from metacal.promises.rules.bands import (
     DistributionBand,
     accuracy_band,
@@ -16,7 +15,7 @@ from metacal.promises.rules.bands import (
     miscoverage_band,
     operating_bands,
 )
-from metacal.promises.rules.both import Both
+from metacal.promises.rules.both import AfterLooking, Both
 from metacal.promises.rules.levels import exit_probability, local_level, quantiles
 
 DRAWS = 500
@@ -77,6 +76,7 @@ def test_the_true_curves_of_real_sets_stay_in_all_three_bands_together(real_set)
     assert left / DRAWS <= limit(DELTA)
 
 
+@pytest.mark.slow
 def test_each_band_alone_stays_and_is_not_idle(embedded_set):
     """At delta = 0.3 each, so that a band that is too wide would be noticed as well as one that is too narrow."""
     truth, left = Truth(embedded_set), np.zeros(3)
@@ -103,6 +103,7 @@ def test_a_band_of_few_draws_keeps_its_level(n):
     assert left / 2000 <= limit(0.1, 2000)
 
 
+@pytest.mark.slow
 def test_ties_only_make_the_bands_safer(cifar10):
     coarse = np.round(cifar10.scores, 1)
     tied = type(cifar10)("tied", cifar10.logits, cifar10.labels, coarse, cifar10.correct)
@@ -167,6 +168,7 @@ def test_both_promises_are_kept_together(embedded_set):
     assert wrong / 300 <= limit(DELTA, 300)
 
 
+@pytest.mark.slow
 def test_targets_chosen_after_looking_are_kept(cifar10):
     """An adversary looks at the frontier of the same rows, and asks for what they overstate most."""
     thresholds, f0, f1, _ = true_curves(cifar10)

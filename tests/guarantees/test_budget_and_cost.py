@@ -125,6 +125,7 @@ def test_costs_are_kept_on_real_logits(real_set, n, kind):
     assert broken / draws <= limit(draws)
 
 
+@pytest.mark.slow
 def test_costs_accept_nearly_what_they_could(embedded_set):
     """Accepting nothing would keep every promise about costs."""
     truth = Truth(embedded_set, table_of_costs(embedded_set.logits.shape[1], "many sizes"))

@@ -157,6 +157,7 @@ def test_label_shift_estimated_from_unlabelled_rows(embedded_set):
     assert max(found) <= LIMIT + 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["accuracy", "miscoverage"])
 def test_how_many_of_the_next_rows_go_to_review(embedded_set, kind):
     """A 90% interval covers about as much; the plain binomial, which takes the calibration's share for true, less."""

@@ -31,6 +31,7 @@ def tolerance(delta):
     return delta + 3.0 * np.sqrt(delta * (1.0 - delta) / STREAMS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("quantity", "limit", "delta"), [("coverage accuracy", 0.03, 0.1), ("miscoverage", 0.13, 0.05)]
 )
@@ -38,11 +39,13 @@ def test_a_kept_promise_raises_an_alarm_at_most_delta_of_the_time(quantity, limi
     assert alarms(quantity, limit, delta, limit) <= tolerance(delta)  # at the limit itself: the worst case
 
 
+@pytest.mark.slow
 def test_a_rate_that_moves_but_stays_below_the_limit_is_no_alarm():
     wave = 0.03 * (0.5 + 0.5 * np.sin(np.arange(ROWS) / 50.0))
     assert alarms("coverage accuracy", 0.03, 0.1, wave) <= tolerance(0.1)
 
 
+@pytest.mark.slow
 def test_a_broken_promise_is_noticed():
     assert alarms("coverage accuracy", 0.03, 0.05, 0.06, rows=1500, streams=200) > 0.95
     late = np.where(np.arange(ROWS) < 1000, 0.02, 0.08)  # a good start must not hide a bad end

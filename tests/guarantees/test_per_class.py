@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.promises.parts.thresholds import thresholds_of
+from metacal.promises.parts.thresholds import policy_of
 from metacal.promises.sample import Sample
 
 DELTA, DRAWS = 0.1, 60
@@ -61,7 +61,7 @@ def certified(promise, truth, rng, n):
         found = promise.certify(truth.draw(rng, n, classes.tolist()))
     except mc.InfeasibleTargetError:
         return np.full(truth.n_parts, -np.inf)
-    return np.array(thresholds_of(found, classes).values)
+    return np.array(policy_of(found, classes).values)
 
 
 @pytest.mark.parametrize(("name", "beta"), SETS)

@@ -81,6 +81,7 @@ def test_in_expectation_the_means_are_kept(embedded_set, n):
     assert np.mean(acc) >= beta - 3 * np.std(acc) / np.sqrt(DRAWS)
 
 
+@pytest.mark.slow
 def test_expected_miscoverage_follows_its_beta_law(cifar10):
     """F0 ~ Beta(n1+1-k, k): with all rows correct n1 = n, and the mean is (n+1-k)/(n+1) exactly."""
     scores = cifar10.scores[cifar10.correct]

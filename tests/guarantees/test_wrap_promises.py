@@ -60,6 +60,7 @@ def test_cross_fitting_is_approximate_and_not_far_off(name):
     assert broken(PROMISES[name], 5) <= 2 * DELTA
 
 
+@pytest.mark.slow
 def test_labels_that_the_fit_never_saw_count_as_wrong():
     """A tenth of the labels occur once. Sent to the fit, they would be missing from the calibration rows alone."""
     centres = 2.4 * CENTRES

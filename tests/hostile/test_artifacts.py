@@ -18,7 +18,7 @@ import pytest
 from benchmarks import artifact_mutations as mutations
 from benchmarks import fuzz_artifacts as fuzz
 from metacal.errors import ArtifactError
-from metacal.io.artifact import file as artifact
+from metacal.export import saved as artifact
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = int(os.environ.get("METACAL_MUTATIONS", "400"))

@@ -14,17 +14,16 @@ from sklearn.linear_model import LogisticRegression
 import metacal as mc
 from metacal.errors import ArtifactError
 from metacal.estimators.crossfit import approximate
-from metacal.io.artifact import file as artifact
+from metacal.export import saved as artifact
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.kinds import promise_classes
 from metacal.promises.parts.per import Per
 from metacal.promises.rules import bands, paper
 from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.rules.after_looking import AfterLooking
-from metacal.promises.rules.both import Both
+from metacal.promises.rules.both import AfterLooking, Both
+from metacal.promises.rules.cascade import MaxLoss
 from metacal.promises.rules.cheapest import Cheapest
 from metacal.promises.rules.max_cost import MaxCost
-from metacal.promises.rules.max_loss import MaxLoss
 from metacal.promises.rules.order_statistic import MaxMiscoverage, MaxReview
 from metacal.promises.verification import verify_decisions as verify
 from metacal.promises.words import at_least, at_most, percent
@@ -268,7 +267,7 @@ def test_facts_of_a_file(path):
         ("statement", "What is accepted is right.", '"statement" does not belong here'),
         ("rule", "trust me", "the rule is none that this promise uses"),
         ("rule", "cascade-binomial", "the rule is none that this promise uses"),
-        ("notes", ["a sentence"], "there is no note of the kind null"),
+        ("notes", ["a sentence"], "notes[0] must be an object"),
         ("notes", [{"kind": "trust_me"}], 'there is no note of the kind "trust_me"'),
         ("notes", [remark("\x1b[2J")], r"notes[0] must be one line of plain text"),
         ("notes", [remark("two\nlines")], r"notes[0] must be one line of plain text"),
@@ -278,9 +277,9 @@ def test_facts_of_a_file(path):
         ("notes", [{"kind": "few_errors", "errors": 0}], "'rows' is missing"),
         ("notes", [{"kind": "cross_fitted", "folds": 5}], "its notes speak of other folds"),
         ("traffic", {"n_rows": 7, "n_accepted": 8, "population": "source"}, "such traffic cannot be"),
-        ("traffic", {"n_rows": 7, "n_accepted": 7, "population": "target"}, "the traffic is that of the source"),
+        ("traffic", {"n_rows": 7, "n_accepted": 7, "population": "target"}, 'population "target" does not follow'),
         ("traffic", {"n_rows": 7, "n_accepted": 7, "population": "source"}, "does not follow|is not the traffic"),
-        ("circumstances", {"scores": 1, "share": 1.0, "units": False, "weights": None, "folds": 0}, "say nothing"),
+        ("circumstances", {"scores": 1, "share": 1.0, "units": False, "weights": None, "folds": 0}, "says nothing"),
         ("coverage", 0.123, "coverage 0.123 does not follow from the counts"),
         ("n_rows", 2**60, "does not follow|more than anybody has"),
     ):
@@ -314,6 +313,7 @@ def numbers(value, at=()):
         yield at, value
 
 
+@pytest.mark.slow
 def test_a_number_cannot_be_changed_alone():
     """But for scores beside a threshold, which the counts do not know, and what a table of costs made of the rows."""
     tried, unnoticed = 0, set()

@@ -25,6 +25,7 @@ def test_no_answer_is_lost_by_calls_at_the_same_time(tmp_path):
     assert counted["taken"] + counted["refused"] == 6
 
 
+@pytest.mark.slow
 def test_a_lost_answer_would_be_noticed(tmp_path):
     own = Labelling(tmp_path / "pool", seed=0)
     own.call()

@@ -229,6 +229,7 @@ def test_out_on_a_device_must_not_overlap(monkeypatch):
     assert torch.equal(cal.predict_proba(place, out=place), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calibrator", CALIBRATORS, ids=lambda c: type(c).__name__)
 def test_exported_gates_read_masks_alike(calibrator):
     torch, runtime = pytest.importorskip("torch"), pytest.importorskip("onnxruntime")

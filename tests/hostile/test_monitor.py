@@ -71,6 +71,7 @@ class Follower:
         return self.process.returncode, json.loads(out), err
 
 
+@pytest.mark.slow
 def test_rotation(cal, tmp_path):
     log = tmp_path / "a.jsonl"
     log.write_text(row("a") + row("b"))
@@ -94,6 +95,7 @@ def test_rotation(cal, tmp_path):
     assert (found["rows"], found["gaps"], found["unknown"]) == (6, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_log_that_is_copied_and_cut_off(cal, tmp_path):
     log = tmp_path / "a.jsonl"
     log.write_text(row("a") + row("b"))
@@ -126,6 +128,7 @@ def test_half_a_line(cal, tmp_path):
     assert once(cal, log)[1]["rows"] == 2
 
 
+@pytest.mark.slow
 def test_a_file_that_is_not_there_yet(cal, tmp_path):
     log = tmp_path / "a.jsonl"
     following = Follower(cal, log, "--silence", 0.3)
@@ -217,6 +220,7 @@ def test_long_ids_and_odd_ones(cal, tmp_path):
     assert (found["labelled"], found["waiting"], found["unknown"]) == (3, 3, 0)
 
 
+@pytest.mark.slow
 def test_a_line_that_never_ends(cal, tmp_path):
     log = tmp_path / "a.jsonl"
     with open(log, "wb") as file:
@@ -231,6 +235,7 @@ def test_a_line_that_never_ends(cal, tmp_path):
     assert (tmp_path / "q").stat().st_size < 20_000
 
 
+@pytest.mark.slow
 def test_one_at_a_time(cal, tmp_path):
     log = tmp_path / "a.jsonl"
     log.write_text(row("a"))
@@ -269,6 +274,7 @@ def test_killed_again_and_again(cal, tmp_path):
     assert len((tmp_path / "s.quarantine.jsonl").read_text().splitlines()) == bad
 
 
+@pytest.mark.slow
 def test_a_tab_that_is_closed_says_nothing(cal, capfd):
     """Whoever asks and goes away before the answer, again and again."""
     import socket

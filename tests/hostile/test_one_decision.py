@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import metacal as mc
-from metacal.io.artifact import file as artifact
+from metacal.export import saved as artifact
 from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid
 from metacal.promises.fingerprint import data_hash
 from metacal.rows import Rows, validate
@@ -71,6 +71,7 @@ def test_continuous_logits(decisions):
     assert_one_decision(decisions.run(cases, promises=(mc.MinAccuracy(0.95),)), gates=16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranker", [LogisticRanker(), BoostedRanker(n_trees=10)], ids=lambda r: type(r).__name__)
 def test_learned_scores_of_rows_that_tie(decisions, ranker):
     logits, labels = decisions.synthetic(10, seed=9)
@@ -91,6 +92,7 @@ def nearest(grid, value):
     return math.ceil(Fraction(value) / step - Fraction(1, 2)) * step
 
 
+@pytest.mark.slow
 @given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(GRIDS))
 def test_rounding_is_to_the_nearest_grid_point_and_the_lower_of_two(value, grid):
     expected = min(max(nearest(grid, value), -Fraction(np.finfo(float).max)), Fraction(np.finfo(float).max))

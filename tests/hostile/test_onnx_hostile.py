@@ -321,6 +321,7 @@ def test_graphs_that_are_wrong_or_mean_harm(change, gate, tmp_path, monkeypatch)
     assert [item.name for item in tmp_path.iterdir()] == ["bad.onnx"]
 
 
+@pytest.mark.slow
 def test_a_graph_that_wants_all_memory_gets_none(gate, tmp_path):
     """It is a valid file, so it may be written; but whoever checks it must not fall for it."""
     model = network()

@@ -127,6 +127,7 @@ def test_every_calibrator_in_torch(kind, fitted):
                 assert_numbers(probs.numpy(), gate.predict_proba(read), 1.5e-3 if dtype == "float16" else 1e-5)
 
 
+@pytest.mark.slow
 def test_a_gate_that_accepts_everything_still_gives_numbers(fitted):
     table, labels, _ = fitted[40]
     for score in NAMED:

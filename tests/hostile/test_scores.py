@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.io.artifact.file import dumps, loads
+from metacal.export.saved import dumps, loads
 from metacal.io.scores import read_scores
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[2] / "benchmarks")]

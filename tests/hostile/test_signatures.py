@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import metacal as mc
 from metacal.cli import main
 from metacal.errors import ArtifactError, InputError, MetacalWarning, MissingExtraError
-from metacal.io.artifact import file as artifact
+from metacal.export import saved as artifact
 from metacal.io.artifact.signature import read_key
 from metacal.io.artifact.wrapping import canonical
 

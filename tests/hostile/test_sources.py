@@ -129,6 +129,7 @@ def test_a_link_to_nothing_is_an_error_and_not_left_out(tmp_path):
             read_predictions(path)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
 def test_a_pipe_that_is_asked_for_is_read(tmp_path):
     write_rows(tmp_path / "1.csv")

@@ -156,6 +156,7 @@ def test_schemes_come_from_a_list(server, url, message):
         read_predictions([url.format(secret=server.secret)])
 
 
+@pytest.mark.slow
 def test_the_command_line_says_it_in_one_line(address, tmp_path):
     mc.save(mc.TemperatureScaling().fit(LOGITS, [0, 1, 1]), tmp_path / "t.json")
     words = ["apply", tmp_path / "t.json", f"{address}/500.csv", "-o", f"{tmp_path}/out/"]

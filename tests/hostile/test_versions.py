@@ -44,7 +44,6 @@ class AliasMap:
 
 
 HELD = {
-    "type": "AliasMap",
     "curve": {"dtype": "<f8", "shape": [2], "values": [1.5, 2.0]},
     "knots": {"dtype": "<f8", "shape": [1], "values": [0.5]},
     "weights": [1.0, "inf"],
@@ -52,13 +51,12 @@ HELD = {
 
 
 def test_fields_behind_aliases_are_saved_and_read_back():
-    known = {"AliasMap": AliasMap}
-    found = encoding.decode_map(HELD, "map", known)
+    found = encoding.decode(AliasMap, HELD, "map")
     assert found.curve.tolist() == [1.5, 2.0]
     assert found.knots.tolist() == [0.5]
     assert found.weights == (1.0, np.inf)
-    assert encoding.encode_map(found, "map", known) == HELD
-    assert encoding.decode_map({**HELD, "knots": None}, "map", known).knots is None
+    assert encoding.encode(found, "map") == HELD
+    assert encoding.decode(AliasMap, {**HELD, "knots": None}, "map").knots is None
 
 
 @pytest.mark.parametrize(
@@ -72,13 +70,13 @@ def test_fields_behind_aliases_are_saved_and_read_back():
 )
 def test_aliases_are_checked_as_what_they_stand_for(name, value, said):
     with pytest.raises(ArtifactError, match=said):
-        encoding.decode_map({**HELD, name: value}, "map", {"AliasMap": AliasMap})
+        encoding.decode(AliasMap, {**HELD, name: value}, "map")
 
 
 def test_the_schema_sees_through_aliases():
-    assert schema._of(Array[np.float64]) == schema._of(NDArray[np.float64])
-    assert schema._of(Floats | None) == schema._of(NDArray[np.float64] | None)
-    assert schema._of(tuple[Number, ...]) == schema._of(tuple[float, ...])
+    assert schema.of(Array[np.float64]) == schema.of(NDArray[np.float64])
+    assert schema.of(Floats | None) == schema.of(NDArray[np.float64] | None)
+    assert schema.of(tuple[Number, ...]) == schema.of(tuple[float, ...])
 
 
 def test_no_annotation_of_a_map_is_left_an_alias():
@@ -95,12 +93,12 @@ def test_no_annotation_of_a_map_is_left_an_alias():
 @pytest.mark.parametrize(("dtype", "number"), [("|i1", 300), ("|i1", -129), ("|u1", -1), ("<u8", -1), ("<i4", 2**40)])
 def test_an_array_of_an_artifact_never_wraps(dtype, number):
     with pytest.raises(ArtifactError, match="does not fit"):
-        encoding.decode(np.ndarray, {"dtype": dtype, "shape": [2], "values": [0, number]}, "x", {})
+        encoding.decode(np.ndarray, {"dtype": dtype, "shape": [2], "values": [0, number]}, "x")
 
 
 @pytest.mark.parametrize("number", [-128, 127])
 def test_an_array_of_an_artifact_holds_what_fits(number):
-    found = encoding.decode(np.ndarray, {"dtype": "|i1", "shape": [1], "values": [number]}, "x", {})
+    found = encoding.decode(np.ndarray, {"dtype": "|i1", "shape": [1], "values": [number]}, "x")
     assert found.tolist() == [number]
 
 

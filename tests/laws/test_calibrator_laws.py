@@ -10,7 +10,7 @@ from scipy.special import softmax
 
 import metacal as mc
 from metacal.estimators import CALIBRATORS
-from metacal.io.artifact.file import dumps, loads
+from metacal.export.saved import dumps, loads
 
 NAMES = sorted(CALIBRATORS)
 #: Monotone in each class's own probability before normalisation.
@@ -135,6 +135,7 @@ DEGENERATE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", DEGENERATE)
 @pytest.mark.parametrize("name", NAMES)
 def test_degenerate_inputs(name, case):
@@ -161,6 +162,7 @@ def test_thousands_of_classes(name):
     np.testing.assert_allclose(proba.sum(axis=1), 1, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_saved_alone_and_in_a_gate(name):
     logits, labels = noisy()

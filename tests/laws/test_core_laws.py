@@ -90,6 +90,7 @@ def test_relabelling_classes_changes_nothing_but_columns(table, promise, score, 
     np.testing.assert_array_equal(named[~near], plain.predict(logits)[~near])
 
 
+@pytest.mark.slow
 @given(tables(), st.integers(2, 4))
 def test_duplicating_every_row_leaves_the_temperature(table, copies):
     logits, labels = table
@@ -98,6 +99,7 @@ def test_duplicating_every_row_leaves_the_temperature(table, copies):
     assert again == pytest.approx(once, rel=1e-8)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(tables(min_rows=200, max_rows=900), st.integers(1, 1000), st.integers(2, 5))
 def test_block_size_and_threads_leave_every_bit(table, block_rows, threads):
@@ -163,6 +165,7 @@ def test_single_and_double_precision_agree(table, promise):
     np.testing.assert_allclose(single.predict_proba(logits), double.predict_proba(logits.astype(np.float64)), atol=1e-4)
 
 
+@pytest.mark.slow
 @given(tables(), st.floats(0.05, 20.0))
 def test_temperature_scales_with_the_logits(table, factor):
     logits, labels = table
@@ -170,6 +173,7 @@ def test_temperature_scales_with_the_logits(table, factor):
     assert fit_temperature(Rows(logits * factor), labels).temperature == pytest.approx(once * factor, rel=1e-7)
 
 
+@pytest.mark.slow
 @given(tables())
 def test_the_temperature_is_a_minimum(table):
     logits, labels = table
@@ -182,6 +186,7 @@ def test_the_temperature_is_a_minimum(table):
     assert best <= min(loss(fit.inverse_temperature * 1.001), loss(fit.inverse_temperature / 1.001)) + 1e-9 * abs(best)
 
 
+@pytest.mark.slow
 @given(tables(), st.floats(0.02, 0.5), st.floats(0.02, 0.5))
 def test_a_looser_promise_never_accepts_fewer(table, first, second):
     """More allowed miscoverage lowers the threshold; a lower accuracy target raises it."""
@@ -194,6 +199,7 @@ def test_a_looser_promise_never_accepts_fewer(table, first, second):
     assert certified_prefix(ranking, 1 - loose, None) >= certified_prefix(ranking, 1 - strict, None)
 
 
+@pytest.mark.slow
 @given(tables(), constraints())
 def test_probabilities_are_probabilities(table, promise):
     logits, labels = table

@@ -79,7 +79,9 @@ def columns(draw):
     return scores, correct
 
 
-@pytest.mark.parametrize("promise", PROMISES, ids=repr)
+@pytest.mark.parametrize(
+    "promise", [pytest.param(p, marks=[pytest.mark.slow] * (p == mc.MinAccuracy(0.9))) for p in PROMISES], ids=repr
+)
 @settings(max_examples=25)
 @given(columns(), st.sampled_from([16, 256, 1 << 12]), st.integers(1, 5))
 @example((np.zeros(1), np.ones(1, dtype=bool)), 4, 1)

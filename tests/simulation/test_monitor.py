@@ -12,11 +12,10 @@ import pytest
 
 import metacal as mc
 from metacal.cli.intake import Intake, NotKeptError, Quarantine
-from metacal.cli.text_source import Text
+from metacal.cli.sources import Text
 from metacal.errors import InputError
 from metacal.gate.watch import Watch
-from metacal.io.artifact.taken import Kept
-from metacal.io.artifact.watch import describe_watch, kept_from
+from metacal.io.artifact.watch import Kept, describe_watch, kept_from
 from metacal.io.columns import Request
 from metacal.io.journal import Journal
 from metacal.io.lines import Position

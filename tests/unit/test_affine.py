@@ -16,10 +16,6 @@ from metacal.errors import ConvergenceWarning, InputError, MetacalWarning
 from metacal.io.artifact import encoding
 from metacal.kernels import affine as kernels
 from metacal.maps.affine import (
-    DirichletMap,
-    MatrixMap,
-    StructuredMap,
-    VectorMap,
     fit_dirichlet,
     fit_matrix,
     fit_structured,
@@ -27,6 +23,7 @@ from metacal.maps.affine import (
 )
 from metacal.maps.fitting.crossvalidation import random_folds
 from metacal.maps.fitting.lbfgs import minimise
+from metacal.maps.map import Map
 from metacal.metrics import nll
 from metacal.rows import Rows
 
@@ -99,6 +96,7 @@ def test_integer_weights_are_repetition_and_zero_weights_absence(fit):
     np.testing.assert_allclose(chosen(logits), absent(logits), atol=2e-5)
 
 
+@pytest.mark.slow
 @every_fit
 def test_a_shift_of_a_row_and_the_scale_of_all_change_nothing(fit):
     logits, labels = skewed()
@@ -124,6 +122,7 @@ def test_bit_identical_for_every_block_size_and_executor(fit):
             assert (other(logits[:100]) == plain(logits[:100])).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fit", "tolerance"), [(fit_vector, 0.02), (fit_structured, 0.02), (fit_matrix, 0.03), (fit_dirichlet, 0.03)]
 )
@@ -152,6 +151,7 @@ def test_strong_penalties_give_temperature_scaling():
     np.testing.assert_allclose(diagonal - np.diag(np.diag(diagonal)), 0.0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_known_scales_and_intercepts_come_back():
     random = np.random.default_rng(5)
     logits = 2.0 * random.standard_normal((50_000, 4))
@@ -253,6 +253,7 @@ EDGES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EDGES)
 @pytest.mark.parametrize("fit", [fit_vector, fit_matrix, fit_structured, FITS["dirichlet-odir"]])
 def test_inputs_at_the_edge_give_probabilities(fit, name):
@@ -267,6 +268,7 @@ def test_inputs_at_the_edge_give_probabilities(fit, name):
             assert (proba[possible] > 0.0).all()
 
 
+@pytest.mark.slow
 def test_two_thousand_classes():
     logits, labels = calibrated(100, 2000)
     logits = logits.astype(np.float32)
@@ -326,8 +328,7 @@ def test_wrong_parameters_say_what_is_needed():
 def test_a_map_survives_json_bit_for_bit_and_cannot_be_changed(fit):
     logits, labels = skewed(300, 9)
     fitted = fit(Rows(logits), labels, regularisation=1.0)
-    maps = {cls.__name__: cls for cls in (VectorMap, MatrixMap, DirichletMap, StructuredMap)}
-    back = encoding.decode_map(json.loads(json.dumps(encoding.encode_map(fitted, "map", maps))), "map", maps)
+    back = encoding.decode(Map, json.loads(json.dumps(encoding.encode(fitted, "map"))), "map")
     assert (back(logits) == fitted(logits)).all()
     with pytest.raises(ValueError, match="read-only"):
         fitted.bias[0] = 1.0
@@ -335,6 +336,7 @@ def test_a_map_survives_json_bit_for_bit_and_cannot_be_changed(fit):
         replace(fitted, bias=np.full(9, np.nan))
 
 
+@pytest.mark.slow
 def test_better_than_temperature_scaling_on_real_logits():
     (logits, labels), (new_logits, new_labels) = datasets.load("cifar10-resnet110").split(5000, random_state=1)
     before = nll(TemperatureScaling().fit(logits, labels).predict_proba(new_logits), new_labels)

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 import metacal as mc
 from metacal.errors import ArtifactError, InputError
 from metacal.estimators.base import Calibrator
-from metacal.io.artifact import file as artifact
+from metacal.export import saved as artifact
 from metacal.io.artifact import wrapping
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS, Method, register
@@ -138,13 +138,17 @@ def test_a_linear_ranker_is_saved_inside_the_gate(tmp_path, ranker):
 @pytest.mark.parametrize(
     ("field", "value", "match"),
     [
-        ("n_classes", 5, "n_classes is 5, but there are 4 classes"),
-        ("coefficients", {"dtype": "<f8", "shape": [2], "values": [1.0, 2.0]}, "coefficients must be 8 finite numbers"),
-        ("coefficients", {"dtype": "<f8", "shape": [1], "values": [1e200]}, "not finite or beyond"),
-        ("scales", {"dtype": "<f8", "shape": [8], "values": [0.0] * 8}, "scales must be positive"),
-        ("parameters", {"n_top": 1, "input": "logits", "penalty": 1.0}, "must be at least 2"),
-        ("parameters", {"n_top": 5, "input": "logits", "penalty": 0}, "penalty must be a positive number"),
-        ("parameters", {"n_top": 5}, "'input' is missing"),
+        ("n_classes_", 5, "n_classes is 5, but there are 4 classes"),
+        (
+            "coefficients_",
+            {"dtype": "<f8", "shape": [2], "values": [1.0, 2.0]},
+            "coefficients must be 8 finite numbers",
+        ),
+        ("coefficients_", {"dtype": "<f8", "shape": [1], "values": [1e200]}, "not finite or beyond"),
+        ("scales_", {"dtype": "<f8", "shape": [8], "values": [0.0] * 8}, "scales must be positive"),
+        ("n_top", 1, "must be at least 2"),
+        ("penalty", 0, "penalty must be a positive number"),
+        ("parameters", {"n_top": 5}, '"parameters" does not belong here'),
         ("type", "BoostedRanker", "must be one of LogisticRanker"),
     ],
 )
@@ -300,7 +304,7 @@ UNSAVABLE = {
     "promise": (mc.MetaCal(MyPromise(0.1)), "promise is a MyPromise; what can be saved is MaxMiscoverage"),
     "generator": (
         mc.MetaCal(mc.paper.MaxMiscoverage(0.1, random_state=np.random.default_rng(0))),
-        "random_state is a Generator.*give a whole number and fit again",
+        "random_state is a Generator, which a file cannot hold; give a plain value",
     ),
 }
 
@@ -469,10 +473,10 @@ def at(data, *path):
         (("reject_label",), "x", "reject_label must be of the type"),
         (("reject_label",), 2**70, "reject_label must be a plain value"),
         (("stages", 0, "classes"), [1], "'classes' does not belong|\"classes\" does not belong"),
-        (("stages", 0, "source", "classes", "dtype"), "object", "unknown dtype"),
+        (("stages", 0, "source", "classes", "dtype"), "object", "dtype must be one of str, bool, int8"),
         (("stages", 0, "source", "classes", "dtype"), "int8", None),
         (("stages", 0, "source", "classes", "values"), [0, 1, 2, 2], "must not repeat a name"),
-        (("stages", 0, "source", "classes", "values"), [0, 1, 2, 2**64], r"classes\[3\] must be of type int64"),
+        (("stages", 0, "source", "classes", "values"), [0, 1, 2, 2**63], r"classes\[3\] must be of type int64"),
         (("stages", 0, "source", "classes", "values"), [0, 1, 2, "3"], r"classes\[3\] must be of type int64"),
         (("stages", 0, "source", "classes", "values"), [], "must be a list with an entry per column"),
         (("feature_names",), ["a"], "list of 4 names"),
@@ -481,7 +485,7 @@ def at(data, *path):
         (("stages", 0, "source", "map", "first", "inverse_temperature"), "inf", "positive finite number"),
         (("stages", 0, "source", "map", "first", "inverse_temperature"), "1", 'must be a number, not "1"'),
         (("stages", 0, "source", "map", "first", "inverse_temperature"), 10**400, "too large a number"),
-        (("stages", 0, "source", "map"), {"type": "MetaMap"}, "must be a map of one of metacal's calibrators"),
+        (("stages", 0, "source", "map"), {"type": "MetaMap"}, "source.map must be one of "),
         (("stages", 0, "source", "score"), "margin", "score is not the same"),
         (
             ("stages", 0, "source", "score"),
@@ -495,15 +499,15 @@ def at(data, *path):
         (("promise", "beta"), 0.5, "does not belong to the promise"),
         (("promise", "delta"), None, "does not belong to the promise"),
         (
-            ("stages", 0, "source", "calibrator"),
-            {"kind": "Pipeline", "parameters": {}, "classes": None},
-            "calibrator.kind must be one of",
+            ("stages", 0, "source", "recipe"),
+            {"type": "Pipeline", "parameters": {}},
+            "recipe must be one of",
         ),
-        (("certificate", "target"), 1.0, "target 1.0 is not strictly between"),
-        (("certificate", "target"), "inf", "target inf is not strictly between"),
-        (("certificate", "delta"), 0, "delta 0.* is not strictly between"),
+        (("certificate", "target"), 1.0, "does not belong to the promise"),
+        (("certificate", "target"), "inf", "does not belong to the promise"),
+        (("certificate", "delta"), 0, "does not belong to the promise"),
         (("certificate", "guarantee"), "sure", 'must be "certified" or'),
-        (("certificate", "guarantee"), "none", "guarantee and delta disagree"),
+        (("certificate", "guarantee"), "none", "does not belong to the promise"),
         (("certificate", "quantity"), "miscoverage", "does not belong to the promise"),
         (("certificate", "threshold"), None, "threshold must be a number, not null"),
         (("certificate", "threshold"), "inf", "does not separate|disagree"),
@@ -519,7 +523,7 @@ def at(data, *path):
         (("certificate", "score"), "margin", "score is not the same"),
         (("certificate", "coverage"), 0.5, "coverage 0.5 does not follow from the counts"),
         (("certificate", "notes"), "all fine", "notes must be a list"),
-        (("certificate", "notes"), [1], r"notes\[0\]: there is no note of the kind null"),
+        (("certificate", "notes"), [1], r"notes\[0\] must be an object, not 1"),
         (("certificate", "notes"), [{"kind": "remark", "text": "\ud800"}], r"notes\[0\].text must be text"),
         (("certificate",), [], "certificate must be an object, not a list"),
         (("surprise",), 1, '"surprise" does not belong here'),
@@ -616,6 +620,7 @@ def test_mutated_values_are_refused_or_work(data):
     loads_or_refuses(signed(whole))
 
 
+@pytest.mark.slow  # tests/hostile/test_artifacts.py starts with the same mutations, fewer of them
 @FUZZ()
 @given(st.data())
 def test_mutated_bytes_are_refused(data):
@@ -626,6 +631,7 @@ def test_mutated_bytes_are_refused(data):
     loads_or_refuses(bytes(raw))
 
 
+@pytest.mark.slow
 @FUZZ(max_examples=100)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused(raw):

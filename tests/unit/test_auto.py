@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.io.artifact import file as artifact
+from metacal.export import saved as artifact
 from metacal.maps.composed import seen_through
 from metacal.maps.fitting.mixture import likeliest_mixture
 from metacal.maps.members import MEMBERS, default_members, fit_members
@@ -40,6 +40,7 @@ def auto(split):
     return mc.AutoCalibrator().fit(*split[0])
 
 
+@pytest.mark.slow
 def test_no_single_member_does_much_better(split, auto):
     (logits, labels), (new, truth) = split
     ours = loss(auto.map_, new, truth)
@@ -49,6 +50,7 @@ def test_no_single_member_does_much_better(split, auto):
     assert ours < loss(single["temperature"], new, truth) - 0.001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [["process+structured 1", "process+structured 0.1"], ["process+dirichlet 1"]])
 def test_strengths_along_a_path_are_the_fits_alone(split, names):
     logits, labels = split[0]
@@ -161,6 +163,7 @@ def test_exported(split, auto, dtype):
     np.testing.assert_allclose(to_module(auto)(torch.from_numpy(table))[0].numpy(), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_few_rows_and_large_tables(monkeypatch):
     logits, labels = noisy(n=8)
     assert mc.AutoCalibrator().fit(logits, labels).predict_proba(logits).shape == (8, 4)
@@ -185,6 +188,7 @@ def test_a_stack_must_be_one():
 
 
 class TestSelect:
+    @pytest.mark.slow
     def test_prefers_the_simplest(self):
         logits, labels = noisy(n=1500)
         auto = mc.AutoCalibrator(combine="select").fit(logits, labels)

@@ -116,6 +116,7 @@ def test_many_thresholds_and_few_give_the_same_bounds():
     assert np.array_equal(few.lower, all_at_once.lower[::50])
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6))
 def test_the_frontier_is_made_of_pairs_no_other_threshold_beats(seed):
     rng = np.random.default_rng(seed)

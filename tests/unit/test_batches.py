@@ -69,6 +69,7 @@ def test_a_column_for_each_class_in_any_order(cal):
         assert found["id"].to_pylist() == list(range(len(NEW)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_batches_of_any_size_give_the_bits_of_one_table(name):
     cal = mc.MetaCal(mc.MinAccuracy(0.95), calibrator=name).fit(*FIT)

@@ -36,6 +36,7 @@ def test_the_float_formula_of_the_paper_is_sometimes_off():
     assert 0 < wrong < 0.02 * 199 * 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2, 5, 44, 45, 46, 100, 137])
 @pytest.mark.parametrize("alpha", [0.01, 0.05, 0.3])
 @pytest.mark.parametrize("delta", [0.05, 0.1, 0.5])

@@ -14,7 +14,7 @@ from sklearn.base import clone
 import metacal as mc
 from metacal.cli import main
 from metacal.errors import ArtifactError, InputError
-from metacal.io.artifact import file as artifact
+from metacal.export import saved as artifact
 from metacal.promises.quantity import COST, REVIEW
 from metacal.promises.rules import bounds
 from metacal.promises.rules.cheapest import candidates
@@ -264,6 +264,7 @@ def gates(data):
         yield mc.MetaCal(promise).fit(logits, labels)
 
 
+@pytest.mark.slow
 def test_saved_loaded_and_exported(data):
     runtime = pytest.importorskip("onnxruntime")
     from metacal.export.onnx import to_onnx

@@ -17,8 +17,8 @@ import metacal as mc
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
 from metacal.promises.notes import labels_ran_out
 from metacal.promises.rules.bounds import few_enough
-from metacal.promises.rules.cascade import Pair, Plan
-from metacal.promises.rules.cascade_walks import Candidate, Paired, counts
+from metacal.promises.rules.cascade import Pair
+from metacal.promises.rules.cascade_walks import Candidate, Paired, Plan, counts
 from metacal.promises.rules.noninferiority import shows_at_most
 
 
@@ -206,6 +206,7 @@ def test_two_models_must_have_seen_the_same_rows(data):
         mc.Cascade().fit(small[:40], y[:40], large=large[:40])
 
 
+@pytest.mark.slow
 def test_around_classifiers_the_large_one_is_asked_for_the_rest_only():
     X, y = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
@@ -245,6 +246,7 @@ def test_verify_refutes_a_broken_promise_and_no_other(data, relative, absolute):
         assert result.to_dict()["refuted"]
 
 
+@pytest.mark.slow
 def test_evaluate_counts_who_answers_and_how_right_each_is(data, absolute):
     small, large, y = (part[2000:] for part in data)
     found, decided = mc.evaluate(absolute, small, y, large=large), absolute.decide(small, large=large)
@@ -263,6 +265,7 @@ def test_evaluate_counts_who_answers_and_how_right_each_is(data, absolute):
             measure(absolute, small, y, large=large[1:])
 
 
+@pytest.mark.slow
 def test_the_report_of_a_cascade_on_probabilities_is_that_on_logits(data, tmp_path):
     def page(change, name, **options):
         small, large = map(change, data[:2])

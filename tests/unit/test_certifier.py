@@ -29,6 +29,7 @@ def labelled(certifier, right, n=None):
     return certifier
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decimals", [None, 2, 1])
 @pytest.mark.parametrize("beta", [0.8, 0.9, 0.95])
 def test_the_certificate_is_that_of_fit_on_all_rows_that_were_drawn(decimals, beta):
@@ -99,6 +100,7 @@ def test_any_other_promise_takes_all_labels_and_is_that_of_fit(promise):
     assert promise.contradiction(own) is None
 
 
+@pytest.mark.slow
 def test_closed_and_opened_at_random_moments_it_decides_as_if_never_closed(tmp_path):
     doubts, right = population(4, 3000)
     doubts[::7] = np.nan

@@ -59,6 +59,7 @@ def test_metacal_answers_with_names_whatever_the_labels():
     assert mc.verify(counted, ROWS, CODES).to_dict() == mc.verify(named, ROWS, NAMES[CODES]).to_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["columns", "option", "npz"])
 def test_names_given_to_fit_are_shown_by_every_command(tmp_path, given):
     art, out, page = tmp_path / "cal.json", tmp_path / "out.csv", tmp_path / "page.html"

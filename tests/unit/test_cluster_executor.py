@@ -33,6 +33,7 @@ def four(number):
     return [number] * 4
 
 
+@pytest.mark.slow
 def test_a_result_whose_status_changes_after_the_gather_is_a_result(client, monkeypatch):
     """The worker is lost just after the result has come: distributed's own executor makes a ValueError of it."""
     gather = distributed.Client._gather
@@ -119,6 +120,7 @@ def test_a_cluster_without_workers_ends_in_a_sentence(monkeypatch):
         executor_of(client)
 
 
+@pytest.mark.slow
 def test_the_patience_begins_anew_with_every_worker_seen(client, monkeypatch):
     monkeypatch.setattr(cluster, "PATIENCE", 0.2)
     assert executor_of(client).submit(lambda: time.sleep(0.9) or 1).result(10) == 1
@@ -153,6 +155,7 @@ def test_a_client_that_cannot_be_waited_for_is_refused():
     asyncio.run(ask())
 
 
+@pytest.mark.slow
 def test_a_client_that_closes_meanwhile_ends_the_work_with_a_sentence():
     with distributed.LocalCluster(n_workers=1, **HERE) as local:
         client = distributed.Client(local, set_as_default=False)

@@ -91,7 +91,7 @@ def slow_prefix(scores, correct, beta, delta):
     return best
 
 
-@pytest.mark.parametrize("n", [5, 30, 85, 150, 310])
+@pytest.mark.parametrize("n", [5, 30, 85, 150, pytest.param(310, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("beta", [0.3, 0.9, 0.95])
 @pytest.mark.parametrize("delta", [0.01, 0.3])
 @pytest.mark.parametrize("digits", [1, 9])
@@ -318,6 +318,7 @@ def test_certified_promises_fit_the_base_on_all_rows():
     assert promise.for_base(everything, scores, correct, promise.certify(scores, correct)).all()
 
 
+@pytest.mark.slow
 def test_where_nearly_every_row_is_wrong_rungs_are_not_looked_for_again_and_again(monkeypatch):
     """Labels in another order than the columns: the answer took a minute at 2,000 rows, and hours at 15,000."""
     from metacal.promises.rules import sequence

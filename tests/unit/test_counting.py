@@ -111,8 +111,8 @@ def test_a_file_cannot_claim_other_circumstances(tmp_path):
     for change, said in (
         ({"circumstances": {**around, "weights": "given"}}, "does not belong to the promise"),
         ({"guarantee": "certified"}, "does not belong to the promise"),
-        ({"circumstances": {**around, "weights": None}}, "circumstances say nothing"),
-        ({"circumstances": {**around, "weights": None, "units": True}}, "the traffic is that of the source"),
+        ({"circumstances": {**around, "weights": None}}, "circumstances must not be there, for it says nothing"),
+        ({"circumstances": {**around, "weights": None, "units": True}}, 'population "target" does not follow'),
         ({"circumstances": {**around, "folds": 10**6}}, "cannot be scored in"),
     ):
         forged = {**data, "certificate": {**data["certificate"], **change}}

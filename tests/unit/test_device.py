@@ -220,6 +220,7 @@ def test_temperature_agrees(device, dtype, crossings):
     assert (labels_found == expected.predict(array)).mean() > 0.9999
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", KERNELS)
 @pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.05), mc.MinAccuracy(0.9)], ids=["alpha", "beta"])
 def test_certificates_agree(device, score, promise, crossings):

@@ -148,6 +148,7 @@ def test_near_identity_on_calibrated_logits():
         assert np.abs(fit_ensemble(Rows(logits), labels, loss=loss)(logits) - proba).max() < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["nll", "mse"])
 def test_laws(loss, cifar100):
     logits, labels = cifar100

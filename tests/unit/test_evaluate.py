@@ -12,6 +12,7 @@ import metacal as mc
 from metacal.estimators.evaluate import walked
 from metacal.gate import Table
 from metacal.metrics import evaluate as evaluate_table
+from metacal.metrics.resampling import Resampling
 from metacal.rows import Rows
 from metacal.rows.executors import is_remote
 
@@ -51,13 +52,14 @@ def test_the_numbers_of_whole_tables(kind):
     assert (found.verdict is None) == gate.is_calibrator
 
 
+@pytest.mark.slow
 def test_a_table_that_is_ours_is_written_over(monkeypatch):
     gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(*FIT).gate_
-    options = {"n_bins": 15, "level": 0.95, "random_state": 0, "n_resamples": 5, "intervals": True}
+    plan = Resampling(n_resamples=5)
     table = NEW.copy()
-    _, kept = walked(gate, Rows(table), LABELS, options)
+    _, kept = walked(gate, Rows(table), LABELS, plan)
     assert np.array_equal(table, NEW)
-    assert walked(gate, Rows(table), LABELS, options, ours=True)[1].to_dict() == kept.to_dict()
+    assert walked(gate, Rows(table), LABELS, plan, ours=True)[1].to_dict() == kept.to_dict()
     np.testing.assert_array_equal(table, gate(NEW))
 
 

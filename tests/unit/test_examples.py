@@ -156,6 +156,7 @@ def test_what_cannot_be_read_is_answered_with_422(client, body, code, message):
     assert message in reply.text
 
 
+@pytest.mark.slow
 def test_bad_json_bad_labels_and_large_bodies(client):
     head = {"content-type": "application/json"}
     assert client.post("/predict", content=b'{"inputs": [[NaN]]}', headers=head).status_code == 422

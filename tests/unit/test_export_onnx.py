@@ -111,6 +111,7 @@ def test_rows_close_to_the_threshold_are_decided_in_double(hundred):
     assert np.abs(found["score"] - gate.ranking_scores(around)).max() < 1e-9  # all were computed again, in double
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CALIBRATORS)
 def test_two_classes_and_masked_ones(kind):
     rng = np.random.default_rng(3)
@@ -230,6 +231,7 @@ def test_the_threshold_that_is_stored_is_the_certified_one_and_parts_the_neighbo
 # ── metadata, errors, files ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_the_metadata_carries_promise_certificate_and_hashes(ten, gates, tmp_path):
     gate = mc.MetaCal(mc.MaxMiscoverage(0.05)).fit(ten.logits[:3000], ten.labels[:3000])
     saved = save(gate, tmp_path / "gate.onnx")

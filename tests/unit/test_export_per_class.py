@@ -44,6 +44,7 @@ def session(model):
     return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 @pytest.mark.parametrize(("n_classes", "score"), [(K, "entropy"), (K, "margin"), (40, "entropy")])
 def test_onnx_decides_like_python_by_class(n_classes, score, dtype):

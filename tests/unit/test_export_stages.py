@@ -35,6 +35,7 @@ def cascade(models):
     return mc.Cascade(promise=mc.MinAccuracy(0.985)).fit(small, y, large=large)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"opset": 11, "ir_version": 3}], ids=str)
 def test_any_number_of_stages(options, models, cascade, tmp_path):
     small, large = (table[2000:].astype(options.get("dtype", "float32")) for table in models[1:])
@@ -52,6 +53,7 @@ def test_any_number_of_stages(options, models, cascade, tmp_path):
     np.testing.assert_allclose(found["probs"], wanted.probabilities, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_cascade_of_probabilities(models, cascade, tmp_path):
     """Fitted on logits, it can stand behind models that give probabilities, as a gate of one stage can."""
     tables = [np.exp(table[2000:] - table[2000:].max(axis=1, keepdims=True)) for table in models[1:]]
@@ -75,6 +77,7 @@ def marks():
     return score, rng.random(1800) < score
 
 
+@pytest.mark.slow
 def test_stages_of_scores(marks, tmp_path):
     score, right = marks
     judge = mc.ScoreGate(mc.MaxMiscoverage(0.6)).fit(score, right).gate_
@@ -89,6 +92,7 @@ def test_stages_of_scores(marks, tmp_path):
     np.testing.assert_allclose(found["confidence"], wanted.confidence, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_scores_by_group(marks, tmp_path):
     score, right = marks
     names, numbers = np.array(["north", "south"]), np.arange(1800) % 2

@@ -84,6 +84,7 @@ def pipe(model, tokenizer, cal):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 8])
 def test_results_carry_the_calibrated_score_and_the_decision(pipe, cal, texts, logits, batch_size):
     found = pipe(texts[600:], batch_size=batch_size)

@@ -109,6 +109,7 @@ def test_learns_a_bend_that_no_temperature_can():
     assert metrics.nll(smooth, labels[3000:]) < metrics.nll(plain, labels[3000:]) - 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("centre", CENTRES)
 def test_laws(centre):
     rng = np.random.default_rng(4)
@@ -225,6 +226,7 @@ def test_a_turning_curve_does_not_claim_to_keep_predictions():
     assert GaussianProcessMap(1.0, 0.5, inducing, np.array([0.0, 0.05, 0.0])).preserves_accuracy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_dtype_is_kept_and_blocks_do_not_matter(dtype):
     logits, labels = drawn(np.random.default_rng(0), 400, 200)
@@ -237,6 +239,7 @@ def test_dtype_is_kept_and_blocks_do_not_matter(dtype):
     assert np.array_equal(proba, fitted(table, rows=Rows(table, block_rows=327)))
 
 
+@pytest.mark.slow
 def test_thinned_rows_only_choose_the_kernel(monkeypatch):
     logits, labels = drawn(np.random.default_rng(0), 4000, 5, sureness=2.0)
     whole = fit_gp(Rows(logits), labels)

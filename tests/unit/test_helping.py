@@ -139,6 +139,7 @@ def test_harm_is_more_than_a_standard_error():
     assert not Helping(Compared("log loss", 0.3, 0.3, 0.0), Compared("ECE", 0.02, 0.015, 0.006), 100).harms
 
 
+@pytest.mark.slow
 def test_evaluate_and_the_page_say_so_in_words(honest, tmp_path):
     logits, labels = honest
     gate = mc.MetaCal(mc.MaxMiscoverage(0.1), "temperature").fit(3.0 * logits[:1000], labels[:1000])

@@ -17,9 +17,8 @@ from metacal import kernels
 from metacal.kernels import numpy as definition
 from metacal.kernels.columns import Curve, mixed_log_odds, mixed_sums
 from metacal.kernels.grid import Grid
-from metacal.maps.spline import _sums_on_grid
 from metacal.rows import Rows
-from metacal.scores import grid_of, ranked_in_place, score_rows, unrounded
+from metacal.scores import grid_of, ranked, score_rows, unrounded
 
 fused = pytest.importorskip("metacal.kernels.fused", reason="the C kernel is not built")
 from metacal.kernels import _fused  # noqa: E402
@@ -143,15 +142,17 @@ def test_one_walk_writes_rounded_scores_and_which_rows_are_right(instruction_set
     logits[rng.random(logits.shape) < 0.02] = -np.inf
     logits[:, 0] = np.where((logits > -np.inf).any(axis=1), logits[:, 0], 1.0)
     labels = rng.integers(-1, columns, 3000)
-    rows, scores, right = ranked_in_place(Rows(logits, unseen=True), name, labels)
+    rows, scores, right = ranked(Rows(logits, unseen=True), name, labels)
     expected = grid_of(name).rounded(unrounded(Rows(logits), name))
     np.testing.assert_array_equal(scores, expected)
     np.testing.assert_array_equal(score_rows(Rows(logits), name), expected)
     np.testing.assert_array_equal(right, logits.argmax(axis=1) == labels)
     assert not rows.unseen
-    assert ranked_in_place(Rows(logits, keep=right), name, labels) is None
+    kept = ranked(Rows(logits, keep=right), name, labels[right])  # not written in place
+    np.testing.assert_array_equal(kept[1], expected[right])
+    assert kept[2].all()
     with pytest.raises(mc.errors.InputError, match="row 0, column 1"):
-        ranked_in_place(Rows(np.where(np.arange(columns) == 1, np.nan, logits[:8]), unseen=True), name, labels[:8])
+        ranked(Rows(np.where(np.arange(columns) == 1, np.nan, logits[:8]), unseen=True), name, labels[:8])
 
 
 @pytest.mark.parametrize("floor", [2.0**-1000, 2.0**-20, 1.0, 8.0])
@@ -177,7 +178,9 @@ def test_grid_points_and_log_odds_are_those_of_their_definition(instruction_set)
     right, weights = (z > 1.0).astype(float), np.linspace(0.0, 2.0, len(z))
     for own in (None, weights):
         found = fused.on_grid(z, right, own, 1 / 32, 50.0, -1600, 3202)
-        np.testing.assert_allclose(found, _sums_on_grid(z, right, own, 1 / 32, -1600, 3202), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(
+            found, definition.on_grid(z, right, own, 1 / 32, 50.0, -1600, 3202), rtol=1e-12, atol=1e-12
+        )
     logits = np.random.default_rng(1).normal(0.0, 1.0, (1003, 5)) * np.logspace(-3, 2, 1003)[:, None]
     logits[9, 1:] = -np.inf  # a class alone
     columns = np.ascontiguousarray(fused.mixed_rows(logits, np.zeros(1003, dtype=np.intp), 0.55).T)
@@ -191,6 +194,7 @@ def lifted(block, curve, out):
     fused.lifted_softmax(block, 0.7, 0.01, curve, out)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(table=blocks())
 def test_agree_on_anything(table):
@@ -270,6 +274,7 @@ def test_show_config_names_the_kernel():
     assert kernels.reason in str(config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "expected"), [("numpy", "asks for it"), ("fused", "C kernel is built")])
 def test_the_environment_chooses(value, expected):
     code = "import metacal; print(metacal.show_config())"

@@ -88,6 +88,7 @@ def test_processes_send_counts(counting):
     assert there.gate_ == expected.gate_
 
 
+@pytest.mark.slow
 def test_rows_that_may_be_masked_or_are_none(counting, monkeypatch):
     masked = TABLE.copy()
     masked[5, 3], masked[N - 1, 2] = -np.inf, -1e30

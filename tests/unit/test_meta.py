@@ -123,6 +123,7 @@ def test_two_fits_are_the_same_bits_and_touch_no_global_state(halves, promise):
     assert first.predict_proba(new_x).tobytes() == second.predict_proba(new_x).tobytes()
 
 
+@pytest.mark.slow
 def test_fitting_from_several_threads_at_once(halves):
     x, y, new_x, _ = halves
     jobs = [(promise, score) for promise in BOTH for score in ("entropy", "margin", "max_probability")] * 2

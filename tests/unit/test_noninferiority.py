@@ -43,6 +43,7 @@ def test_the_opposite_hypothesis_has_a_test_of_its_own(n, margin, level):
     assert 0.6 * level < max(sizes) <= level
 
 
+@pytest.mark.slow
 def test_more_worse_rows_are_worse_and_more_better_rows_are_better():
     n, margin = 200, 0.04
     p_values = np.array([[worse_p_value(a, b, n, margin, 0.005) for b in range(0, 12, 3)] for a in range(0, 12, 3)])

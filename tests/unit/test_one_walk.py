@@ -64,6 +64,7 @@ DOES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DOES)
 def test_once(name, counted, tmp_path):
     cal = gate_of(counted).fit(*FIT)

@@ -28,11 +28,12 @@ from metacal.errors import ConvergenceWarning, InputError, MetacalWarning
 from metacal.kernels import exact
 from metacal.maps import spline
 from metacal.maps.curves import PiecewiseMap
+from metacal.maps.fitting.monotone import risen
 from metacal.maps.fitting.newton import Sums, minimise
 from metacal.maps.histogram import fit_histogram
 from metacal.maps.isotonic import SharedMap, fit_irm, fit_irova_ts, fit_isotonic
 from metacal.maps.logistic import BetaMap, PlattMap, fit_beta, fit_platt, log_probabilities
-from metacal.maps.spline import SplineMap, confidence_log_odds, fit_averaged, fit_spline, risen
+from metacal.maps.spline import SplineMap, confidence_log_odds, fit_averaged, fit_spline
 from metacal.maps.temperature import fit_temperature
 from metacal.metrics.classwise import ClassGaps
 from metacal.metrics.toplabel import checked_table
@@ -399,6 +400,7 @@ def test_dtypes_are_promises(name, dtype):
     assert_distributions(found)
 
 
+@pytest.mark.slow
 @each_fit
 def test_threads_do_not_change_a_bit(name):
     from concurrent.futures import ThreadPoolExecutor
@@ -464,6 +466,7 @@ def test_options_out_of_range_are_refused(cal, word):
         cal.fit(*drawn(20, 3))
 
 
+@pytest.mark.slow
 def test_on_real_logits_every_one_of_them_helps():
     data = datasets.load("cifar10-resnet110")
     (fit_x, fit_y), (new_x, new_y) = data.split(5000, random_state=0)

@@ -219,7 +219,7 @@ def test_saved_and_loaded(tmp_path, by, shares):
         (lambda part: part.update(delta=None), "never tested"),
         (lambda part: part.update(names=["cow"]), "same name"),
         (lambda part: part.update(names=["yak"]), "not the classes"),
-        (lambda part: part.update(status="always rejected"), "not what the threshold says"),
+        (lambda part: part.update(status="always rejected"), "does not follow from the rest"),
         (lambda part: part.update(delta=1e-12), "do not certify"),
     ],
 )
@@ -300,7 +300,7 @@ def test_a_classifier_names_its_own_classes():
     ).fit(X[1000:], y[1000:])
     assert {part.name for part in clf.certificate_.parts.items} == set(clf.classes_.tolist())
     assert (clf.gate_.predict(clf.logits(X)) == clf.predict(X)).all()
-    assert mc.io.artifact.file.dumps(clf.gate_)
+    assert mc.export.saved.dumps(clf.gate_)
     half = np.where(np.arange(len(X)) % 2, "even", "odd")
     by_group = mc.CalibratedClassifier(LogisticRegression(), mc.PerGroup(mc.MaxMiscoverage(0.1)), reject_label="?")
     assert {part.name for part in by_group.fit(X, y, groups=half).certificate_.parts.items} == {"even", "odd"}

@@ -97,6 +97,7 @@ def test_thresholds_of_other_scores_fit_on_the_axis(data, score):
     assert score in shown.ax_.get_xlabel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("display", DISPLAYS)
 def test_several_stand_on_one_axis(data, gate, display):
     """Each with its own name and colour; the diagonal, the limit and the accuracy once; limits that hold all."""

@@ -165,7 +165,7 @@ def test_npy_is_read_or_stays_in_its_file(tmp_path):
     np.testing.assert_array_equal(stays[:], found.table)
     assert found.labels is None
     with pytest.raises(InputError, match=r"no labels here.*--labels"):
-        found.require_labels()
+        found.require_truth()
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_npy_is_read_or_stays_in_its_file(tmp_path):
 def test_labels_from_a_second_text_file(tmp_path, text, name, content):
     np.save(tmp_path / "z.npy", TABLE)
     found = read_predictions(tmp_path / "z.npy", labels=text(content, name))
-    assert found.require_labels().tolist() == [1, 0]
+    assert found.require_truth().tolist() == [1, 0]
 
 
 def test_labels_from_a_second_npy(tmp_path):

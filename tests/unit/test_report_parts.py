@@ -60,6 +60,7 @@ def test_shares_and_intervals_are_those_of_the_rows(data, per_class):
     assert "in class" in found.promise.verdicts[0]["counted"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", ["entropy", "margin"])
 def test_the_command_certifies_the_very_threshold_shown(data, tmp_path, monkeypatch, score):
     monkeypatch.chdir(tmp_path)

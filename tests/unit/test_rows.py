@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
+from threading import Timer
 
 import numpy as np
 import pytest
@@ -224,3 +225,23 @@ def test_a_lost_worker_is_told_with_the_file():
         list(in_order(pool, end, [(1, "b.npy")], 2, place=lambda piece: piece[1]))
     with ThreadPoolExecutor(1) as pool, pytest.raises(InputError, match=r"rows: a worker has not enough memory"):
         list(in_order(pool, bytearray, [(1 << 62,)], 2, place=lambda piece: "rows"))
+
+
+class LateFuture(Future):
+    """Done at once; whoever asked to be called is called a moment later, as by a worker that is interrupted there."""
+
+    def add_done_callback(self, fn):
+        Timer(0.02, fn, [self]).start()
+
+
+class LateExecutor(Executor):
+    def submit(self, task, /, *piece):
+        future = LateFuture()
+        future.set_result(task(*piece))
+        return future
+
+
+def test_an_answer_that_is_noted_late_ends_nothing():
+    pieces = [(2, n) for n in range(5)]
+    assert list(in_order(LateExecutor(), pow, pieces, window=1)) == [1, 2, 4, 8, 16]
+    assert dict(as_they_come(LateExecutor(), pow, pieces, window=2)) == {piece: pow(*piece) for piece in pieces}

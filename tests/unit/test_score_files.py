@@ -46,7 +46,7 @@ def test_a_file_without_right_and_wrong_can_be_applied_to(tmp_path, suffix):
     assert found.correct is None
     assert found.ids is None
     with pytest.raises(InputError, match=r"does not say which rows are right; it also holds 'extra'. .*--correct-key"):
-        found.require_correct()
+        found.require_truth()
 
 
 def test_single_precision_is_kept(tmp_path):

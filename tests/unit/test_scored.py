@@ -12,8 +12,8 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal.errors import ArtifactError, InputError, MetacalWarning
+from metacal.export.saved import dumps, loads
 from metacal.gate import Gate, fit_scored
-from metacal.io.artifact.file import dumps, loads
 from metacal.io.artifact.wrapping import checksum
 from metacal.maps.confidence import ConfidenceCurve, fit_confidence
 from metacal.rows.score_columns import correct_column, score_column
@@ -443,6 +443,7 @@ def test_forged_files_are_refused(gate, name):
 # ── ONNX ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 @pytest.mark.parametrize("opset", [11, 17])
 def test_onnx_decides_as_python_does(gate, tmp_path, dtype, opset):

@@ -172,6 +172,7 @@ def test_the_command_carries_score_and_confidence(data):
     assert summarise(data.logits[NEW], data.labels[NEW], own, n_resamples=0).curves.command_at(200) is None
 
 
+@pytest.mark.slow
 def test_promise_and_its_verdict(data, gate, summary):
     promise = summary.promise
     assert promise.statement == gate.certificate_.statement
@@ -299,6 +300,7 @@ def marks():
     return mark, right
 
 
+@pytest.mark.slow
 def test_scores_have_the_numbers_of_evaluate_and_no_classes(marks):
     mark, right = marks
     gate = mc.ScoreGate(mc.MinAccuracy(0.85)).fit(mark[:2000], right[:2000])
@@ -340,6 +342,7 @@ def test_shares_have_their_exact_interval_without_resamples(marks, data, gate):
         assert (curve["method"], curve["low"]) == ("none", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("promise", [mc.MaxLoss(0.05), mc.MinAccuracy(0.95)])
 def test_a_cascade_has_the_usual_numbers_and_who_answers(promise):
     rng = np.random.default_rng(0)

@@ -40,6 +40,7 @@ def kind_of(table):
     return None if found is None else found.kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mc.datasets.names())
 def test_real_logits_are_beyond_suspicion_and_their_softmax_is_not(name):
     logits = mc.datasets.load(name).logits

@@ -29,6 +29,7 @@ CLASSIFIERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classifier", CLASSIFIERS, ids=lambda c: type(c).__name__)
 def test_around_a_fitted_classifier(classifier):
     fitted = clone(classifier).fit(X[TRAIN], Y[TRAIN])

@@ -85,6 +85,7 @@ def test_as_the_last_step_of_a_pipeline_with_frames():
     )
 
 
+@pytest.mark.slow
 def test_a_search_over_the_constraint_maximises_usefulness():
     frozen = FrozenEstimator(LogisticRegression(C=0.001, max_iter=300).fit(X[TRAIN], Y[TRAIN]))
     gate = mc.CalibratedClassifier(frozen, mc.MaxMiscoverage(0.1))
@@ -158,6 +159,7 @@ def test_a_classifier_that_takes_no_weights_is_said_to():
         mc.CalibratedClassifier(NoWeights()).fit(X, Y, sample_weight=np.ones(len(Y)))
 
 
+@pytest.mark.slow
 def test_metadata_routing():
     weight = np.random.default_rng(0).random(len(Y)) + 0.5
     with sklearn.config_context(enable_metadata_routing=True):
@@ -219,6 +221,7 @@ def test_the_certificate_of_cross_fitting_promises_less_in_plain_words():
     assert paper.guarantee == "none"
 
 
+@pytest.mark.slow
 def test_folds_repeat_with_the_seed_and_may_be_the_user_s():
     gate = mc.CalibratedClassifier(GaussianNB(var_smoothing=0.1), mc.MaxMiscoverage(0.1), cv=3)
     assert gate.fit(X, Y).certificate_ == clone(gate).fit(X, Y).certificate_

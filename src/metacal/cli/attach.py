@@ -4,43 +4,36 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from metacal.cli.export import check_onnx_name, report
-from metacal.cli.options import check_not_an_input, json_option, key_option
+from metacal.cli.export import check_onnx_name, input_field, onnx_field, report
+from metacal.cli.options import json_option, key_option, option, shared, with_options
+from metacal.cli.outputs import check_not_an_input
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `metacal attach` is told."""
+
+    output: str = onnx_field()
+    logits: str | None = option(
+        "The output (or inner value) that holds the logits.  [default: the only floating-point table]", metavar="NAME"
+    )
+    kind: str | None = input_field("What that output holds")
+    inputs: str | None = option("An .npz with inputs by name, to run MODEL on.  [default: made up]", metavar="FILE")
+    unchecked: bool = option("Write OUT even if MODEL could not be run on made-up inputs.", default=False)
+    key: None = shared(key_option)
+    as_json: bool = shared(json_option, False)
 
 
 @click.command()
 @click.argument("model", type=click.Path())
 @click.argument("artifact", type=click.Path())
-@click.option("-o", "--output", metavar="OUT", required=True, help="Where the model goes: a name that ends in .onnx.")
-@click.option(
-    "--logits",
-    metavar="NAME",
-    help="The output (or inner value) that holds the logits.  [default: the only floating-point table]",
-)
-@click.option(
-    "--input",
-    "kind",
-    type=click.Choice(["logits", "probabilities"]),
-    help="What that output holds.  [default: what ARTIFACT was fitted on]",
-)
-@click.option("--inputs", metavar="FILE", help="An .npz with inputs by name, to run MODEL on.  [default: made up]")
-@click.option("--unchecked", is_flag=True, help="Write OUT even if MODEL could not be run on made-up inputs.")
-@key_option
-@json_option
-def command(
-    model: str,
-    artifact: str,
-    output: str,
-    logits: str | None,
-    kind: str | None,
-    inputs: str | None,
-    unchecked: bool,
-    as_json: bool,
-) -> None:
+@with_options(Options)
+def command(model: str, artifact: str, options: Options) -> None:
     """Attach the gate to a classifier: an ONNX model that also says what it accepts.
 
     MODEL is the classifier (.onnx), ARTIFACT what `metacal fit` saved from its logits. OUT has all outputs of MODEL and
@@ -55,8 +48,8 @@ def command(
       metacal attach forest.onnx cal.json --input probabilities -o served.onnx
       metacal attach model.onnx cal.json --inputs rows.npz -o served.onnx
     """  # noqa: D301
-    check_onnx_name(output)
-    check_not_an_input(output, model, artifact)  # a name that ends in .onnx is no --inputs
+    check_onnx_name(options.output)
+    check_not_an_input(options.output, model, artifact)  # a name that ends in .onnx is no --inputs
 
     from metacal.cli.reading import load_gate
     from metacal.export.onnx import save_attached
@@ -68,9 +61,9 @@ def command(
             f"{artifact} holds {held}; what is attached to a model is a gate on its logits. `metacal export` makes a "
             "graph of its own of any gate."
         )
-    feed = None if inputs is None else read_inputs(inputs)
-    saved = save_attached(model, gate, output, logits=logits, input=kind, inputs=feed, unchecked=unchecked)
-    report(saved, artifact, as_json)
+    feed = None if options.inputs is None else read_inputs(options.inputs)
+    known: dict[str, Any] = {"logits": options.logits, "input": options.kind, "unchecked": options.unchecked}
+    report(save_attached(model, gate, options.output, inputs=feed, **known), artifact, options.as_json)
 
 
 def read_inputs(path: str) -> dict[str, Any]:

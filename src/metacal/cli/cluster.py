@@ -10,20 +10,23 @@ import click
 
 from metacal.errors import InputError, MissingExtraError
 
-executor_option = click.option(
-    "--executor",
-    metavar="WHERE",
-    help="Work on a Dask cluster: dask://HOST:PORT, or dask for processes on this machine. Never changes the result.",
-)
 
-
-def check_executor(where: str | None) -> None:
+def _checked(ctx: click.Context, parameter: click.Parameter, where: str | None) -> str | None:
     """Refuse what names no cluster, before anything is read."""
     if where is not None and where != "dask" and not where.startswith("dask://"):
         raise click.BadParameter(
             f"{where!r} names no cluster; give dask, or dask://HOST:PORT, the address of a scheduler.",
             param_hint="'--executor'",
         )
+    return where
+
+
+executor_option = click.option(
+    "--executor",
+    metavar="WHERE",
+    callback=_checked,
+    help="Work on a Dask cluster: dask://HOST:PORT, or dask for processes on this machine. Never changes the result.",
+)
 
 
 @contextmanager

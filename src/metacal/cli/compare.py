@@ -3,63 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from metacal.cli.cluster import check_executor, cluster, executor_option
+from metacal.cli.cluster import cluster, executor_option
 from metacal.cli.options import (
     CALIBRATORS,
     FOLDS,
     REPEATS,
     SEED,
     Reading,
-    check_jobs,
     jobs_option,
     json_option,
+    option,
     reading_options,
+    shared,
+    threads_for,
+    with_options,
 )
-from metacal.cli.printing import echo, note, progress_bar, say_json
+from metacal.cli.printing import note, progress_bar, say
 from metacal.maps.methods import METHODS
+
+
+def _compared() -> list[str]:
+    return [name for name in CALIBRATORS if name != "auto"]
 
 
 def _complete_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the last name of a list with commas."""
     before, comma, last = incomplete.rpartition(",")
-    return [
-        CompletionItem(f"{before}{comma}{name}")
-        for name in CALIBRATORS
-        if name != "auto" and name.startswith(last) and name not in before.split(",")
-    ]
+    names = (name for name in _compared() if name.startswith(last) and name not in before.split(","))
+    return [CompletionItem(f"{before}{comma}{name}") for name in names]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `metacal compare` is told."""
+
+    calibrators: str | None = option(
+        f"Which to compare.  [default: all: {', '.join(_compared())}]",
+        metavar="A,B,C",
+        shell_complete=_complete_names,
+    )
+    folds: int = option("Folds of a repeat.", type=FOLDS, default=5)
+    repeats: int = option("How often folds are drawn.", type=REPEATS, default=2)
+    seed: int = option("Seed of the folds.", type=SEED, default=0)
+    reading: Reading = reading_options()
+    n_jobs: int | None = shared(jobs_option)
+    executor: str | None = shared(executor_option)
+    as_json: bool = shared(json_option, False)
 
 
 @click.command()
 @click.argument("file", type=click.Path())
-@click.option(
-    "--calibrators",
-    metavar="A,B,C",
-    shell_complete=_complete_names,
-    help=f"Which to compare.  [default: all: {', '.join(name for name in CALIBRATORS if name != 'auto')}]",
-)
-@click.option("--folds", type=FOLDS, default=5, show_default=True, help="Folds of a repeat.")
-@click.option("--repeats", type=REPEATS, default=2, show_default=True, help="How often folds are drawn.")
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the folds.")
-@reading_options()
-@jobs_option
-@executor_option
-@json_option
-def command(
-    file: str,
-    calibrators: str | None,
-    folds: int,
-    repeats: int,
-    seed: int,
-    reading: Reading,
-    n_jobs: int | None,
-    executor: str | None,
-    as_json: bool,
-) -> None:
+@with_options(Options)
+def command(file: str, options: Options) -> None:
     """Compare calibrators on labelled rows, best first.
 
     Each is fitted on all folds but one and measured on that one: log loss (NLL), Brier score, ECE with equal-width and
@@ -74,9 +75,8 @@ def command(
       metacal compare val.csv --json | jq .best.nll
       metacal compare 'val/*.parquet' --executor dask://host:8786
     """  # noqa: D301
-    threads = check_jobs(n_jobs)
-    check_executor(executor)
-    names = calibrator_names(calibrators)
+    executor, threads = options.executor, threads_for(options.n_jobs)
+    names, n_folds = calibrator_names(options.calibrators), options.folds * options.repeats
 
     import numpy as np
 
@@ -85,19 +85,16 @@ def command(
     from metacal.rows.plausibility import unquestioned
     from metacal.rows.validate import class_list, logits_from
 
-    found = read(file, reading, stream=True if executor is not None else None)
+    found = read(file, options.reading, stream=True if executor is not None else None)
     # Folds are drawn from the rows: whoever fits holds all of them in memory.
     logits = logits_from(found.table, found.input)
     logits = logits if executor is not None else np.asarray(logits)
     codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]))
-    _say_cost(METHODS if names is None else names, logits.shape, folds * repeats)
-    options: dict[str, Any] = {"n_splits": folds, "n_repeats": repeats, "random_state": seed, "n_jobs": threads}
+    _say_cost(METHODS if names is None else names, logits.shape, n_folds)
+    plan: dict[str, Any] = {"n_splits": options.folds, "n_repeats": options.repeats, "random_state": options.seed}
     with unquestioned(), cluster(executor, threads) as there:
-        result = compare(logits, codes, names, **options, progress=watched, executor=there)
-    if as_json:
-        say_json({"file": file, **result.to_dict()})
-    else:
-        echo(result)
+        result = compare(logits, codes, names, **plan, n_jobs=threads, progress=watched, executor=there)
+    say({"file": file, **result.to_dict()}, result, as_json=options.as_json)
 
 
 def _say_cost(names: Iterable[str], shape: tuple[int, ...], n_folds: int) -> None:
@@ -127,7 +124,7 @@ def calibrator_names(calibrators: str | None) -> list[str] | None:
         return None
     names = [name.strip() for name in calibrators.split(",")]
     for name in names:
-        if name not in CALIBRATORS or name == "auto":
-            known = ", ".join(known for known in CALIBRATORS if known != "auto")
+        if name not in _compared():
+            known = ", ".join(_compared())
             raise click.BadParameter(f"{name!r} is no calibrator; there are {known}.", param_hint="--calibrators")
     return names

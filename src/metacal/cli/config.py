@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from metacal.cli.options import json_option
-from metacal.cli.printing import echo, say_json
+from metacal.cli.printing import say
 
 
 @click.command()
@@ -21,7 +21,4 @@ def command(as_json: bool) -> None:
     from metacal.config import show_config
 
     config = show_config()
-    if as_json:
-        say_json(config.to_dict())
-    else:
-        echo(config)
+    say(config.to_dict(), config, as_json=as_json)

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import SEED, json_option
-from metacal.cli.printing import WIDTH, aligned, echo, note, say_json, wrapped
+from metacal.cli.options import SEED, json_option, option, shared, with_options
+from metacal.cli.printing import WIDTH, aligned, note, say, wrapped
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from metacal.cli.verdict import Verdict
     from metacal.estimators.metacal import MetaCal
     from metacal.promises.certificate import Certificate
     from metacal.promises.promise import Promise
     from metacal.promises.quantity import Limits
+    from metacal.promises.verdict import Verdict
 
 #: Data set -> how it is introduced, and the accuracy asked of what is accepted.
 DATASETS = {
@@ -70,22 +70,21 @@ class Line:
         return {**vars(self), "verdict": None if self.verdict is None else self.verdict.to_dict()}
 
 
+@dataclass(frozen=True)
+class Options:
+    """What `metacal demo` is told."""
+
+    dataset: str = option("Which logits.", type=click.Choice(list(DATASETS)), default="cifar10-resnet110")
+    seed: int = option("Which random split.", type=SEED, default=0)
+    output: str = option(
+        "Where the report goes.", "-o", "--output", type=click.Path(), metavar="HTML", default="metacal-demo.html"
+    )
+    as_json: bool = shared(json_option, False)
+
+
 @click.command()
-@click.option(
-    "--dataset", type=click.Choice(list(DATASETS)), default="cifar10-resnet110", show_default=True, help="Which logits."
-)
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Which random split.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(),
-    metavar="HTML",
-    default="metacal-demo.html",
-    show_default=True,
-    help="Where the report goes.",
-)
-@json_option
-def command(dataset: str, seed: int, output: str, as_json: bool) -> None:
+@with_options(Options)
+def command(options: Options) -> None:
     """See it work: the whole story on real data that ships with metacal.
 
     A network's logits on 15,000 images that it was not trained on are split at random: 5,000 rows to fit, 10,000 to
@@ -100,18 +99,18 @@ def command(dataset: str, seed: int, output: str, as_json: bool) -> None:
     """  # noqa: D301
     import metacal
 
+    dataset, seed, output = options.dataset, options.seed, options.output
     (fit_x, fit_y), (test_x, test_y) = metacal.datasets.load(dataset).split(N_FIT, random_state=seed)
     introduction, beta = DATASETS[dataset]
     lines, gate = _compare((fit_x, fit_y), (test_x, test_y), beta, seed)
     certificate = None if gate is None else gate.certificate_
     size = _report(gate, (test_x, test_y), dataset, seed, output)
-    if as_json:
-        shown = None if certificate is None else certificate.to_dict(words=True)
-        sizes = {"dataset": dataset, "seed": seed, "n_fit": len(fit_y), "n_test": len(test_y)}
-        say_json({**sizes, "rows": [line.to_dict() for line in lines], "certificate": shown, "output": output})
-    else:
-        head = f"{introduction}: {len(fit_y):,} rows to fit, {len(test_y):,} to test (seed {seed})"
-        echo("\n".join([head, "", *_table(lines), "", _COLUMNS, "", *_explained(lines, certificate), _NEXT]))
+    answer = {"dataset": dataset, "seed": seed, "n_fit": len(fit_y), "n_test": len(test_y)}
+    answer |= {"rows": [line.to_dict() for line in lines], "output": output}
+    answer["certificate"] = None if certificate is None else certificate.to_dict(words=True)
+    head = f"{introduction}: {len(fit_y):,} rows to fit, {len(test_y):,} to test (seed {seed})"
+    text = "\n".join([head, "", *_table(lines), "", _COLUMNS, "", *_explained(lines, certificate), _NEXT])
+    say(answer, text, as_json=options.as_json)
     note(f"The report is in {output} ({size / 1000:,.0f} kB). Open it in a browser: {Path(output).resolve().as_uri()}")
 
 
@@ -172,7 +171,7 @@ def _measured(
     import numpy as np
 
     from metacal import metrics
-    from metacal.cli.verdict import judge
+    from metacal.promises.verdict import judge
 
     logits, labels = test
     correct = logits.argmax(axis=1) == labels

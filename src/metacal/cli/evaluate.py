@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from metacal.cli.cluster import check_executor, cluster, executor_option
-from metacal.cli.given import Given, large_option, read_given, read_scored
+from metacal.cli.cluster import cluster, executor_option
 from metacal.cli.options import (
     BINS,
     RESAMPLES,
     SEED,
     Reading,
-    check_jobs,
     jobs_option,
     json_option,
     key_option,
+    large_option,
     level_option,
+    option,
     reading_options,
+    shared,
+    threads_for,
+    with_options,
 )
-from metacal.cli.printing import aligned, echo, progress_bar, say_json, wrapped
+from metacal.cli.printing import aligned, progress_bar, say, wrapped
 from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
@@ -29,34 +33,30 @@ if TYPE_CHECKING:
     from metacal.estimators.evaluate import GateEvaluation
     from metacal.gate import Gate
     from metacal.promises.certificate import Certificate
+    from metacal.promises.estimate import AccuracyEstimate
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `metacal evaluate` is told."""
+
+    artifact: str | None = option("What `metacal fit` saved.", "--with", type=click.Path(), metavar="JSON")
+    large: str | None = shared(large_option)
+    reading: Reading = reading_options()
+    level: float = shared(level_option, 0.95)
+    bins: int = option("Bins of the binned ECEs.", type=BINS, default=15)
+    seed: int = option("Seed of the bootstrap.", type=SEED, default=0)
+    resamples: int = option("0: no intervals.", type=RESAMPLES, default=1000)
+    n_jobs: int | None = shared(jobs_option)
+    executor: str | None = shared(executor_option)
+    key: None = shared(key_option)
+    as_json: bool = shared(json_option, False)
 
 
 @click.command()
 @click.argument("file", type=click.Path())
-@click.option("--with", "artifact", type=click.Path(), metavar="JSON", help="What `metacal fit` saved.")
-@large_option
-@reading_options()
-@level_option
-@click.option("--bins", type=BINS, default=15, show_default=True, help="Bins of the binned ECEs.")
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the bootstrap.")
-@click.option("--resamples", type=RESAMPLES, default=1000, show_default=True, help="0: no intervals.")
-@jobs_option
-@executor_option
-@key_option
-@json_option
-def command(
-    file: str,
-    artifact: str | None,
-    large: str | None,
-    reading: Reading,
-    level: float,
-    bins: int,
-    seed: int,
-    resamples: int,
-    n_jobs: int | None,
-    executor: str | None,
-    as_json: bool,
-) -> None:
+@with_options(Options)
+def command(file: str, options: Options) -> None:
     """Measure calibration, and whether the promise is kept, on labelled rows.
 
     FILE holds logits and true labels of rows that neither the classifier nor `metacal fit` has seen. Without --with the
@@ -78,100 +78,81 @@ def command(
       metacal evaluate test.parquet --with cal.json
       metacal evaluate test.csv --with cal.json --json | jq .promise
     """  # noqa: D301
-    threads = check_jobs(n_jobs)
-    check_executor(executor)
-    from metacal.cli.reading import load_gate
+    from metacal.cli.reading import check_large, load_gate
 
+    artifact = options.artifact
     gate = None if artifact is None else load_gate(artifact, file)
-    if gate is None and large is not None:
-        raise click.UsageError("--large belongs to a cascade; give --with cascade.json, which metacal cascade saves.")
-    plan = {"level": level, "n_bins": bins, "random_state": seed}
-    if gate is None and reading.score_key is not None:
-        from metacal.gate import Gate, Marks
-
-        gate = Gate.of(Marks("score", reading.higher_is or "surer"))  # type: ignore[arg-type]
-        found = read_scored(file, reading)
-        given = Given(file, (found.score,), found.correct, found)
-    elif gate is None or gate.kind == "logits":
-        options = {**plan, "n_resamples": max(resamples, 1), "intervals": resamples > 0}
-        if large is not None:
-            raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
-        _evaluate_table(gate, artifact, file, reading, options, threads, executor, as_json)
-        return
-    else:
-        given = read_given(gate, str(artifact), file, reading, large)
-    if executor is not None:
+    check_large(gate, artifact, options.large)
+    if options.reading.score_key is None if gate is None else gate.kind == "logits":
+        result = _measured_table(gate, file, options)
+    elif options.executor is not None:
         raise click.UsageError("--executor works on one table of logits; leave it out here.")
-    if given.truth is None and gate.is_calibrated and gate.certificate is not None and len(gate.stages) == 1:
-        _estimated(gate, given.tables[0], None, file, str(artifact), level, as_json)
-        return
+    else:
+        result = _measured_columns(gate, file, options)
+    from metacal.promises.estimate import AccuracyEstimate
+
+    if isinstance(result, AccuracyEstimate):
+        warn_caller(
+            f"{file}: there are no labels here, so nothing is measured, only estimated. If there are some, name them "
+            "with --label-key (--correct-key for scores) or give a file of them with --labels."
+        )
+        answer, text = {"estimate": result.to_dict()}, wrapped(str(result), hang=0)
+    else:
+        answer, text = result.to_dict(), _text(result, file, artifact)
+    say({"file": file, "artifact": artifact, **answer}, text, as_json=options.as_json)
+
+
+def _measured_columns(gate: Gate | None, file: str, options: Options) -> GateEvaluation | AccuracyEstimate:
+    """Scores, or the tables of a cascade: a column of confidences."""
+    from metacal.cli.reading import read_marks, read_rows
+    from metacal.estimators.estimate import estimate_accuracy
     from metacal.estimators.evaluate import measured_columns
+    from metacal.metrics.resampling import Resampling
     from metacal.rows import told
 
-    seen = given.judged(gate, str(artifact), probabilities=True)
-    with progress_bar(None, "row", "rows, resampled for the intervals") as bar, told(bar.update):
-        result = measured_columns(gate, seen, n_resamples=resamples, **plan)
-    say_evaluation(result, file, artifact, as_json)
-
-
-def _estimated(gate: Gate, X: Any, groups: Any, file: str, artifact: str, level: float, as_json: bool) -> None:
-    """Print how many of the accepted rows are right by their confidence alone: an estimate, called one."""
-    from metacal.estimators.estimate import estimate_accuracy
-
-    warn_caller(
-        f"{file}: there are no labels here, so nothing is measured, only estimated. If there are some, name them with "
-        "--label-key (--correct-key for scores) or give a file of them with --labels."
-    )
-    found = estimate_accuracy(gate, X, level=level, groups=groups)
-    if as_json:
-        say_json({"file": file, "artifact": artifact, "estimate": found.to_dict()})
+    if gate is None:
+        gate, given = read_marks(file, options.reading)
     else:
-        echo(wrapped(str(found), hang=0))
+        given = read_rows(gate, str(options.artifact), file, options.reading, options.large)
+    if given.truth is None and gate.is_calibrated and gate.certificate is not None and len(gate.stages) == 1:
+        return estimate_accuracy(gate, given.tables[0], level=options.level, groups=given.groups)
+    seen = given.judged(gate, str(options.artifact), probabilities=True)
+    plan = Resampling(options.level, options.resamples, options.seed)
+    with progress_bar(None, "row", "rows, resampled for the intervals") as bar, told(bar.update):
+        return measured_columns(gate, seen, plan, options.bins)
 
 
-def _evaluate_table(
-    gate: Gate | None,
-    artifact: str | None,
-    file: str,
-    reading: Reading,
-    options: dict[str, Any],
-    threads: int,
-    executor: str | None,
-    as_json: bool,
-) -> None:
+def _measured_table(gate: Gate | None, file: str, options: Options) -> GateEvaluation | AccuracyEstimate:
     """One walk over a table that may stay in its file, on threads or on a cluster."""
     from metacal.cli.reading import labels_as_columns, read, read_for
+    from metacal.estimators.estimate import estimate_accuracy
     from metacal.estimators.evaluate import walked
+    from metacal.metrics.resampling import Resampling
     from metacal.rows import Rows, told, workers
     from metacal.rows.stored import StoredTable
     from metacal.rows.validate import class_list, logits_from
 
+    executor, threads = options.executor, threads_for(options.n_jobs)
     stream = True if executor is not None else None
     if gate is None:
-        found = read(file, reading, stream=stream)
+        found = read(file, options.reading, stream=stream)
     else:
-        found = read_for(gate, str(artifact), file, reading, stream=stream)
+        found = read_for(gate, str(options.artifact), file, options.reading, stream=stream)
     if found.labels is None and gate is not None and gate.certificate is not None and gate.certificate.labelled:
-        _estimated(gate, found.table, found.groups, file, str(artifact), options["level"], as_json)
-        return
+        return estimate_accuracy(gate, found.table, level=options.level, groups=found.groups)
     remote = executor is not None and isinstance(found.table, StoredTable)
     logits = found.table if remote else logits_from(found.table, found.input)
     codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]) if gate is None else gate.classes)
+    plan = Resampling(options.level, options.resamples, options.seed)
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
     with resampling as bar, told(bar.update), cluster(executor, threads) as there, workers(threads, there) as pool:
         rows = Rows(logits, executor=pool, unseen=remote)
-        _, result = walked(gate, rows, codes, options, found.groups, ours=True)
+        _, result = walked(gate, rows, codes, plan, options.bins, found.groups, ours=True)
     if result.fitted_here:
-        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
-    say_evaluation(result, file, artifact, as_json)
-
-
-def say_evaluation(result: GateEvaluation, file: str, artifact: str | None, as_json: bool) -> None:
-    """Print what was measured, on logits as on scores."""
-    if as_json:
-        say_json({"file": file, "artifact": artifact, **result.to_dict()})
-    else:
-        echo(_text(result, file, artifact))
+        warn_caller(
+            f"{file} holds the very rows that {options.artifact} was fitted on; measure on rows it has not seen."
+        )
+    return result
 
 
 def _text(found: GateEvaluation, file: str, artifact: str | None) -> str:

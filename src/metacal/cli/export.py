@@ -2,51 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from metacal.cli.options import check_not_an_input, json_option, key_option
+from metacal.cli.options import json_option, key_option, option, shared, with_options
+from metacal.cli.outputs import check_not_an_input
 from metacal.cli.printing import note, say_json
+
+
+def input_field(what: str) -> Any:
+    """A field for --input, of what a graph will be given."""
+    return option(
+        f"{what}.  [default: what ARTIFACT was fitted on]", "--input", type=click.Choice(["logits", "probabilities"])
+    )
+
+
+def onnx_field() -> Any:
+    """A field for -o, of a graph."""
+    return option("Where the model goes: a name that ends in .onnx.", "-o", "--output", metavar="OUT", required=True)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `metacal export` is told."""
+
+    target: str = option("The runtime.", "--to", type=click.Choice(["onnx"]), default="onnx")
+    output: str = onnx_field()
+    dtype: str = option(
+        "Type of the logits that the gate will be given.",
+        type=click.Choice(["float32", "float16", "float64"]),
+        default="float32",
+    )
+    opset: int | None = option("ONNX operator set, from 11.  [default: 17]", type=click.IntRange(1, 1000), metavar="N")
+    ir_version: int | None = option("ONNX IR version.  [default: 8]", type=click.IntRange(1, 1000), metavar="N")
+    kind: str | None = input_field("What the gate will be given")
+    part: str | None = option(
+        "Of a cascade: both gates in one graph, or the small one's alone.  [default: both]",
+        type=click.Choice(["both", "small"]),
+    )
+    key: None = shared(key_option)
+    as_json: bool = shared(json_option, False)
 
 
 @click.command()
 @click.argument("artifact", type=click.Path())
-@click.option("--to", "target", type=click.Choice(["onnx"]), default="onnx", show_default=True, help="The runtime.")
-@click.option("-o", "--output", metavar="OUT", required=True, help="Where the model goes: a name that ends in .onnx.")
-@click.option(
-    "--dtype",
-    type=click.Choice(["float32", "float16", "float64"]),
-    default="float32",
-    show_default=True,
-    help="Type of the logits that the gate will be given.",
-)
-@click.option("--opset", type=click.IntRange(1, 1000), metavar="N", help="ONNX operator set, from 11.  [default: 17]")
-@click.option("--ir-version", type=click.IntRange(1, 1000), metavar="N", help="ONNX IR version.  [default: 8]")
-@click.option(
-    "--input",
-    "kind",
-    type=click.Choice(["logits", "probabilities"]),
-    help="What the gate will be given.  [default: what ARTIFACT was fitted on]",
-)
-@click.option(
-    "--part",
-    type=click.Choice(["both", "small"]),
-    help="Of a cascade: both gates in one graph, or the small one's alone.  [default: both]",
-)
-@key_option
-@json_option
-def command(
-    artifact: str,
-    target: str,
-    output: str,
-    dtype: str,
-    opset: int | None,
-    ir_version: int | None,
-    kind: str | None,
-    part: str | None,
-    as_json: bool,
-) -> None:
+@with_options(Options)
+def command(artifact: str, options: Options) -> None:
     """Export the gate as a model of its own, without Python in it.
 
     ARTIFACT is what `metacal fit` saved. The model takes `logits` (batch × K) and gives `probs`, `score` and `accept`
@@ -64,18 +67,18 @@ def command(
       metacal export cal.json -o gate.onnx --json
       metacal export cascade.json -o cascade.onnx
     """  # noqa: D301
-    check_onnx_name(output)
-    check_not_an_input(output, artifact)
+    check_onnx_name(options.output)
+    check_not_an_input(options.output, artifact)
 
     from metacal.cli.reading import load_gate
     from metacal.export.onnx import save
 
     gate = load_gate(artifact)
-    if part is not None and gate.kind != "cascade":
+    if options.part is not None and gate.kind != "cascade":
         raise click.UsageError(f"--part belongs to a cascade; {artifact} holds one gate.")
-    exported = gate.stage(0) if part == "small" else gate
-    saved = save(exported, output, opset=opset, ir_version=ir_version, dtype=dtype, input=kind)
-    report(saved, artifact, as_json)
+    exported = gate.stage(0) if options.part == "small" else gate
+    known: dict[str, Any] = {"opset": options.opset, "ir_version": options.ir_version, "dtype": options.dtype}
+    report(save(exported, options.output, input=options.kind, **known), artifact, options.as_json)
 
 
 def check_onnx_name(output: str) -> None:
@@ -88,18 +91,8 @@ def report(saved: Any, artifact: str, as_json: bool) -> None:
     """Say what was written, from which saved gate."""
     promise = saved.metadata.get("metacal.promise")
     if as_json:
-        say_json(
-            {
-                "artifact": artifact,
-                "output": saved.path,
-                "opset": saved.opset,
-                "ir_version": saved.ir_version,
-                "outputs": list(saved.outputs),
-                "ran": saved.ran,
-                "promise": promise,
-                "metadata": saved.metadata,
-            }
-        )
+        facts = {name: getattr(saved, name) for name in ("opset", "ir_version", "outputs", "ran", "metadata")}
+        say_json({"artifact": artifact, "output": saved.path, **facts, "promise": promise})
         return
     how = "checked and run" if saved.ran else "checked and loaded, but NOT RUN: no inputs could be made up"
     note(f"Outputs {', '.join(saved.outputs)}; operator set {saved.opset}, IR version {saved.ir_version}; {how}.")

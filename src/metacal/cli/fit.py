@@ -4,31 +4,40 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.cluster import check_executor, cluster, executor_option
+from metacal.cli.cluster import cluster, executor_option
 from metacal.cli.options import (
     CALIBRATORS,
     SCORES,
     SEED,
     OneOf,
-    OutputPath,
     Reading,
-    check_is_a_file,
-    check_jobs,
-    check_not_an_input,
+    group,
     jobs_option,
     json_option,
+    option,
     reading_options,
+    shared,
+    threads_for,
+    with_options,
 )
-from metacal.cli.printing import NEXT, echo, progress_bar, say_json, warnings_after, wrapped
-from metacal.cli.promising import Asked, promise_options
-from metacal.cli.saving import check_can_sign, save, say_saved
-from metacal.cli.show import curve_line
+from metacal.cli.outputs import (
+    OutputPath,
+    check_can_sign,
+    check_is_a_file,
+    check_not_an_input,
+    save,
+    say_saved,
+    sign_field,
+)
+from metacal.cli.printing import NEXT, progress_bar, say, warnings_after, wrapped
+from metacal.cli.promise_options import PromiseOptions
+from metacal.cli.show import curve_line, listed_classes
 from metacal.io.terminal import on_a_terminal
 from metacal.maps.methods import every_method
 from metacal.scores.registry import AUTO
@@ -37,64 +46,42 @@ if TYPE_CHECKING:
     from metacal.gate import FitMap, Gate, Recipe
     from metacal.io.predictions import Predictions
     from metacal.io.scores import Scores
-    from metacal.promises.parts.units import Counted
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `metacal fit` is told."""
+
+    asked: PromiseOptions = group(PromiseOptions)
+    score: str = option(
+        "What ranks the rows; auto: the best of three, which share 1 - C.", type=OneOf(SCORES, AUTO), default="entropy"
+    )
+    calibrator: str | None = option(
+        "What turns logits into probabilities.",
+        type=OneOf(CALIBRATORS),
+        show_default="composed; temperature with --rule paper",
+    )
+    seed: int = option(
+        "Seed of the folds, for the calibrators that draw some, and of the split of --rule paper.", type=SEED, default=0
+    )
+    unit_key: str | None = option(
+        "Column of FILE that says which rows belong together; one row of each unit is counted.", metavar="NAME"
+    )
+    reject_label: str | None = option("Prediction for rejected rows.  [default: -1, or 'rejected']", metavar="LABEL")
+    reading: Reading = reading_options()
+    n_jobs: int | None = shared(jobs_option)
+    executor: str | None = shared(executor_option)
+    output: str | None = option(
+        "Save the result here, for apply and evaluate.", "-o", "--output", type=OutputPath(), metavar="JSON"
+    )
+    key: str | None = sign_field()
+    as_json: bool = shared(json_option, False)
 
 
 @click.command()
 @click.argument("file", type=click.Path())
-@promise_options
-@click.option(
-    "--score",
-    type=OneOf(SCORES, AUTO),
-    default="entropy",
-    show_default=True,
-    help="What ranks the rows; auto: the best of three, which share 1 - C.",
-)
-@click.option(
-    "--calibrator",
-    type=OneOf(CALIBRATORS),
-    show_default="composed; temperature with --rule paper",
-    help="What turns logits into probabilities.",
-)
-@click.option(
-    "--seed",
-    type=SEED,
-    default=0,
-    show_default=True,
-    help="Seed of the folds, for the calibrators that draw some, and of the split of --rule paper.",
-)
-@click.option(
-    "--unit-key",
-    metavar="NAME",
-    help="Column of FILE that says which rows belong together; one row of each unit is counted.",
-)
-@click.option("--reject-label", metavar="LABEL", help="Prediction for rejected rows.  [default: -1, or 'rejected']")
-@reading_options()
-@jobs_option
-@executor_option
-@click.option("-o", "--output", type=OutputPath(), metavar="JSON", help="Save the result here, for apply and evaluate.")
-@click.option(
-    "--sign",
-    "key",
-    type=click.Path(),
-    metavar="KEYFILE",
-    help="Sign what is saved: with a secret of 32 bytes or more, or an Ed25519 private key in PEM.",
-)
-@json_option
-def command(
-    file: str,
-    asked: Asked,
-    score: str,
-    calibrator: str | None,
-    seed: int,
-    reject_label: str | None,
-    reading: Reading,
-    n_jobs: int | None,
-    executor: str | None,
-    output: str | None,
-    key: str | None,
-    as_json: bool,
-) -> None:
+@with_options(Options)
+def command(file: str, options: Options) -> None:
     """Fit a calibrator and a gate that carries a written promise.
 
     FILE holds logits and true labels of rows that the classifier was not trained on: .npz (arrays logits, labels), .npy
@@ -128,113 +115,96 @@ def command(
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
       metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
     """  # noqa: D301
+    output, key, asked = options.output, options.key, options.asked
+    reading = replace(options.reading, unit_key=options.unit_key)
     check_is_a_file(output)
     check_not_an_input(output, file, key, reading=reading)
-    threads = check_jobs(n_jobs)
-    check_executor(executor)
-    if executor is not None and calibrator is not None:
-        next(row for row in every_method() if row.name == calibrator).check_remote()
+    if options.executor is not None and options.calibrator is not None:
+        next(row for row in every_method() if row.name == options.calibrator).check_remote()
     asked.check_parts(by_group=reading.group_key is not None)
     check_can_sign(key, output)
     if reading.unit_key is not None and reading.id_key is not None:
         raise click.UsageError("--unit-key and --id-key exclude each other here: a gate keeps no ids.")
     if reading.score_key is not None:
-        if executor is not None:
+        if options.executor is not None:
             raise click.UsageError("--executor works on logits; scores are few enough for this machine.")
         if asked.per_class:
             raise click.UsageError("given scores have no classes: --per-class needs a classifier's logits.")
 
-    from metacal.cli.given import read_scored
-    from metacal.cli.reading import read
-    from metacal.promises.parts.units import counted_rows
+    from metacal.cli.reading import read, read_scored
     from metacal.rows import told
 
-    stays = True if executor is not None else None  # descriptions travel to a cluster, never rows
-    reader = partial(read, file, stream=stays) if reading.score_key is None else partial(read_scored, file)
     with warnings_after() as said:
-        found: Any = reader(reading)
+        stays = True if options.executor is not None else None  # descriptions travel to a cluster, never rows
+        found: Any = read(file, reading, stream=stays) if reading.score_key is None else read_scored(file, reading)
+        fitted = _fitted if reading.score_key is None else _fitted_on_scores
         with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-            if reading.score_key is not None:
-                gate = _fitted_on_scores(found, asked, reading, seed)
-            else:
-                label = reject_label_for(reject_label, found)
-                names = None if found.class_names is None else list(found.class_names)
-                promise = asked.promise(seed, names, per_group=found.groups is not None)
-                counted = None if found.units is None else counted_rows(len(found), found.units, random_state=seed)
-                gate = _fitted(found, promise, score, calibrator, seed, label, threads, counted, executor)
-        save(gate, output, key, n_jobs)
-        _report(gate, {"file": file, "n_rows": len(found), "artifact": output, "signed": key is not None}, as_json)
+            gate = fitted(found, options)
+        save(gate, output, key, options.n_jobs)
+        about = {"file": file, "artifact": output, "n_rows": len(found)}
+        _report(gate, about, signed=key is not None, as_json=options.as_json)
         then, without = f"metacal evaluate TEST --with {output}", "-o cal.json saves the gate for metacal apply."
-        say_saved(output, key, then=then, without=without, as_json=as_json)
-        if not as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
+        say_saved(output, key, then=then, without=without, as_json=options.as_json)
+        if not options.as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
             assert gate.certificate is not None
             remarks = getattr(found, "remarks", ())
             said += [*map(str, gate.certificate.notes), *(f"{found.path}: {remark}" for remark in remarks)]
 
 
-def _fitted_on_scores(found: Scores, asked: Asked, reading: Reading, seed: int) -> Gate:
+def _fitted_on_scores(found: Scores, options: Options) -> Gate:
     """A gate on the scores of FILE."""
     import numpy as np
 
     from metacal.gate import Marks, fit_scored
 
-    higher_is: Any = reading.higher_is or "surer"
+    asked, higher_is = options.asked, options.reading.higher_is or "surer"
     if asked.at_threshold is not None:  # on the score: as one on its doubt, a score that equals it is accepted
-        (doubt,) = Marks("score", higher_is).doubts(np.array([asked.at_threshold]))
+        (doubt,) = Marks("score", higher_is).doubts(np.array([asked.at_threshold]))  # type: ignore[arg-type]
         asked = replace(asked, at_threshold=float(doubt))
     return fit_scored(
         found.score,
-        found.require_correct(),
-        asked.promise(seed, per_group=found.groups is not None),
+        found.require_truth(),
+        asked.promise(options.seed, per_group=found.groups is not None),
         score_name=found.name,
-        higher_is=higher_is,
+        higher_is=higher_is,  # type: ignore[arg-type]
         units=found.units,
         groups=found.groups,
-        random_state=seed,
+        random_state=options.seed,
     )
 
 
-def _fitted(
-    found: Predictions,
-    promise: Any,
-    score: str,
-    calibrator: str | None,
-    seed: int,
-    reject_label: str | int | None,
-    threads: int,
-    counted: Counted | None,
-    where: str | None,
-) -> Gate:
+def _fitted(found: Predictions, options: Options) -> Gate:
     """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
     from metacal.gate import check_gate, fit_gate, fit_unlabelled, needs_labels
     from metacal.promises.notes import remark
+    from metacal.promises.parts.units import counted_rows
     from metacal.rows import Rows, validate, workers
     from metacal.rows.labels import reject_label_of
 
+    seed, score, calibrator, threads = options.seed, options.score, options.calibrator, threads_for(options.n_jobs)
+    names = None if found.class_names is None else list(found.class_names)
+    promise: Any = options.asked.promise(seed, names, per_group=found.groups is not None)
+    label = reject_label_for(options.reject_label, found)
     check_gate(promise, score, found.input)
     fit_map, recipe = method_named(calibrator or promise.calibrator, seed)
-    with cluster(where, threads) as remote, workers(threads, remote) as executor:
+    with cluster(options.executor, threads) as remote, workers(threads, remote) as executor:
         table = validate.logits_from(found.table, found.input, executor=executor, later=True)
         classes = validate.class_list(found.class_names, table.shape[1])
         rows = Rows(table, executor=executor, unseen=validate.may_wait(table, found.input))
-        known: dict[str, Any] = {"counted": counted, "classes": classes, "input": found.input}
+        known: dict[str, Any] = {"classes": classes, "classes_given": names is not None, "input": found.input}
         known["notes"] = [remark(text=text) for text in found.remarks]
-        known["reject_label"] = reject_label_of(reject_label, classes)
-        known["classes_given"] = found.class_names is not None
+        known["reject_label"] = reject_label_of(label, classes)
+        known["counted"] = counted_rows(len(found), found.units, random_state=seed)
         if found.labels is None and not needs_labels(promise):
-            _check_default(calibrator)
+            if calibrator is not None:
+                why = "a calibrator learns from labels, and FILE has none."
+                raise click.BadParameter(why, param_hint="'--calibrator'")
             return fit_unlabelled(rows, promise, score, **known)
-        codes = validate.label_codes(found.require_labels(), len(table), classes)
+        codes = validate.label_codes(found.require_truth(), len(table), classes)
         gate = fit_gate(
             rows, codes, promise, score, fit_map, groups=found.groups, gives_way=calibrator is None, **known
         )
     return gate.with_source(recipe=recipe())
-
-
-def _check_default(calibrator: str | None) -> None:
-    """Refuse a calibrator where there is nothing to fit it on."""
-    if calibrator is not None:
-        raise click.BadParameter("a calibrator learns from labels, and FILE has none.", param_hint="'--calibrator'")
 
 
 def method_named(name: str | None, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
@@ -251,33 +221,22 @@ def method_named(name: str | None, seed: int) -> tuple[FitMap, Callable[[], Reci
     return partial(method.fit_function(), **options), lambda: Recipe(method.public_name, options)
 
 
-def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
+def _report(gate: Gate, about: dict[str, Any], *, signed: bool, as_json: bool) -> None:
     """Print the certificate and what was fitted."""
     assert gate.certificate is not None
     ahead = gate.certificate.next_rows(NEXT)
-    fitted = _described(gate) if gate.n_classes else None
-    if as_json:
-        answer = {"file": about["file"], "artifact": about["artifact"], "n_rows": about["n_rows"]}
-        own = {"accept_if": gate.condition} if fitted is None else {"n_classes": gate.n_classes, "calibrator": fitted}
-        fit = {"certificate": gate.certificate.to_dict(words=True), "next_rows": ahead.to_dict()}
-        say_json({**answer, **own, **fit, "signed": about["signed"]})
-        return
     lines = [str(gate.certificate), f"  expect       {ahead}"]
-    if fitted is None:
-        lines.append(curve_line(gate))
-    else:
+    if gate.n_classes:
+        fitted = _described(gate)
+        about |= {"n_classes": gate.n_classes, "calibrator": fitted}
         numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in fitted.items() if name != "kind")
-        lines.append(f"  classes      {_classes(gate)}")
+        lines.append(f"  classes      {gate.n_classes:,}{listed_classes(gate)}")
         lines.append(f"  calibrator   {fitted['kind']}{numbers and ', '}{numbers}")
-    echo(wrapped("\n".join(lines)))
-
-
-def _classes(gate: Gate) -> str:
-    """How many there are, and which: a column that is none would stand among them."""
-    if not gate.source.classes_given:
-        return f"{gate.n_classes:,}, numbered from 0"
-    few = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in map(str, gate.classes[:8]))
-    return f"{gate.n_classes:,}: {few}{', ...' if gate.n_classes > 8 else ''}"
+    else:
+        about["accept_if"] = gate.condition
+        lines.append(curve_line(gate))
+    certified = {"certificate": gate.certificate.to_dict(words=True), "next_rows": ahead.to_dict(), "signed": signed}
+    say({**about, **certified}, wrapped("\n".join(lines)), as_json=as_json)
 
 
 def reject_label_for(text: str | None, found: Predictions) -> str | int | None:

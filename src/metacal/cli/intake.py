@@ -17,9 +17,8 @@ from typing import Any, Protocol
 
 from metacal.errors import InputError
 from metacal.gate.watch import Watch
-from metacal.io.artifact.taken import Kept, Taken
-from metacal.io.artifact.watch import checkpoint
-from metacal.io.disk import DISK, Disk
+from metacal.io.artifact.watch import Kept, Taken, checkpoint
+from metacal.io.disk import DISK, Disk, plain_write_errors
 from metacal.io.journal import Journal
 
 #: A journal that has grown to so many bytes is written anew: one whole state in place of all.
@@ -191,7 +190,5 @@ class Intake:
         path, at, place = self.journal.records[-1].get("quarantine") or ("", 0, "")
         if path == self.quarantine.path and at <= self.quarantine.at:
             self.quarantine.at = at
-            try:
+            with plain_write_errors(path):
                 self.quarantine.put(self.kept.last, place, again=True)
-            except OSError as error:
-                raise InputError(f"cannot write {path}: {error.strerror or error}.") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,17 +12,17 @@ from metacal.cli.options import (
     SCORES,
     SEED,
     OneOf,
-    OutputPath,
     Reading,
-    check_is_a_file,
-    check_not_an_input,
     json_option,
+    option,
     reading_options,
     share,
+    shared,
+    with_options,
 )
+from metacal.cli.outputs import OutputPath, check_is_a_file, check_not_an_input, save, say_saved
 from metacal.cli.printing import echo, note, say_json, wrapped
-from metacal.cli.promising import Asked
-from metacal.cli.saving import save, say_saved
+from metacal.cli.promise_options import PromiseOptions, max_miscoverage_field, min_accuracy_field
 from metacal.errors import BusyError
 
 if TYPE_CHECKING:
@@ -37,91 +37,64 @@ class _Busy(click.ClickException):
     exit_code = 2
 
 
+@dataclass(frozen=True)
+class Options:
+    """What `metacal label` is told."""
+
+    min_accuracy: float | None = min_accuracy_field()
+    max_miscoverage: float | None = max_miscoverage_field()
+    confidence: float | None = option("How surely, whenever you stop.  [default: 0.9]", type=share, metavar="C")
+    n_labels: int | None = option(
+        "Rows drawn from POOL, the most labels that it takes; fixed by the first call.  "
+        "[default: 40 / (1 - B), or 40 / A]",
+        "--labels",
+        type=click.IntRange(1),
+        metavar="N",
+    )
+    may_extend: bool = option(
+        "First call: --extend may draw on once, to 4 N rows. Costs a fifth of the doubt that C leaves.", default=False
+    )
+    extend: bool = option("Draw on, as --may-extend declared.", default=False)
+    output: str = option(
+        "The rows to label now, with an empty column; fill it in and call again.",
+        *("-o", "--output"),
+        required=True,
+        type=OutputPath(),
+        metavar="CSV",
+    )
+    gate_file: str | None = option(
+        "Save the gate here, as certified by now.", "--gate", type=OutputPath(), metavar="JSON"
+    )
+    coverage: float | None = option(
+        "Stop as soon as a gate that accepts this share of rows is certified; for this call.", type=share, metavar="C"
+    )
+    show: str | None = option("First call: a column of POOL to show to whoever labels: a text, a link.", metavar="NAME")
+    show_prediction: bool = option(
+        "First call: show what the model answers too; right and wrong will then do. It leads whoever labels.",
+        default=False,
+    )
+    batch: int | None = option(
+        "Rows in CSV at a time.  [default: as in the first call, or N / 40, at least 5]",
+        type=click.IntRange(1),
+        metavar="ROWS",
+    )
+    score: str | None = option("What ranks the rows.  [default: entropy]", type=OneOf(SCORES))
+    seed: int | None = option("Seed of the draw.  [default: 0]", type=SEED)
+    replay: bool = option("Answer from the labels in POOL, to see how many labels it would have taken.", default=False)
+    reading: Reading = reading_options(labels=False)
+    key: str | None = option(
+        "Sign every answer, and the gate, with this key: a secret, or an Ed25519 private key in PEM. Give it with "
+        "every call.",
+        type=click.Path(),
+        metavar="KEYFILE",
+    )
+    as_json: bool = shared(json_option, False)
+
+
 @click.command()
 @click.argument("pool", type=click.Path())
-@click.option(
-    "--min-accuracy", type=share, metavar="B", help="Promise: what is accepted is right at least B of the time."
-)
-@click.option(
-    "--max-miscoverage", type=share, metavar="A", help="Promise: at most A of the right answers are turned away."
-)
-@click.option("--confidence", type=share, metavar="C", help="How surely, whenever you stop.  [default: 0.9]")
-@click.option(
-    "--labels",
-    "n_labels",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Rows drawn from POOL, the most labels that it takes; fixed by the first call.  "
-    "[default: 40 / (1 - B), or 40 / A]",
-)
-@click.option(
-    "--may-extend",
-    is_flag=True,
-    help="First call: --extend may draw on once, to 4 N rows. Costs a fifth of the doubt that C leaves.",
-)
-@click.option("--extend", is_flag=True, help="Draw on, as --may-extend declared.")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=OutputPath(),
-    metavar="CSV",
-    help="The rows to label now, with an empty column; fill it in and call again.",
-)
-@click.option("--gate", "gate_file", type=OutputPath(), metavar="JSON", help="Save the gate here, as certified by now.")
-@click.option(
-    "--coverage",
-    type=share,
-    metavar="C",
-    help="Stop as soon as a gate that accepts this share of rows is certified; for this call.",
-)
-@click.option("--show", metavar="NAME", help="First call: a column of POOL to show to whoever labels: a text, a link.")
-@click.option(
-    "--show-prediction",
-    is_flag=True,
-    help="First call: show what the model answers too; right and wrong will then do. It leads whoever labels.",
-)
-@click.option(
-    "--batch",
-    type=click.IntRange(1),
-    metavar="ROWS",
-    help="Rows in CSV at a time.  [default: as in the first call, or N / 40, at least 5]",
-)
-@click.option("--score", type=OneOf(SCORES), help="What ranks the rows.  [default: entropy]")
-@click.option("--seed", type=SEED, help="Seed of the draw.  [default: 0]")
-@click.option(
-    "--replay", is_flag=True, help="Answer from the labels in POOL, to see how many labels it would have taken."
-)
-@reading_options(labels=False)
-@click.option(
-    "--key",
-    type=click.Path(),
-    metavar="KEYFILE",
-    help="Sign every answer, and the gate, with this key: a secret, or an Ed25519 private key in PEM. Give it with "
-    "every call.",
-)
-@json_option
-def command(
-    pool: str,
-    min_accuracy: float | None,
-    max_miscoverage: float | None,
-    confidence: float | None,
-    n_labels: int | None,
-    may_extend: bool,
-    extend: bool,
-    output: str,
-    gate_file: str | None,
-    coverage: float | None,
-    show: str | None,
-    show_prediction: bool,
-    batch: int | None,
-    score: str | None,
-    seed: int | None,
-    replay: bool,
-    reading: Reading,
-    key: str | None,
-    as_json: bool,
-) -> None:
+@with_options(Options)
+def command(pool: str, options: Options) -> None:
     """Certify a promise with as few labels as it takes, from a pool that has none.
 
     POOL holds logits without labels, in any file that metacal fit reads, or with --score-key scores: a random sample of
@@ -146,45 +119,52 @@ def command(
     """  # noqa: D301
     from metacal.cli.labelling import Round, next_round
 
-    call = Round(output, _journal(output, gate_file, pool, reading), extend, replay, coverage, batch)
-    begins = not os.path.exists(call.journal)
-    promised = min_accuracy is not None or max_miscoverage is not None
-    if begins and not promised and not os.path.exists(output):
-        raise click.UsageError(
-            f"{call.journal} is not there, so this is a first call: give a promise, --min-accuracy (say 0.97: what is "
-            "accepted is right at least 97% of the time) or --max-miscoverage (say 0.05: at most 5% of the right "
-            "answers are turned away)."
-        )
-    if confidence is not None and not promised:
-        raise click.UsageError("--confidence belongs to the promise: give both as the first call did, or neither.")
-    asked = Asked(min_accuracy, max_miscoverage, confidence=confidence) if promised else None
+    output, key, reading = options.output, options.key, options.reading
+    journal = _journal(output, options.gate_file, pool, reading)
+    call = Round(output, journal, options.extend, options.replay, options.coverage, options.batch)
+    begins = not os.path.exists(journal)
+    asked = _asked(options, journal, begins=begins)
     if reading.group_key is not None:
         raise click.UsageError("labels are asked for one promise about all rows; leave out --group-key.")
-    options = {
-        "labels": n_labels,
-        "may_extend": may_extend or None,
-        "random_state": seed,
-        "score": score,
-        "higher_is": reading.higher_is,
-    }
-    first = {"show": show, "show_prediction": show_prediction, "batch": batch}
-    sheet: dict[str, Any] = first
+    sheet = {name: getattr(options, name) for name in ("show", "show_prediction", "batch")}
     if not begins:
-        sheet, reading = _begun(call.journal, key, reading)
-        if show not in (None, sheet["show"]) or show_prediction > sheet["show_prediction"]:
+        sheet, reading = _begun(journal, key, reading)
+        if options.show not in (None, sheet["show"]) or options.show_prediction > sheet["show_prediction"]:
             raise click.UsageError(
                 "--show and --show-prediction belong to the first call; leave them out, or begin anew."
             )
     rows = _pool(pool, reading, sheet["show"])
-    if show_prediction and reading.score_key is not None:
+    if options.show_prediction and reading.score_key is not None:
         raise click.UsageError("a pool of scores has no predictions; --show NAME shows a column of it.")
+    known = {
+        "labels": options.n_labels,
+        "may_extend": options.may_extend or None,
+        "random_state": options.seed,
+        "score": options.score,
+        "higher_is": reading.higher_is,
+    }
     try:
-        done = next_round(call, rows, None if asked is None else asked.promise(), options=options, sheet=sheet, key=key)
+        done = next_round(call, rows, None if asked is None else asked.promise(), options=known, sheet=sheet, key=key)
     except BusyError as error:
         raise _Busy(str(error)) from error
-    if gate_file is not None and done.certifier.coverage is not None:
-        save(done.certifier.gate(), gate_file, key)
-    _say(done, call, pool, gate_file, key, as_json)
+    if options.gate_file is not None and done.certifier.coverage is not None:
+        save(done.certifier.gate(), options.gate_file, key)
+    _say(done, call, pool, options)
+
+
+def _asked(options: Options, journal: str, *, begins: bool) -> PromiseOptions | None:
+    """What is to be promised; None where the first call has said it."""
+    if options.min_accuracy is not None or options.max_miscoverage is not None:
+        return PromiseOptions(options.min_accuracy, options.max_miscoverage, confidence=options.confidence)
+    if begins and not os.path.exists(options.output):
+        raise click.UsageError(
+            f"{journal} is not there, so this is a first call: give a promise, --min-accuracy (say 0.97: what is "
+            "accepted is right at least 97% of the time) or --max-miscoverage (say 0.05: at most 5% of the right "
+            "answers are turned away)."
+        )
+    if options.confidence is not None:
+        raise click.UsageError("--confidence belongs to the promise: give both as the first call did, or neither.")
+    return None
 
 
 def _journal(output: str, gate: str | None, pool: str, reading: Reading) -> str:
@@ -218,16 +198,14 @@ def _begun(journal: str, key: str | None, reading: Reading) -> tuple[dict[str, A
 
 def _pool(path: str, reading: Reading, show: str | None) -> Pool:
     from metacal.cli.labelling import Pool
+    from metacal.cli.reading import read, read_scored
 
+    reading = replace(reading, group_key=show)
     if reading.score_key is not None:
-        from metacal.cli.given import read_scored
-
         scored = read_scored(path, reading)
-        beside = None if show is None else read_scored(path, replace(reading, id_key=show)).ids
-        return Pool(scored.score, scored.ids, scored.name, right=scored.correct, columns=_column(show, beside))
-    from metacal.cli.reading import read
-
-    content = read(path, replace(reading, group_key=show))
+        columns = _column(show, scored.groups)
+        return Pool(scored.score, scored.ids, scored.name, right=scored.correct, columns=columns)
+    content = read(path, reading)
     known = (content.class_names, content.input, content.labels)
     return Pool(content.table, content.ids, "score", *known, columns=_column(show, content.groups))
 
@@ -240,27 +218,19 @@ def _column(name: str | None, column: NDArray[Any] | None) -> dict[str, NDArray[
     return {name: column}
 
 
-def _say(done: Outcome, call: Round, pool: str, gate: str | None, key: str | None, as_json: bool) -> None:
+def _say(done: Outcome, call: Round, pool: str, options: Options) -> None:
     from metacal.cli.labelling import answer_column
 
+    gate, as_json = options.gate_file, options.as_json
     certifier, waiting = done.certifier, len(done.waiting)
     some = certifier.coverage is not None
     if as_json:
-        say_json(
-            {
-                "pool": pool,
-                "journal": call.journal,
-                "file": call.sheet if waiting else None,
-                "n_drawn": certifier.n_drawn,
-                "n_labels": certifier.n_labels,
-                "n_waiting": waiting,
-                "finished": certifier.finished,
-                "coverage": certifier.coverage,
-                "within_reach": certifier.within_reach,
-                "gate": gate if some else None,
-                "certificate": certifier.certificate.to_dict(words=True) if some else None,
-            }
-        )
+        answer: dict[str, Any] = {"pool": pool, "journal": call.journal, "file": call.sheet if waiting else None}
+        answer["n_waiting"] = waiting
+        names = ("n_drawn", "n_labels", "finished", "coverage", "within_reach")
+        answer |= {name: getattr(certifier, name) for name in names} | {"gate": gate if some else None}
+        answer["certificate"] = certifier.certificate.to_dict(words=True) if some else None
+        say_json(answer)
     elif some and not waiting:
         echo(wrapped(str(certifier.certificate)))
     if not some and not waiting:
@@ -280,6 +250,6 @@ def _say(done: Outcome, call: Round, pool: str, gate: str | None, key: str | Non
     if gate is not None and not some:
         note(f"{gate} is not written: no gate is certified yet.")
     elif gate is not None:
-        say_saved(gate, key, then=f"metacal apply {gate} NEW -o out.csv", without="", as_json=as_json)
+        say_saved(gate, options.key, then=f"metacal apply {gate} NEW -o out.csv", without="", as_json=as_json)
     elif not waiting and some and not as_json:
         note(f"--gate cal.json saves the gate; call again with it, {call.journal} has everything.")

@@ -6,9 +6,8 @@ answers are on the disk in the journal, and only then the sheet is replaced, who
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -60,11 +59,10 @@ class Round:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a call: the certifier, the rows that wait in the sheet; is the coverage asked for there, or lost?"""
+    """What came of a call: the certifier, the rows that wait in the sheet; is the coverage asked for lost?"""
 
     certifier: Certifier
     waiting: NDArray[np.intp]
-    enough: bool
     out_of_reach: bool
 
 
@@ -94,7 +92,7 @@ def next_round(
             content = disk.read(call.sheet)
             if content is not None:
                 _take(certifier, pool, call.sheet, content)
-            waiting, enough, out_of_reach = _ahead(certifier, call)
+            waiting, out_of_reach = _ahead(certifier, call)
             if not len(waiting):
                 break
             ask = _content(certifier, pool, waiting, call.sheet)
@@ -104,7 +102,7 @@ def next_round(
                 _write(disk, call.sheet, ask)
                 break
         certifier.record = None  # the journal closes: what is learnt from here on is not kept
-        return Outcome(certifier, waiting, enough, out_of_reach)
+        return Outcome(certifier, waiting, out_of_reach)
 
 
 def _options(journal: Journal, pool: Pool, options: dict[str, Any]) -> dict[str, Any]:
@@ -115,17 +113,14 @@ def _options(journal: Journal, pool: Pool, options: dict[str, Any]) -> dict[str,
     return {**given, "input": pool.input, "score_name": pool.name, "classes": pool.classes}
 
 
-def _ahead(certifier: Certifier, call: Round) -> tuple[NDArray[np.intp], bool, bool]:
-    """The rows to ask about next; whether the coverage asked for is there, or cannot be any more."""
+def _ahead(certifier: Certifier, call: Round) -> tuple[NDArray[np.intp], bool]:
+    """The rows to ask about next, none once the coverage asked for is there; whether it cannot be any more."""
     coverage, reach = certifier.coverage, certifier.within_reach
     enough = call.coverage is not None and coverage is not None and coverage >= call.coverage
     out_of_reach = call.coverage is not None and (reach is None or reach < call.coverage)
-    none = np.empty(0, dtype=np.intp)
-    return (
-        none if enough or out_of_reach else certifier.propose(call.batch or certifier.sheet.get("batch")),
-        enough,
-        out_of_reach,
-    )
+    if enough or out_of_reach:
+        return np.empty(0, dtype=np.intp), out_of_reach
+    return certifier.propose(call.batch or certifier.sheet.get("batch")), False
 
 
 def _replay(certifier: Certifier, pool: Pool, call: Round) -> None:
@@ -189,19 +184,12 @@ def _take(certifier: Certifier, pool: Pool, path: str, content: bytes) -> None:
         certifier.check(rows, right)
     except InputError:
         for k, line in enumerate(lines):
-            with _at(path, line):
+            try:
                 certifier.check(rows[k : k + 1], right[k : k + 1])
+            except InputError as error:
+                raise InputError(f"{path}:{line.number}: {error}") from None
         raise
     certifier.take(rows, right, codes)
-
-
-@contextlib.contextmanager
-def _at(path: str, line: Line) -> Iterator[None]:
-    """Say where it stands what an error is about."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{path}:{line.number}: {error}") from None
 
 
 def _check_line(certifier: Certifier, pool: Pool, line: Line) -> None:

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import OutputPath, Reading, check_not_an_input, json_option, key_option, reading_options, share
-from metacal.cli.printing import echo, is_strict, note, say_json, wrapped
+from metacal.cli.options import (
+    Reading,
+    json_option,
+    key_option,
+    option,
+    reading_options,
+    share,
+    shared,
+    with_options,
+)
+from metacal.cli.outputs import OutputPath, check_not_an_input
+from metacal.cli.printing import note, say, wrapped
 from metacal.cli.verify import surer_than_half
 
 if TYPE_CHECKING:
     from metacal.gate.watch import Watch
-    from metacal.io.artifact.taken import Kept
+    from metacal.io.artifact.watch import Kept
     from metacal.io.journal import Journal
 
 #: The exit code of an alarm; 1 and 2 mean what they mean everywhere.
@@ -26,84 +37,64 @@ def _chance(value: Any) -> float:
     return 1.0 if str(value) in ("1", "1.0") else share(value)
 
 
+@dataclass(frozen=True)
+class Options:
+    """What `metacal monitor` is told."""
+
+    confidence: float = option(
+        "While nothing has changed, no alarm is ever raised with probability at least C, all alarms together.",
+        type=surer_than_half,
+        metavar="C",
+        default=0.95,
+    )
+    state: str | None = option("Keep the state here; a later run goes on from it.", type=OutputPath(), metavar="FILE")
+    append: bool = option("With --state: FILE holds only rows that came after those counted.", default=False)
+    follow: bool = option("At the end of FILE wait for more rows, until told to stop (Ctrl-C).", default=False)
+    serve: bool = option("Show it on a page that lives, on this machine only; implies --follow.", default=False)
+    port: int = option("Of the page; 0: a free one.", type=click.IntRange(0, 65535), default=8765)
+    prometheus: str | None = option("Write the metrics here, whole or not at all.", type=OutputPath(), metavar="FILE")
+    probability_key: str | None = option("With which probability each row is chosen to be labelled.", metavar="NAME")
+    least_probability: float | None = option(
+        "With --probability-key: none is lower.  [default: 0.01]", type=_chance, metavar="P"
+    )
+    tolerance: float = option(
+        "A gap between confidence and accuracy that is no reason for an alarm.", type=share, metavar="T", default=0.02
+    )
+    quarantine: str | None = option(
+        "Lines that cannot be read go here, with place and reason.  [default: STATE.quarantine.jsonl beside --state]",
+        type=OutputPath(),
+        metavar="FILE",
+    )
+    max_unreadable: float = option(
+        "A share of unreadable lines that is no reason for an alarm.", type=share, metavar="SHARE", default=0.01
+    )
+    silence: float | None = option(
+        "With --follow: an alarm when nothing has come for so long.",
+        type=click.FloatRange(min=0.0, min_open=True),
+        metavar="SECONDS",
+    )
+    reading: Reading = reading_options(labels=False)
+    key: None = shared(key_option)
+    as_json: bool = shared(json_option, False)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the end of FILE is not the end."""
+        return self.follow or self.serve
+
+    @property
+    def put_aside(self) -> str | None:
+        """Where lines go that cannot be read."""
+        if self.quarantine is not None or self.state is None:
+            return self.quarantine
+        return os.path.splitext(self.state)[0] + ".quarantine.jsonl"
+
+
 @click.command()
 @click.argument("artifact", type=click.Path())
 @click.argument("file", type=click.Path())
-@click.option(
-    "--confidence",
-    type=surer_than_half,
-    metavar="C",
-    default=0.95,
-    show_default=True,
-    help="While nothing has changed, no alarm is ever raised with probability at least C, all alarms together.",
-)
-@click.option("--state", type=OutputPath(), metavar="FILE", help="Keep the state here; a later run goes on from it.")
-@click.option("--append", is_flag=True, help="With --state: FILE holds only rows that came after those counted.")
-@click.option("--follow", is_flag=True, help="At the end of FILE wait for more rows, until told to stop (Ctrl-C).")
-@click.option("--serve", is_flag=True, help="Show it on a page that lives, on this machine only; implies --follow.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="Of the page; 0: a free one."
-)
-@click.option("--prometheus", type=OutputPath(), metavar="FILE", help="Write the metrics here, whole or not at all.")
-@click.option("--probability-key", metavar="NAME", help="With which probability each row is chosen to be labelled.")
-@click.option(
-    "--least-probability",
-    type=_chance,
-    metavar="P",
-    help="With --probability-key: none is lower.  [default: 0.01]",
-)
-@click.option(
-    "--tolerance",
-    type=share,
-    metavar="T",
-    default=0.02,
-    show_default=True,
-    help="A gap between confidence and accuracy that is no reason for an alarm.",
-)
-@click.option(
-    "--quarantine",
-    type=OutputPath(),
-    metavar="FILE",
-    help="Lines that cannot be read go here, with place and reason.  [default: STATE.quarantine.jsonl beside --state]",
-)
-@click.option(
-    "--max-unreadable",
-    type=share,
-    metavar="SHARE",
-    default=0.01,
-    show_default=True,
-    help="A share of unreadable lines that is no reason for an alarm.",
-)
-@click.option(
-    "--silence",
-    type=click.FloatRange(min=0.0, min_open=True),
-    metavar="SECONDS",
-    help="With --follow: an alarm when nothing has come for so long.",
-)
-@reading_options(labels=False)
-@key_option
-@json_option
-@click.pass_context
-def command(
-    ctx: click.Context,
-    artifact: str,
-    file: str,
-    confidence: float,
-    state: str | None,
-    append: bool,
-    follow: bool,
-    serve: bool,
-    port: int,
-    prometheus: str | None,
-    probability_key: str | None,
-    least_probability: float | None,
-    tolerance: float,
-    quarantine: str | None,
-    max_unreadable: float,
-    silence: float | None,
-    reading: Reading,
-    as_json: bool,
-) -> None:
+@with_options(Options)
+def command(artifact: str, file: str, options: Options) -> None:
     """Watch a gate's traffic and raise an alarm when something has changed.
 
     ARTIFACT is what `metacal fit` saved; FILE holds rows as they came, csv or JSON lines as a stream (- is standard
@@ -130,96 +121,59 @@ def command(
       tail -f traffic.jsonl | metacal monitor cal.json - --format jsonl --prometheus metacal.prom
       metacal monitor cal.json traffic.jsonl --serve
     """  # noqa: D301
-    follow = follow or serve
-    if state is not None and quarantine is None:
-        quarantine = os.path.splitext(state)[0] + ".quarantine.jsonl"
-    outputs = {"--state": state, "--quarantine": quarantine, "--prometheus": prometheus}
-    _check_options(outputs, append, artifact, file, probability_key, least_probability, reading)
-    if silence is not None and not follow and file != "-":
-        raise click.UsageError("--silence goes with --follow, --serve or - (standard input): a file has an end.")
+    _check_options(artifact, file, options)
     from metacal.cli.intake import Intake, Quarantine
     from metacal.cli.monitor_loop import Shown, watched
-    from metacal.cli.watching import source_of
+    from metacal.cli.sources import source_of
+    from metacal.io.artifact.watch import MONITOR
+    from metacal.io.journal import Journal
+    from metacal.report.status import lines
 
-    new = _new_watch(artifact, file, 1.0 - confidence, probability_key, least_probability, tolerance, max_unreadable)
-    if getattr(new.gate, "by_group", False) and reading.group_key is None:
-        raise click.UsageError(f"{artifact} has a threshold for each group; say where FILE has them: --group-key NAME.")
+    new = _new_watch(artifact, file, options)
     with contextlib.ExitStack() as stack:
-        journal = None if state is None else stack.enter_context(_journal(state))
+        journal = None if options.state is None else stack.enter_context(Journal(options.state, MONITOR))
         kept = _kept(journal, new)
-        source = source_of(
-            kept,
-            artifact,
-            file,
-            reading,
-            probability_key,
-            append=append,
-            follow=follow,
-            lasts=state is not None,
-            strict=is_strict(),
-        )
-        intake = Intake(
-            kept,
-            source,
-            journal=journal,
-            quarantine=None if quarantine is None else Quarantine(quarantine),
-            silence=silence,
-        )
-        shown = Shown(intake, os.path.basename(artifact), file, prometheus, quarantine, goes_on=follow)
-        if serve:
+        source = source_of(kept, artifact, file, options)
+        quarantine = None if options.put_aside is None else Quarantine(options.put_aside)
+        intake = Intake(kept, source, journal=journal, quarantine=quarantine, silence=options.silence)
+        shown = Shown(intake, os.path.basename(artifact), file, options)
+        if options.serve:
             from metacal.report.server import Server
 
-            shown.page = stack.enter_context(Server(shown.status(), port))
+            shown.page = stack.enter_context(Server(shown.status(), options.port))
             note(f"{shown.page.address} shows it; Ctrl-C ends it.")
-        watched(intake, source, shown, stays=follow)
+        watched(intake, source, shown)
         found = shown.publish(ended=True)
-    if as_json:
-        say_json(found)
-    else:
-        from metacal.report.status import lines
-
-        echo(wrapped("\n".join(lines(found))))
+    say(found, wrapped("\n".join(lines(found))), as_json=options.as_json)
     if found["alarm"] or intake.silences:
-        ctx.exit(ALARM)
+        click.get_current_context().exit(ALARM)
 
 
-def _check_options(
-    outputs: dict[str, str | None],
-    append: bool,
-    artifact: str,
-    file: str,
-    probability_key: str | None,
-    least_probability: float | None,
-    reading: Reading,
-) -> None:
+def _check_options(artifact: str, file: str, options: Options) -> None:
+    """Refuse what cannot be meant, and outputs that are read or written twice."""
+    from metacal.io.writing import check_folder
+
     taken: dict[str, str] = {}
-    for option, output in outputs.items():
-        check_not_an_input(output, file, artifact, reading=reading)
+    outputs = {"--state": options.state, "--quarantine": options.put_aside, "--prometheus": options.prometheus}
+    for name, output in outputs.items():
+        check_not_an_input(output, file, artifact, reading=options.reading)
         if output is None:
             continue
         if output == "-":
-            raise click.UsageError(f"{option} is written again and again: give a file.")
+            raise click.UsageError(f"{name} is written again and again: give a file.")
         if output in taken:
-            raise click.UsageError(f"{taken[output]} and {option} name the same file.")
-        taken[output] = option
-        from metacal.io.writing import check_folder
-
+            raise click.UsageError(f"{taken[output]} and {name} name the same file.")
+        taken[output] = name
         check_folder(output)
-    if append and outputs["--state"] is None:
+    if options.append and options.state is None:
         raise click.UsageError("--append goes with --state: without it nothing had been counted.")
-    if least_probability is not None and probability_key is None:
+    if options.least_probability is not None and options.probability_key is None:
         raise click.UsageError("--least-probability goes with --probability-key, which names the probabilities.")
+    if options.silence is not None and not options.goes_on and file != "-":
+        raise click.UsageError("--silence goes with --follow, --serve or - (standard input): a file has an end.")
 
 
-def _new_watch(
-    artifact: str,
-    file: str,
-    delta: float,
-    probability_key: str | None,
-    least_probability: float | None,
-    tolerance: float,
-    max_unreadable: float,
-) -> Watch:
+def _new_watch(artifact: str, file: str, options: Options) -> Watch:
     from metacal.cli.reading import load_gate
     from metacal.gate.watch import Watch
 
@@ -229,23 +183,19 @@ def _new_watch(
             f"{artifact} holds a cascade of two models, whose promise compares them; a monitor watches one gate. "
             "metacal verify --large tests its promise on labelled rows; each model's own gate can be watched."
         )
-    sampled = (0.01 if least_probability is None else least_probability) if probability_key is not None else 1.0
+    least = 0.01 if options.least_probability is None else options.least_probability
     return Watch.of(
-        gate, round(delta, 12), least_probability=sampled, tolerance=tolerance, most_unreadable=max_unreadable
+        gate,
+        round(1.0 - options.confidence, 12),
+        least_probability=1.0 if options.probability_key is None else least,
+        tolerance=options.tolerance,
+        most_unreadable=options.max_unreadable,
     )
-
-
-def _journal(state: str) -> Journal:
-    from metacal.io.artifact.watch import MONITOR
-    from metacal.io.journal import Journal
-
-    return Journal(state, MONITOR)
 
 
 def _kept(journal: Journal | None, new: Watch) -> Kept:
     """A new watch, or the one whose state was kept."""
-    from metacal.io.artifact.taken import Kept
-    from metacal.io.artifact.watch import kept_from
+    from metacal.io.artifact.watch import Kept, kept_from
 
     if journal is None or not journal.records:
         return Kept(new)

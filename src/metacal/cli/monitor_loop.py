@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from metacal.cli.intake import Intake, NotKeptError
 from metacal.cli.printing import note
+from metacal.cli.sources import Table, Text
 from metacal.cli.stopping import Stopped, held
-from metacal.cli.text_source import Text
-from metacal.cli.watching import Table
 from metacal.errors import InputError
 from metacal.report.status import Silence, status, write_exposition
 
 if TYPE_CHECKING:
+    from metacal.cli.monitor import Options
     from metacal.report.server import Server
 
 #: Unreadable lines that are named on stderr; the rest are counted, and kept where there is a file for them.
@@ -22,22 +22,12 @@ _NAMED = 3
 class Shown:
     """Where people and machines see how it stands: the page, the metrics, stderr."""
 
-    def __init__(
-        self,
-        intake: Intake,
-        artifact: str,
-        file: str,
-        prometheus: str | None,
-        quarantine: str | None,
-        *,
-        goes_on: bool,
-    ) -> None:
-        self.intake, self.artifact, self.file, self.goes_on = intake, artifact, file, goes_on
-        self.prometheus, self.quarantine, self.page = prometheus, quarantine, None
+    def __init__(self, intake: Intake, artifact: str, file: str, options: Options) -> None:
+        self.intake, self.artifact, self.file, self.goes_on = intake, artifact, file, options.goes_on
+        self.prometheus, self.quarantine = options.prometheus, options.put_aside
+        self.page: Server | None = None
         self._seen: tuple[Any, ...] = ()
         self._named, self._said = 0, ""
-
-    page: Server | None
 
     def status(self, *, ended: bool = False) -> dict[str, Any]:
         """How it stands."""
@@ -45,14 +35,8 @@ class Shown:
         silence = None
         if intake.silence is not None:
             silence = Silence(intake.silence, not ended and intake.silent, intake.silences)
-        return status(
-            intake.watch,
-            artifact=self.artifact,
-            file=self.file,
-            ended=ended,
-            quarantine=self.quarantine,
-            silence=silence,
-        )
+        about = {"artifact": self.artifact, "file": self.file, "quarantine": self.quarantine}
+        return status(intake.watch, ended=ended, silence=silence, **about)
 
     def publish(self, *, ended: bool = False) -> dict[str, Any]:
         """Show how it stands on the page and in the metrics."""
@@ -99,16 +83,16 @@ class Shown:
                 note(f"Further lines that cannot be read are counted, not named{where}.")
 
 
-def watched(intake: Intake, source: Text | Table, shown: Shown, *, stays: bool) -> None:
+def watched(intake: Intake, source: Text | Table, shown: Shown) -> None:
     """Read until the end, or until told to stop, which is no failure where there is no end."""
     try:
-        _read_all(intake, source, shown, stays=stays)
+        _read_all(intake, source, shown)
         if shown.page is not None:
             shown.publish(ended=True)
             shown.page.wait()
     except (KeyboardInterrupt, Stopped):
         _settle(intake)
-        if not stays:
+        if not shown.goes_on:
             raise
         return
     _settle(intake)
@@ -125,13 +109,13 @@ def _settle(intake: Intake) -> None:
             note(f"{error} What was counted is there.")
 
 
-def _read_all(intake: Intake, source: Text | Table, shown: Shown, *, stays: bool) -> None:
+def _read_all(intake: Intake, source: Text | Table, shown: Shown) -> None:
     while True:
         try:
             with held():
                 came = intake.step()
         except NotKeptError as error:
-            if not stays:
+            if not shown.goes_on:
                 raise
             shown.say(f"{error} Waiting.")
             source.wait()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fnmatch
 import functools
-import glob
-import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -54,10 +51,8 @@ CALIBRATORS: Mapping[str, str] = _Calibrators()
 #: --score -> its row.
 SCORES: Mapping[str, object] = NAMED
 
-#: The most threads that a saved gate may ask for. Kept in step with metacal.io by a test.
-MOST_JOBS = 1024
-
 Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
 
 
 #: What counts may be: more is a slip of the finger, and would fill the memory or never end.
@@ -90,149 +85,156 @@ def share(value: Any) -> float:
     return number
 
 
-class OutputPath(click.Path):
-    """A file to write; the names that systems have for standard output are -."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path as text."""
-        return "-" if value in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1") else super().convert(value, param, ctx)
+# ── options as fields ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def is_folder(output: str | None) -> bool:
-    """Whether results go to a folder, a file for each that is read: one that is there, or a name that ends in /."""
-    return output is not None and output != "-" and (output.endswith(("/", os.sep)) or os.path.isdir(output))
+def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
+    """A field of a dataclass that is an option of the command line too: --like-its-name unless there are `names`.
+
+    A default of False makes a flag; any other default is shown. `more` goes to `click.option`.
+    """
+    if isinstance(default, bool):
+        more["is_flag"] = True
+    elif default is not None:
+        more = {"default": default, "show_default": True, **more}
+    return field(default=default, metadata={"names": names, "more": {**more, "help": help}})
 
 
-def check_is_a_file(output: str | None) -> None:
-    """Refuse to save a gate on standard output, where the certificate goes, or where there is no folder."""
-    if output == "-":
-        raise click.BadParameter(
-            "what is saved goes into a file, such as -o cal.json; --json prints the certificate on standard output.",
-            param_hint="'-o'",
-        )
-    if output is not None:
-        from metacal.io.writing import check_folder
+def flag(name: str) -> str:
+    """What users call the option of a field.
 
-        check_folder(output)
+    Examples
+    --------
+    >>> flag("group_key")
+    '--group-key'
+    """
+    return "--" + name.replace("_", "-")
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How to find table, labels and classes in the user's file."""
-
-    input: str | None = None
-    labels: str | None = None
-    logits_key: str | None = None
-    label_key: str | None = None
-    id_key: str | None = None
-    classes: str | None = None
-    format: str | None = None
-    group_key: str | None = None
-    unit_key: str | None = None
-    score_key: str | None = None
-    correct_key: str | None = None
-    higher_is: str | None = None
+def shared(decorate: Decorator, default: Any = None) -> Any:
+    """A field for an option that several commands have."""
+    return field(default=default, metadata={"decorators": [decorate]})
 
 
-def reading_options(*, labels: bool = True) -> Callable[[Command], Command]:
-    """Add the options that say what is what in FILE; the command gets them as one `reading`."""
+def group(options: type, *, without: tuple[str, ...] = (), then: tuple[Decorator, ...] = ()) -> Any:
+    """A field for the options of another dataclass, all but some, and others after them that no field takes."""
+    return field(default=None, metadata={"group": options, "without": without, "then": then})
+
+
+def with_options(options: type) -> Decorator:
+    """Give a command the options that the fields of a dataclass describe; it gets one of these as `options`."""
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
-        def with_reading(**options: Any) -> Any:
-            found = {name: options.pop(name, None) for name in Reading.__dataclass_fields__}
-            return command(reading=Reading(**found), **options)
+        def gathered(**given: Any) -> Any:
+            own = _gathered(options, given)
+            return command(options=own, **given)
 
-        for option in reversed(_READING if labels else [_READING[0], *_READING[2:]]):
-            with_reading = option(with_reading)
-        return with_reading
+        decorated: Command = gathered
+        for one in reversed(list(_decorators(options))):
+            decorated = one(decorated)
+        return decorated
 
     return decorate
+
+
+def _decorators(options: type, without: tuple[str, ...] = ()) -> Iterator[Decorator]:
+    for one in fields(options):
+        known = one.metadata
+        if one.name in without:
+            continue
+        if "group" in known:
+            yield from _decorators(known["group"], known["without"])
+            yield from known["then"]
+        elif "names" in known:
+            names = known["names"] or (flag(one.name),)
+            yield click.option(*names, one.name, **known["more"])
+        else:
+            yield from known.get("decorators", ())
+
+
+def _gathered(options: type, given: dict[str, Any]) -> Any:
+    """The dataclass of what was given, which is taken out; what is not given keeps its default."""
+    own: dict[str, Any] = {}
+    for one in fields(options):
+        if "group" in one.metadata:
+            own[one.name] = _gathered(one.metadata["group"], given)
+        elif one.name in given:
+            own[one.name] = given.pop(one.name)
+    return options(**own)
 
 
 #: What --format and --output-format may be: what a file is, where its name does not say.
 FORMATS, OUTPUT_FORMATS = ([ending[1:] for ending in endings(written=written)] for written in (False, True))
 
 
-def _be_strict(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    if value:
-        ctx.meta["metacal.strict"] = True
+@dataclass(frozen=True)
+class Reading:
+    """How to find table, labels and classes in the user's file."""
 
-
-_READING = [
-    click.option(
-        "--input",
+    input: str | None = option(
+        "What FILE holds; never guessed.  [default: logits, or what the JSON was fitted on]",
         type=click.Choice(["logits", "probabilities"]),
-        help="What FILE holds; never guessed.  [default: logits, or what the JSON was fitted on]",
-    ),
-    click.option(
-        "--labels",
-        type=click.Path(),
-        metavar="FILE",
-        help="A second file with the labels: .npy, or text with one per line.",
-    ),
-    click.option(
-        "--logits-key",
+    )
+    labels: str | None = option(
+        "A second file with the labels: .npy, or text with one per line.", type=click.Path(), metavar="FILE"
+    )
+    logits_key: str | None = option(
+        "Name of the table in FILE, or prefix of its columns.  [default: logits, or probabilities or probs]",
         metavar="NAME",
-        help="Name of the table in FILE, or prefix of its columns.  [default: logits, or probabilities or probs]",
-    ),
-    click.option("--label-key", metavar="NAME", help="Name of the labels in FILE.  [default: labels, label or y]"),
-    click.option("--id-key", metavar="NAME", help="Name of the row ids in FILE.  [default: id or ids, if there]"),
-    click.option(
-        "--group-key",
-        metavar="NAME",
-        help="Name of the rows' groups in FILE: a threshold, and a promise, for each group.",
-    ),
-    click.option(
-        "--classes", metavar="A,B,C", help="The classes in column order, or @FILE with one per line.  [default: 0 ...]"
-    ),
-    click.option(
-        "--format",
+    )
+    label_key: str | None = option("Name of the labels in FILE.  [default: labels, label or y]", metavar="NAME")
+    id_key: str | None = option("Name of the row ids in FILE.  [default: id or ids, if there]", metavar="NAME")
+    group_key: str | None = option(
+        "Name of the rows' groups in FILE: a threshold, and a promise, for each group.", metavar="NAME"
+    )
+    classes: str | None = option(
+        "The classes in column order, or @FILE with one per line.  [default: 0 ...]", metavar="A,B,C"
+    )
+    format: str | None = option(
+        "What FILE is, where its name does not say: csv, jsonl, parquet, npz, ...  [default for -: csv]",
         type=click.Choice(FORMATS),
         metavar="KIND",
-        help="What FILE is, where its name does not say: csv, jsonl, parquet, npz, ...  [default for -: csv]",
-    ),
-    click.option(
-        "--score-key",
+    )
+    score_key: str | None = option(
+        "FILE holds no logits but a score for each row, of this name.  [default: what the JSON was fitted on]",
         metavar="NAME",
-        help="FILE holds no logits but a score for each row, of this name.  [default: what the JSON was fitted on]",
-    ),
-    click.option(
-        "--correct-key",
+    )
+    correct_key: str | None = option(
+        "With a score: what says right or wrong, as true/false, 1/0 or yes/no.  [default: correct or ok]",
         metavar="NAME",
-        help="With a score: what says right or wrong, as true/false, 1/0 or yes/no.  [default: correct or ok]",
-    ),
-    click.option(
-        "--higher-is",
+    )
+    higher_is: str | None = option(
+        "With a score: what a higher one says; doubtful for losses, distances, perplexities.  [default: surer]",
         type=click.Choice(["surer", "doubtful"]),
-        help="With a score: what a higher one says; doubtful for losses, distances, perplexities.  [default: surer]",
-    ),
-    click.option(
-        "--strict",
-        is_flag=True,
-        expose_value=False,
-        callback=_be_strict,
-        help="A warning is an error: probabilities read as logits, a stray column, rows that repeat, ...",
-    ),
-]
+    )
+    unit_key: str | None = None
 
 
-def _be_quiet(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    if value:
-        ctx.meta["metacal.quiet"] = True
+def _into_context(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """A callback that leaves what was given where warnings, notes and readers of saved files look for it."""
+
+    def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+        if value not in (None, False):
+            ctx.meta[name] = value
+
+    return keep
 
 
-def _use_key(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    ctx.meta["metacal.key"] = value
-
-
+_strict_option = click.option(
+    "--strict",
+    is_flag=True,
+    expose_value=False,
+    callback=_into_context("metacal.strict"),
+    help="A warning is an error: probabilities read as logits, a stray column, rows that repeat, ...",
+)
 #: Every command that reads a saved file has it; `metacal.cli.reading.load_gate` asks for it.
 key_option = click.option(
     "--key",
     type=click.Path(),
     metavar="KEYFILE",
     expose_value=False,
-    callback=_use_key,
+    callback=_into_context("metacal.key"),
     help="Take the saved file only if it is signed with this key: a secret, or an Ed25519 key in PEM.",
 )
 #: Every command gets it, from the group.
@@ -241,10 +243,23 @@ quiet_option = click.option(
     "--quiet",
     is_flag=True,
     expose_value=False,
-    callback=_be_quiet,
+    callback=_into_context("metacal.quiet"),
     help="Only results and errors: no notes, no warnings, no progress bar.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON, and nothing else.")
+
+
+def _checked_jobs(ctx: click.Context, parameter: click.Parameter, n_jobs: int | None) -> int | None:
+    """Refuse 0 threads and absurdly many as wrong usage."""
+    if n_jobs == 0:
+        raise click.BadParameter("0 threads cannot work; give 1 or more, or -1 for one per core.", param_hint="'-n'")
+    if n_jobs is not None and abs(n_jobs) > MOST_JOBS:
+        raise click.BadParameter(
+            f"{n_jobs} threads are too many; give at most {MOST_JOBS}, or -1 for one per core.", param_hint="'-n'"
+        )
+    return n_jobs
+
+
 jobs_option = click.option(
     "-n",
     "--jobs",
@@ -252,53 +267,26 @@ jobs_option = click.option(
     "n_jobs",
     type=int,
     metavar="N",
+    callback=_checked_jobs,
     help="Threads; -1: one per core. Never changes the result.  [default: -1]",
 )
 level_option = click.option(
     "--level", type=share, metavar="P", default=0.95, show_default=True, help="Level of the intervals."
 )
+#: Of the commands that read a cascade.
+large_option = click.option(
+    "--large",
+    type=click.Path(),
+    metavar="LARGEFILE",
+    help="With a cascade: the large model's predictions, of all rows or of those that need it.",
+)
 
 
-def check_jobs(n_jobs: int | None) -> int:
-    """The threads to use, all cores unless the user says otherwise; 0 and absurdly many are wrong usage."""
-    if n_jobs == 0:
-        raise click.BadParameter("0 threads cannot work; give 1 or more, or -1 for one per core.", param_hint="'-n'")
-    if n_jobs is not None and abs(n_jobs) > MOST_JOBS:
-        raise click.BadParameter(
-            f"{n_jobs} threads are too many; give at most {MOST_JOBS}, or -1 for one per core.", param_hint="'-n'"
-        )
+def reading_options(*, labels: bool = True) -> Any:
+    """A field for the options that say what is what in FILE."""
+    return group(Reading, without=() if labels else ("labels",), then=(_strict_option,))
+
+
+def threads_for(n_jobs: int | None) -> int:
+    """The threads to use: all cores unless the user says otherwise."""
     return -1 if n_jobs is None else n_jobs
-
-
-def check_not_an_input(output: str | None, *inputs: str | None, reading: Reading | None = None) -> None:
-    """Refuse to write over a file that is being read, under whatever name: another path, a link, --classes @FILE."""
-    if reading is not None:
-        named = reading.classes is not None and reading.classes.startswith("@")
-        inputs = (*inputs, reading.labels, reading.classes[1:] if named and reading.classes else None)
-    for path in inputs:
-        if output in (None, "-") or path in (None, "-"):
-            continue
-        if _same_file(str(output), str(path)) or _among(str(output), str(path)):
-            raise click.UsageError(f"{output} is also read; write to another file.")
-
-
-def _among(output: str, path: str) -> bool:
-    """Whether a table would be written among those that a folder or a pattern names, and be read with them next."""
-    if os.path.splitext(output)[1].lower() not in endings():
-        return False
-    here = os.path.realpath(output)
-    if os.path.isdir(path):
-        return here.startswith(os.path.join(os.path.realpath(path), ""))
-    folder, name = os.path.split(path)
-    if glob.has_magic(folder):
-        return fnmatch.fnmatch(here, os.path.abspath(path))
-    return os.path.dirname(here) == os.path.realpath(folder or ".") and fnmatch.fnmatch(os.path.basename(here), name)
-
-
-def _same_file(one: str, other: str) -> bool:
-    if os.path.realpath(one) == os.path.realpath(other):
-        return True
-    try:
-        return os.path.samefile(one, other)  # hard links, and names that differ in case alone
-    except (OSError, ValueError):
-        return False  # one of them is not there

@@ -35,6 +35,14 @@ def say_json(answer: Any) -> None:
     click.echo(json.dumps(answer, indent=2, allow_nan=False).replace("\x7f", "\\u007f"))
 
 
+def say(answer: Any, text: object, *, as_json: bool) -> None:
+    """Print the result: an answer for machines, or a text for people."""
+    if as_json:
+        say_json(answer)
+    else:
+        echo(text)
+
+
 def note(text: str) -> None:
     """Tell people something that is not the result: on stderr, unless they said --quiet."""
     if not is_quiet():
@@ -63,14 +71,17 @@ def warnings_after() -> Iterator[list[str]]:
 
 def is_strict() -> bool:
     """Whether the command was called with --strict."""
-    ctx = click.get_current_context(silent=True)
-    return ctx is not None and bool(ctx.meta.get("metacal.strict"))
+    return _was_told("metacal.strict")
 
 
 def is_quiet() -> bool:
     """Whether the command was called with --quiet."""
+    return _was_told("metacal.quiet")
+
+
+def _was_told(name: str) -> bool:
     ctx = click.get_current_context(silent=True)
-    return ctx is not None and bool(ctx.meta.get("metacal.quiet"))
+    return ctx is not None and bool(ctx.meta.get(name))
 
 
 def progress_bar(total: int | None, unit: str, what: str = "") -> Any:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import Reading
-from metacal.errors import InputError
+from metacal.cli.options import Reading, flag
+from metacal.cli.printing import note
+from metacal.errors import InputError, warn_caller
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from metacal.gate import Gate
+    from metacal.gate.judged import Judged
     from metacal.io.predictions import Predictions
+    from metacal.io.scores import Scores
+
+#: Options that read a table of logits.
+_OF_A_TABLE = ("input", "labels", "logits_key", "label_key", "classes")
+#: Options that are about logits, by the name of the parameter; refused where the user gave them.
+_ABOUT_LOGITS = ("score", "calibrator", "reject_label", "rejected", "comparing", "calibrators")
 
 
 def read(path: str, reading: Reading, *, stream: bool | None = None) -> Predictions:
@@ -69,7 +78,7 @@ def refuse_scores(reading: Reading, why: str = "this command needs logits") -> N
     """Refuse the options that read scores, as wrong usage."""
     given = [name for name in ("score_key", "correct_key", "higher_is") if getattr(reading, name) is not None]
     if given:
-        raise click.UsageError(f"--{given[0].replace('_', '-')} is about scores in place of logits; {why}.")
+        raise click.UsageError(f"{flag(given[0])} is about scores in place of logits; {why}.")
 
 
 def load_gate(artifact: str, file: str | None = None) -> Gate:
@@ -84,16 +93,6 @@ def load_gate(artifact: str, file: str | None = None) -> Gate:
             f"{file} is a gate that metacal saved, and {artifact} is none: it seems that the two are swapped."
         )
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
-
-
-def check_groups(gate: Gate, artifact: str, reading: Reading, *, any_groups: bool = False) -> None:
-    """Refuse groups that a gate does not go by, and missing ones; `any_groups` may be told apart all the same."""
-    if gate.by_group and reading.group_key is None:
-        raise click.UsageError(
-            f"{artifact} has a threshold for each group of rows; say where FILE has the groups: --group-key NAME."
-        )
-    if reading.group_key is not None and not (gate.by_group or any_groups):
-        raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
 
 
 def read_for(
@@ -112,14 +111,34 @@ def read_for(
 
 def keywords_for(gate: Gate, artifact: str, reading: Reading, *, any_groups: bool = False) -> dict[str, Any]:
     """The user's options as `read_for_gate` takes them, where they fit the gate; wrong usage otherwise."""
-    refuse_scores(reading, f"{artifact} was fitted on {gate.source.input}")
-    if reading.input not in (None, gate.source.input):
-        raise click.BadParameter(
-            f"{artifact} was fitted on {gate.source.input}, so FILE must hold {gate.source.input}.",
-            param_hint="'--input'",
-        )
-    check_groups(gate, artifact, reading, any_groups=any_groups)
+    check_reading(gate, artifact, reading, any_groups=any_groups)
     return keywords(reading)
+
+
+def check_reading(gate: Gate, artifact: str, reading: Reading, *, any_groups: bool = False) -> None:
+    """Refuse options that do not fit what a gate reads, as wrong usage: nothing that is said is ignored.
+
+    Groups that it does not go by may be told apart all the same, with `any_groups`.
+    """
+    if gate.kind == "scores":
+        _refuse_logits(reading)
+        if reading.higher_is not in (None, gate.source.higher_is):
+            raise click.UsageError(
+                f"{artifact} was fitted where a higher score is {gate.source.higher_is}; leave --higher-is out."
+            )
+    else:
+        refuse_scores(reading, f"{artifact} was fitted on {gate.source.input}")
+        if reading.input not in (None, gate.source.input):
+            raise click.BadParameter(
+                f"{artifact} was fitted on {gate.source.input}, so FILE must hold {gate.source.input}.",
+                param_hint="'--input'",
+            )
+    if gate.by_group and reading.group_key is None:
+        raise click.UsageError(
+            f"{artifact} has a threshold for each group of rows; say where FILE has the groups: --group-key NAME."
+        )
+    if reading.group_key is not None and not (gate.by_group or any_groups):
+        raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
 
 
 def _refuse_gate(path: str) -> None:
@@ -145,4 +164,148 @@ def labels_as_columns(found: Predictions, classes: NDArray[Any]) -> NDArray[np.i
     """Return each label's column."""
     from metacal.rows.validate import label_codes
 
-    return label_codes(found.require_labels(), len(found), classes)
+    return label_codes(found.require_truth(), len(found), classes)
+
+
+# ── rows for a gate, whatever it reads: a table of logits, scores, or the tables of a cascade's models ───────────────
+
+
+@dataclass(frozen=True, eq=False)
+class GateRows:
+    """The rows of FILE as a gate reads them.
+
+    Attributes
+    ----------
+    path : str
+        What messages call it.
+    tables : tuple
+        What each stage of the gate reads: checked logits, which may stay in their file, or scores.
+    truth : array or None
+        Labels, or whether each row is right.
+    found : Predictions or Scores
+        All that the file of the first stage holds.
+    """
+
+    path: str
+    tables: tuple[Any, ...]
+    truth: Any
+    found: Any
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    @property
+    def groups(self) -> Any:
+        """The group of each row, where there are groups."""
+        return getattr(self.found, "groups", None)
+
+    @property
+    def ids(self) -> Any:
+        """The id of each row, where there are ids."""
+        return None if self.found.ids is None else self.found.ids.ravel()
+
+    def require_truth(self) -> Any:
+        """Labels, or right and wrong; InputError with what to do where there are none."""
+        if self.truth is not None:
+            return self.truth
+        return self.found.require_truth()
+
+    def judged(self, gate: Gate, artifact: str, *, probabilities: bool = False, bare: bool = False) -> Judged:
+        """What the gate decides on these rows, beside their truth; `bare` where it can do without."""
+        from metacal.gate.judged import judged
+
+        truth = None if bare and self.truth is None else self.require_truth()
+        seen = judged(gate, self.tables, truth, self.groups, probabilities=probabilities)
+        if len(seen) < len(self):
+            missing = len(self) - len(seen)
+            note(f"{missing:,} of {len(self):,} rows have no score: left out here, and rejected by every gate.")
+        if seen.fitted_here:
+            warn_caller(f"{self.path} holds the very rows that {artifact} was fitted on; they say nothing new.")
+        return seen
+
+
+def check_large(gate: Gate | None, artifact: str | None, large: str | None) -> None:
+    """Refuse a second model's file where there is no second model."""
+    if large is None or (gate is not None and len(gate.stages) > 1):
+        return
+    if gate is None:
+        raise click.UsageError("--large belongs to a cascade; give --with cascade.json, which metacal cascade saves.")
+    raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
+
+
+def read_rows(
+    gate: Gate,
+    artifact: str,
+    file: str,
+    reading: Reading,
+    large: str | None = None,
+    *,
+    all_stages: bool = True,
+    any_groups: bool = False,
+) -> GateRows:
+    """Read FILE, and --large, for a gate. Without `all_stages` the first stage may be alone; `any_groups` is of a
+    reader who tells groups apart, whatever the gate goes by.
+    """
+    check_large(gate, artifact, large)
+    if large is None and len(gate.stages) > 1 and all_stages:
+        raise click.UsageError(
+            f"{artifact} holds a cascade: give the large model's predictions too, --large LARGEFILE."
+        )
+    if gate.kind == "scores":
+        check_reading(gate, artifact, reading)
+        scores = read_scored(file, reading, gate, artifact)
+        return GateRows(file, (scores.score,), scores.correct, scores)
+    found = read_for(gate, artifact, file, reading, any_groups=any_groups)
+    tables = [gate.read(found.table, by_rows=True)]
+    truth = found.labels
+    if large is not None:
+        other: Predictions = read_for(gate.stage(1), artifact, large, reading)
+        tables.append(gate.stages[1].source.read(other.table, by_rows=True))
+        truth = other.labels if other.labels is not None else truth
+    from metacal.rows import Rows
+
+    return GateRows(file, tuple(map(Rows, tables)), truth, found)
+
+
+def read_scored(path: str, reading: Reading, gate: Gate | None = None, artifact: str | None = None) -> Scores:
+    """Read the scores of FILE with the user's options; they are called as in the gate where the user does not say."""
+    from metacal.io.scores import read_scores
+
+    _refuse_logits(reading)
+    name = reading.score_key or (gate.source.score if gate is not None else "score")
+    try:
+        return read_scores(
+            path,
+            score_key=name,
+            correct_key=reading.correct_key,
+            id_key=reading.id_key,
+            group_key=reading.group_key,
+            unit_key=reading.unit_key,
+            format=reading.format,
+        )
+    except InputError as error:
+        if gate is None or reading.score_key is not None or repr(name) not in str(error):
+            raise
+        raise InputError(f"{error} ({artifact} is a gate on the score {name!r}, not on logits.)") from error
+
+
+def read_marks(file: str, reading: Reading) -> tuple[Gate, GateRows]:
+    """The scores of FILE, and a gate that ranks by them and accepts all."""
+    from metacal.gate import Gate, Marks
+    from metacal.gate.marks import plain_name
+
+    found = read_scored(file, reading)
+    marks = Marks(plain_name(found.name), reading.higher_is or "surer")  # type: ignore[arg-type]
+    return Gate.of(marks), GateRows(file, (found.score,), found.correct, found)
+
+
+def _refuse_logits(reading: Reading) -> None:
+    """Refuse options that have no meaning for scores, as wrong usage."""
+    context = click.get_current_context()
+    given = [name for name in _OF_A_TABLE if getattr(reading, name) is not None]
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in _ABOUT_LOGITS and source is click.core.ParameterSource.COMMANDLINE:
+            given.append(parameter.opts[0].lstrip("-"))
+    if given:
+        raise click.UsageError(f"{flag(given[0])} is about logits; a gate on scores has none: leave it out.")

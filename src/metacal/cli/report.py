@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.given import Given, large_option, read_given, read_scored
+from metacal.cli.compare import calibrator_names, watched
 from metacal.cli.options import (
     BINS,
     CALIBRATORS,
     RESAMPLES,
     SEED,
-    OutputPath,
     Reading,
-    check_jobs,
-    check_not_an_input,
+    flag,
     jobs_option,
     json_option,
     key_option,
+    large_option,
     level_option,
+    option,
     reading_options,
     share,
+    shared,
+    threads_for,
+    with_options,
 )
+from metacal.cli.outputs import OutputPath, check_not_an_input
 from metacal.cli.printing import echo, echo_data, note, progress_bar, say_json, wrapped
 from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
+    from metacal.cli.reading import GateRows
     from metacal.gate import Gate
     from metacal.report.summary import Summary
 
@@ -37,48 +42,35 @@ if TYPE_CHECKING:
 COMPARED = ("temperature", "ensemble-temperature", "vector", "structured", "spline", "isotonic", "histogram")
 
 
+@dataclass(frozen=True)
+class Options:
+    """What `metacal report` is told."""
+
+    artifact: str | None = option("What `metacal fit` saved.", "--with", type=click.Path(), metavar="JSON")
+    output: str = option("- is stdout.", "-o", "--output", type=OutputPath(), metavar="HTML", default="report.html")
+    title: str | None = option("Heading of the page.  [default: Report on FILE]", metavar="TEXT")
+    comparing: bool = option("Compare calibrators on these rows too, cross-validated.", "--compare", default=False)
+    calibrators: str | None = option(
+        f"Compare these.  [default with --compare: {', '.join(COMPARED)}]", metavar="A,B,C"
+    )
+    confidence: float = option("Of the bands under the point.", type=share, metavar="C", default=0.9)
+    large: str | None = shared(large_option)
+    reading: Reading = reading_options()
+    level: float = shared(level_option, 0.95)
+    bins: int = option("Bins of the diagrams.", type=BINS, default=15)
+    seed: int = option("Seed of bootstrap and folds.", type=SEED, default=0)
+    resamples: int | None = option(
+        "Of the bootstrap; 0: no intervals.  [default: 1000, fewer for very many rows]", type=RESAMPLES
+    )
+    n_jobs: int | None = shared(jobs_option)
+    key: None = shared(key_option)
+    as_json: bool = shared(json_option, False)
+
+
 @click.command()
 @click.argument("file", type=click.Path())
-@click.option("--with", "artifact", type=click.Path(), metavar="JSON", help="What `metacal fit` saved.")
-@click.option(
-    "-o", "--output", type=OutputPath(), metavar="HTML", default="report.html", show_default=True, help="- is stdout."
-)
-@click.option("--title", metavar="TEXT", help="Heading of the page.  [default: Report on FILE]")
-@click.option("--compare", "comparing", is_flag=True, help="Compare calibrators on these rows too, cross-validated.")
-@click.option("--calibrators", metavar="A,B,C", help=f"Compare these.  [default with --compare: {', '.join(COMPARED)}]")
-@click.option(
-    "--confidence", type=share, metavar="C", default=0.9, show_default=True, help="Of the bands under the point."
-)
-@large_option
-@reading_options()
-@level_option
-@click.option("--bins", type=BINS, default=15, show_default=True, help="Bins of the diagrams.")
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of bootstrap and folds.")
-@click.option(
-    "--resamples",
-    type=RESAMPLES,
-    help="Of the bootstrap; 0: no intervals.  [default: 1000, fewer for very many rows]",
-)
-@jobs_option
-@key_option
-@json_option
-def command(
-    file: str,
-    artifact: str | None,
-    output: str,
-    title: str | None,
-    comparing: bool,
-    calibrators: str | None,
-    confidence: float,
-    large: str | None,
-    reading: Reading,
-    level: float,
-    bins: int,
-    seed: int,
-    resamples: int | None,
-    n_jobs: int | None,
-    as_json: bool,
-) -> None:
+@with_options(Options)
+def command(file: str, options: Options) -> None:
     """Write one page to look at: is the promise kept, where to put the threshold.
 
     FILE holds logits and true labels of rows that neither the classifier nor `metacal fit` has seen. The page has the
@@ -100,84 +92,61 @@ def command(
       metacal report test.npz --with cal.json --compare --title "Release 7"
       metacal report test.npz --with cal.json --json | jq .evaluation.gate.coverage
     """  # noqa: D301
-    check_not_an_input(output, file, artifact, large, reading=reading)
-    threads = check_jobs(n_jobs)
-    if output == "-" and as_json:
+    output, artifact = options.output, options.artifact
+    check_not_an_input(output, file, artifact, options.large, reading=options.reading)
+    if output == "-" and options.as_json:
         raise click.UsageError("-o - and --json both want stdout; write the page to a file.")
-    options: dict[str, Any] = {"level": level, "n_bins": bins, "seed": seed, "n_resamples": resamples}
-    options |= {"delta": round(1.0 - confidence, 12), "n_jobs": threads}
-    options["compare"] = _to_compare(comparing, calibrators)
+    compared = calibrator_names(options.calibrators) or (list(COMPARED) if options.comparing else None)
 
     with progress_bar(3, "step", "Reading") as bar:
-        gate, given = _read(file, artifact, large, reading)
+        gate, given = _read(file, options)
         bar.update()
         bar.set_description("Measuring")
-        summary = _summarised(gate, given, artifact, large, reading, options)
+        summary = _summarised(gate, given, compared, options)
         bar.update()
         bar.set_description("Writing")
-        size = _written(summary, output, title)
+        size = _written(summary, output, options.title)
         bar.update()
     if summary.source.n_without_score:
         left_out = f"{summary.source.n_without_score:,} of {len(given):,} rows have no score"
         note(f"{left_out}: left out here, and rejected by every gate.")
     if summary.promise is not None and summary.promise.fitted_here:
         warn_caller(f"{file} holds the very rows that {artifact} was fitted on; report on rows it has not seen.")
-    if as_json:
+    if options.as_json:
         sizes = {"n_rows": summary.source.n_rows, "n_classes": summary.source.n_classes}
         read = {"file": file, "artifact": artifact, **sizes}
         say_json({**read, **summary.to_dict(), "output": output, "bytes": size})
     elif output != "-":
         echo(wrapped(_said(summary), hang=10))
     if output != "-":
-        note(f"Written to {output} ({size / 1000:,.0f} kB). Open it in a browser: {_address(output)}")
+        note(f"Written to {output} ({size / 1000:,.0f} kB). Open it in a browser: {Path(output).resolve().as_uri()}")
 
 
-def _to_compare(comparing: bool, calibrators: str | None) -> list[str] | None:
-    if calibrators is None:
-        return list(COMPARED) if comparing else None
-    from metacal.cli.compare import calibrator_names
-
-    return calibrator_names(calibrators)
-
-
-def _read(file: str, artifact: str | None, large: str | None, reading: Reading) -> tuple[Gate | None, Given]:
+def _read(file: str, options: Options) -> tuple[Gate | None, GateRows]:
     """The gate, none for a classifier alone, and the rows as it reads them."""
-    from metacal.cli.reading import load_gate, read
+    from metacal.cli.reading import GateRows, check_large, load_gate, read, read_marks, read_rows
 
-    if artifact is not None:
-        gate = load_gate(artifact, file)
-        return gate, read_given(gate, artifact, file, reading, large, any_groups=True)
-    if large is not None:
-        raise click.UsageError("--large belongs to a cascade; give --with cascade.json, which metacal cascade saves.")
-    if reading.score_key is None:
-        found = read(file, reading)
-        return None, Given(file, (found.table,), found.labels, found)
-    from metacal.gate import Gate, Marks
-    from metacal.gate.marks import plain_name
-
-    scores = read_scored(file, reading)
-    marks = Marks(plain_name(scores.name), reading.higher_is or "surer")  # type: ignore[arg-type]
-    return Gate.of(marks), Given(file, (scores.score,), scores.correct, scores)
+    if options.artifact is not None:
+        gate = load_gate(options.artifact, file)
+        return gate, read_rows(gate, options.artifact, file, options.reading, options.large, any_groups=True)
+    check_large(None, None, options.large)
+    if options.reading.score_key is not None:
+        return read_marks(file, options.reading)
+    found = read(file, options.reading)
+    return None, GateRows(file, (found.table,), found.labels, found)
 
 
-def _summarised(
-    gate: Gate | None,
-    given: Given,
-    artifact: str | None,
-    large: str | None,
-    reading: Reading,
-    options: dict[str, Any],
-) -> Summary:
-    from metacal.cli.compare import watched
+def _summarised(gate: Gate | None, given: GateRows, compared: list[str] | None, options: Options) -> Summary:
     from metacal.report.summary import summarise
 
     file, found = given.path, given.found
+    known: dict[str, Any] = {}
     if gate is None:
-        options |= {"classes": found.class_names, "input": found.input}
+        known = {"classes": found.class_names, "input": found.input}
     elif gate.n_classes and gate.classes.dtype.kind != "U":
         # The file's names of its columns where the gate only knows numbers.
         named = found.class_names is not None and isinstance(found.class_names[0], str)
-        options |= {"class_names": found.class_names if named else None}
+        known = {"class_names": found.class_names if named else None}
     return summarise(
         given.tables[0],
         given.require_truth(),
@@ -186,11 +155,18 @@ def _summarised(
         ids=given.ids,
         groups=given.groups,
         file=file,
-        artifact=artifact,
-        sha256=_sha256(file, large, reading),
-        command=fit_command(file, reading, gate),
+        artifact=options.artifact,
+        sha256=_sha256(file, options.large, options.reading),
+        command=fit_command(file, options.reading, gate),
         progress=watched,
-        **options,
+        compare=compared,
+        level=options.level,
+        n_bins=options.bins,
+        seed=options.seed,
+        n_resamples=options.resamples,
+        n_jobs=threads_for(options.n_jobs),
+        delta=round(1.0 - options.confidence, 12),
+        **known,
     )
 
 
@@ -219,7 +195,7 @@ def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
     for field in fields(reading):
         value = getattr(reading, field.name)
         if value is not None and field.name != "group_key":  # the point that is certified is one for all rows
-            words += [f"--{field.name.replace('_', '-')}", value]
+            words += [flag(field.name), value]
     return shlex.join([*words, *more])
 
 
@@ -253,7 +229,3 @@ def _said(summary: Summary) -> str:
     lines = [f"promised  {summary.promise.statement}"]
     lines += [f"measured  {verdict['text']}" for verdict in summary.promise.verdicts]
     return "\n".join([*lines, *(f"{one.name:<9} {one}" for one in summary.promise.answered_by)])
-
-
-def _address(output: str) -> str:
-    return Path(output).resolve().as_uri()

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import json_option, key_option
-from metacal.cli.printing import NEXT, echo, say_json, wrapped
+from metacal.cli.printing import NEXT, say, wrapped
 from metacal.io.terminal import visible
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from metacal.gate import Gate
     from metacal.io.artifact.wrapping import Wrapping
     from metacal.maps.map import Map
@@ -49,19 +46,18 @@ def command(artifact: str, as_json: bool) -> None:
 
     gate, wrapping = load_with_wrapping(artifact, key=click.get_current_context().meta.get("metacal.key"))
     answer = described(gate, wrapping)
-    if as_json:
-        say_json({"artifact": artifact, **answer})
-    else:
-        echo(_text(artifact, gate, answer))
+    say({"artifact": artifact, **answer}, _text(artifact, gate, answer), as_json=as_json)
 
 
 def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
     """Everything worth knowing about a loaded file, as plain JSON types; of a cascade each of its stages."""
     from metacal.io.artifact.document import kind_of
-    from metacal.io.artifact.promises import describe_promise
+    from metacal.io.artifact.encoding import encode
 
     first, *later = [{"name": stage.name, **_described_source(stage.source)} for stage in gate.stages]
-    answer: dict[str, Any] = {"kind": kind_of(gate), **about_file(wrapping)}
+    answer: dict[str, Any] = {"kind": kind_of(gate)}
+    answer |= {name: getattr(wrapping, name) for name in ("format_version", "metacal_version", "checksum")}
+    answer["signature"] = wrapping.signature and {"algorithm": wrapping.signature, "verified": wrapping.verified}
     answer |= {"stages": [first, *later]} if later else {name: first[name] for name in first if name != "name"}
     if gate.n_classes:
         answer["n_classes"] = gate.n_classes
@@ -72,7 +68,7 @@ def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
             "threshold": certificate["threshold"],
             "accept_if": gate.condition,
             "reject_label": gate.reject_label if gate.n_classes else None,
-            "promise": describe_promise(gate.promise),
+            "promise": encode(gate.promise, "the promise"),
             "certificate": certificate,
             "next_rows": gate.certificate.next_rows(NEXT).to_dict(),
             "data_hash": gate.data_hash,
@@ -87,16 +83,6 @@ def _described_source(source: Any) -> dict[str, Any]:
     numbers = numbers_of(source.map)
     fitted = {"kind": source.calibrator_name, "preserves_accuracy": bool(source.map.preserves_accuracy)}
     return {"input": source.input, "score": source.score_name, "calibrator": {**fitted, "numbers": numbers}}
-
-
-def about_file(wrapping: Wrapping) -> dict[str, Any]:
-    """What a file says about itself, as plain JSON types."""
-    return {
-        "format_version": wrapping.format_version,
-        "metacal_version": wrapping.metacal_version,
-        "checksum": wrapping.checksum,
-        "signature": wrapping.signature and {"algorithm": wrapping.signature, "verified": wrapping.verified},
-    }
 
 
 def numbers_of(fitted: Map) -> dict[str, Any]:
@@ -117,15 +103,11 @@ def _plain(value: Any) -> Any:
 
     if isinstance(value, Map):
         return {"type": type(value).__name__, "numbers": numbers_of(value)}
+    if isinstance(value, np.ndarray) and value.size > _FEW:
+        return {"shape": list(value.shape), "min": float(value.min()), "max": float(value.max())}
     if isinstance(value, np.ndarray):
-        return _summed_up(value)
+        return value.tolist()
     return list(map(_plain, value)) if isinstance(value, tuple) else value
-
-
-def _summed_up(array: NDArray[np.floating[Any]]) -> Any:
-    if array.size <= _FEW:
-        return array.tolist()
-    return {"shape": list(array.shape), "min": float(array.min()), "max": float(array.max())}
 
 
 def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
@@ -142,22 +124,22 @@ def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
         lines.append(curve_line(gate))
     if gate.n_classes:
         lines += [_rejected(gate, answer)] if certificate is not None else []
-        reads = f"{stages[0]['input']} of {answer['n_classes']:,} classes{_listed(answer)}"
+        reads = f"{stages[0]['input']} of {answer['n_classes']:,} classes{listed_classes(gate)}"
         lines.append(f"  reads        {reads}{', of each model' if len(stages) > 1 else ''}")
     if certificate is not None:
         lines.append(f"  data         {answer['data_hash'] or 'no fingerprint of the calibration rows was recorded'}")
-    lines.append(file_line(answer))
+    lines.append(
+        f"  file         format {answer['format_version']}, written by metacal {answer['metacal_version']}, intact, "
+        f"{_signed(answer['signature'])}"
+    )
     return "\n".join(wrapped(line) for line in lines)
 
 
 def _stage_lines(stage: dict[str, Any], *, promises: bool) -> list[str]:
     """The score and the calibrator of a stage."""
-    lines = [f"  {stage['name']}"] if stage.get("name") else []
     if "higher_is" in stage:
-        return [
-            *lines,
-            f"  score        {stage['score']}: higher is {stage['higher_is']}; a row without one is rejected",
-        ]
+        return [f"  score        {stage['score']}: higher is {stage['higher_is']}; a row without one is rejected"]
+    lines = [f"  {stage['name']}"] if stage.get("name") else []
     lines += [f"  score        {stage['score']}: higher is less sure"] if promises else []
     base = stage["calibrator"]
     keeps = "never changes" if base["preserves_accuracy"] else "may change"
@@ -174,14 +156,6 @@ def curve_line(gate: Gate) -> str:
     return f"  confidence   P(right | {gate.source.score}) from {low:.4g} to {high:.4g}, not covered by the promise"
 
 
-def file_line(answer: dict[str, Any]) -> str:
-    """The line about the file itself."""
-    return (
-        f"  file         format {answer['format_version']}, written by metacal {answer['metacal_version']}, intact, "
-        f"{_signed(answer['signature'])}"
-    )
-
-
 def _signed(signature: dict[str, Any] | None) -> str:
     if signature is None:
         return "unsigned"
@@ -193,11 +167,6 @@ def _rejected(gate: Gate, answer: dict[str, Any]) -> str:
     if gate.stages[-1].policy.threshold == math.inf:
         return "  rejected     nothing ever is"
     return f"  rejected     probabilities 1/{answer['n_classes']}, prediction {answer['reject_label']!r}"
-
-
-def _name(text: str) -> str:
-    """A name from the file, harmless for the screen, cut where it is very long."""
-    return visible(text[:80], lines=False) + ("..." if len(text) > 80 else "")
 
 
 def _numbers(found: dict[str, Any], between: str) -> str:
@@ -214,9 +183,9 @@ def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _listed(answer: dict[str, Any]) -> str:
-    names = answer["classes"]
-    if names is None:
+def listed_classes(gate: Gate) -> str:
+    """The first classes by name, cut where one is very long: a column that is none would stand among them."""
+    if not gate.source.classes_given:
         return ", numbered from 0"
-    few = ", ".join(_name(str(name)) for name in names[:8])
-    return f": {few}{', ...' if len(names) > 8 else ''}"
+    few = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in map(str, gate.classes[:8]))
+    return f": {visible(few, lines=False)}{', ...' if gate.n_classes > 8 else ''}"

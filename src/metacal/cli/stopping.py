@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+Handler = Callable[[int, FrameType | None], Any]
 
 
 class Stopped(BaseException):
@@ -26,10 +28,23 @@ class Stopped(BaseException):
         return 128 + self.number
 
 
-def _signals() -> list[int]:
-    # Windows has no SIGHUP. One that is ignored stays so: that is what nohup does.
-    found = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]
-    return [number for number in found if number is not None and signal.getsignal(number) == signal.SIG_DFL]
+@contextmanager
+def _handled(names: tuple[str, ...], handle: Handler, where: Callable[[Any], bool]) -> Iterator[dict[int, Any]]:
+    """Within this the signals are handled otherwise `where` their handlers are such; yields these, as they were before.
+
+    Only the main thread may handle signals, and Windows has no SIGHUP.
+    """
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+        before = {number: signal.getsignal(number) for number in numbers if where(signal.getsignal(number))}
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield before
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -46,10 +61,6 @@ def stoppable() -> Iterator[None]:
     ...     print(stopped.exit_code)
     143
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = _signals()
 
     def stop(number: int, frame: FrameType | None) -> Any:
         # A second signal must not interrupt the clearing up after the first.
@@ -57,31 +68,19 @@ def stoppable() -> Iterator[None]:
             signal.signal(each, signal.SIG_IGN)
         raise Stopped(number)
 
-    for number in numbers:
-        signal.signal(number, stop)
-    try:
+    # One that is ignored stays so: that is what nohup does.
+    with _handled(("SIGTERM", "SIGHUP"), stop, lambda handler: handler == signal.SIG_DFL) as numbers:
         yield
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
 def held() -> Iterator[None]:
     """Within this, signals that stop the command wait: what must be done whole is."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    names = ("SIGINT", "SIGTERM", "SIGHUP")
-    before = {getattr(signal, name): signal.getsignal(getattr(signal, name)) for name in names if hasattr(signal, name)}
-    before = {number: handler for number, handler in before.items() if callable(handler)}
     came: list[int] = []
-    for number in before:
-        signal.signal(number, lambda number, frame: came.append(number))
+    before: dict[int, Any] = {}
     try:
-        yield
+        with _handled(("SIGINT", "SIGTERM", "SIGHUP"), lambda number, frame: came.append(number), callable) as before:
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         for number in came[:1]:
-            before[number](number, None)  # type: ignore[operator, misc]
+            before[number](number, None)

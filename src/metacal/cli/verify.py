@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from metacal.cli.given import large_option, read_given
-from metacal.cli.options import Reading, json_option, key_option, reading_options, share
-from metacal.cli.printing import echo, say_json, wrapped
+from metacal.cli.options import (
+    Reading,
+    json_option,
+    key_option,
+    large_option,
+    option,
+    reading_options,
+    share,
+    shared,
+    with_options,
+)
+from metacal.cli.printing import say, wrapped
 
 
 def surer_than_half(value: Any) -> float:
@@ -19,25 +29,27 @@ def surer_than_half(value: Any) -> float:
     return number
 
 
+@dataclass(frozen=True)
+class Options:
+    """What `metacal verify` is told."""
+
+    confidence: float = option(
+        "A promise that is kept is called refuted with probability at most 1 - C.",
+        type=surer_than_half,
+        metavar="C",
+        default=0.95,
+    )
+    large: str | None = shared(large_option)
+    reading: Reading = reading_options()
+    key: None = shared(key_option)
+    as_json: bool = shared(json_option, False)
+
+
 @click.command()
 @click.argument("artifact", type=click.Path())
 @click.argument("file", type=click.Path())
-@click.option(
-    "--confidence",
-    type=surer_than_half,
-    metavar="C",
-    default=0.95,
-    show_default=True,
-    help="A promise that is kept is called refuted with probability at most 1 - C.",
-)
-@large_option
-@reading_options()
-@key_option
-@json_option
-@click.pass_context
-def command(
-    ctx: click.Context, artifact: str, file: str, confidence: float, large: str | None, reading: Reading, as_json: bool
-) -> None:
+@with_options(Options)
+def command(artifact: str, file: str, options: Options) -> None:
     """Check on labelled rows whether the promise of a saved gate still stands.
 
     ARTIFACT is what `metacal fit` saved; FILE holds logits and true labels of rows that it has not seen: last week's
@@ -55,7 +67,7 @@ def command(
       metacal verify cal.json lastweek.csv --confidence 0.99 --json
       metacal verify cal.json lastweek.npz || alert "fit again"
     """  # noqa: D301
-    from metacal.cli.reading import load_gate
+    from metacal.cli.reading import load_gate, read_rows
     from metacal.promises.verification import verify_decisions
 
     gate = load_gate(artifact, file)
@@ -64,14 +76,12 @@ def command(
             f"{artifact} holds {gate.source.calibrator_name} without a gate: it promises nothing. metacal evaluate "
             "measures its calibration."
         )
-    given = read_given(gate, artifact, file, reading, large)
+    given = read_rows(gate, artifact, file, options.reading, options.large)
     bare = not any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
     seen = given.judged(gate, artifact, bare=bare)
-    result = verify_decisions(gate.certificate, seen.accept, seen.correct, confidence, seen.losses, seen.names)
-    if as_json:
-        more = {"fitted_here": seen.fitted_here, **({} if large is None else {"large": large})}
-        say_json({"file": file, "artifact": artifact, **result.to_dict(), **more})
-    else:
-        echo(wrapped(result.text(f" of {file} through {artifact}")))
+    result = verify_decisions(gate.certificate, seen.accept, seen.correct, options.confidence, seen.losses, seen.names)
+    more = {"fitted_here": seen.fitted_here, **({} if options.large is None else {"large": options.large})}
+    answer, text = {"file": file, "artifact": artifact, **result.to_dict(), **more}, f" of {file} through {artifact}"
+    say(answer, wrapped(result.text(text)), as_json=options.as_json)
     if result.refuted:
-        ctx.exit(1)
+        click.get_current_context().exit(1)

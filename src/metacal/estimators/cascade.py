@@ -21,8 +21,8 @@ from metacal.gate.fitting import check_score
 from metacal.maps.map import Map
 from metacal.promises.promise import Promise
 from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.rules.cascade import Plan, as_promise
-from metacal.promises.rules.max_loss import MaxLoss
+from metacal.promises.rules.cascade import MaxLoss, as_promise
+from metacal.promises.rules.cascade_walks import Plan
 from metacal.rows import Rows, validate, workers
 from metacal.rows.labels import check_reject_label, codes_where_known
 from metacal.scores import Score, score_rows

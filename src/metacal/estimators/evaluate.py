@@ -1,49 +1,36 @@
 """evaluate: a gate on labelled rows: calibration before and after, the ranking, and whether the promise is kept.
 
-The table is reduced to a few numbers a row where its rows are read, in strips: on threads, in processes, on a cluster.
-The class-wise ECE comes from whole numbers per class and bin that are added up there. Only its interval needs every
-entry for each resample, a table of probabilities in memory: on a cluster it has none.
+One walk over the rows (`metacal.estimators.walk`) leaves all that is measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal import display
 from metacal.errors import InputError
-from metacal.gate import Gate, Table
+from metacal.estimators.walk import Codes, MeasuredRows, measured_rows, room_for_table, softmax_gate, softmaxes
+from metacal.gate import Gate
 from metacal.gate.judged import Judged, judged, opened
-from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
 from metacal.metrics.evaluation import (
     Evaluation,
-    RowMetrics,
     evaluate_rows,
     evaluate_scores,
     harm_in_words,
-    row_losses,
 )
 from metacal.metrics.intervals import Interval, clopper_pearson
 from metacal.metrics.registry import PROBABILITIES
-from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
+from metacal.metrics.resampling import Resampling
 from metacal.promises.certificate import Certificate
 from metacal.promises.verdict import Verdict, judge
 from metacal.rows import Rows, workers
 from metacal.rows.executors import ExecutorLike, is_remote
-from metacal.rows.memory import give_back_freed_memory
-from metacal.rows.stored import ConvertedTable, StoredTable
+from metacal.rows.stored import StoredTable
 from metacal.rows.validate import label_codes
-
-Codes = NDArray[np.intp]
-#: Of each table, of the accepted rows and of the others: what a metric's `sums` makes, by its name.
-Sums = list[tuple[dict[str, Any], ...]]
-_SOFTMAX = TemperatureMap(1.0)
 
 
 @dataclass(frozen=True)
@@ -177,35 +164,18 @@ def evaluate(
     (0.972, False)
     """
     own, given = opened(gate, X, large)
-    options: dict[str, Any] = {"n_bins": n_bins, "level": level, "random_state": random_state}
-    options |= {"n_resamples": n_resamples, "intervals": n_resamples > 0}
-    if own is None or own.kind == "logits":
-        return _evaluated(own, given[0], y, groups, options, n_jobs, executor)
-    return measured_columns(own, judged(own, given, y, groups, probabilities=True), **options)
-
-
-def _evaluated(
-    gate: Gate | None,
-    X: Any,
-    y: Any,
-    groups: Any,
-    options: dict[str, Any],
-    n_jobs: int | None,
-    executor: ExecutorLike | None,
-) -> GateEvaluation:
-    through = Gate.of(Table(_SOFTMAX, np.arange(np.shape(X)[1]))) if gate is None else gate
+    plan = Resampling(level, n_resamples, random_state)
+    if own is not None and own.kind != "logits":
+        return measured_columns(own, judged(own, given, y, groups, probabilities=True), plan, n_bins)
+    through = softmax_gate(np.shape(given[0])[1]) if own is None else own
     with workers(n_jobs, executor) as pool:
-        unseen = isinstance(X, StoredTable) and is_remote(pool)
-        rows = Rows(X if unseen else through.read(X), executor=pool, unseen=unseen)
-        codes = label_codes(y, len(rows), through.classes)
-        return walked(gate, rows, codes, options, groups)[1]
+        unseen = isinstance(given[0], StoredTable) and is_remote(pool)
+        rows = Rows(given[0] if unseen else through.read(given[0]), executor=pool, unseen=unseen)
+        return walked(own, rows, label_codes(y, len(rows), through.classes), plan, n_bins, groups)[1]
 
 
-def measured_columns(gate: Gate, seen: Judged, **options: Any) -> GateEvaluation:
-    """The same where there is no one table to walk over: by given scores, or through a cascade.
-
-    `options` are those of `metrics.evaluation.evaluate_scores`.
-    """
+def measured_columns(gate: Gate, seen: Judged, plan: Resampling, n_bins: int = 15) -> GateEvaluation:
+    """The same where there is no one table to walk over: by given scores, or through a cascade."""
     assert seen.correct is not None
     if not seen.known.all():
         raise InputError(
@@ -213,7 +183,8 @@ def measured_columns(gate: Gate, seen: Judged, **options: Any) -> GateEvaluation
             "needs those alone on which the models disagree."
         )
     accept, decision = None if gate.is_calibrator else seen.accept, seen.decision
-    result = evaluate_scores(decision.doubt, seen.correct, accept=accept, confidence=decision.confidence, **options)
+    doubt, confidence = decision.doubt, decision.confidence
+    result = evaluate_scores(doubt, seen.correct, plan, n_bins, accept=accept, confidence=confidence)
     if gate.certificate is None:
         return GateEvaluation(result)
     verdict = judge(gate.certificate, seen.accept, seen.correct, result.level, seen.losses, seen.names)
@@ -238,162 +209,40 @@ def answerers(gate: Gate, seen: Judged, level: float) -> tuple[Answerer, ...]:
 
 
 def walked(
-    gate: Gate | None, rows: Rows, codes: Codes, options: dict[str, Any], groups: Any = None, *, ours: bool = False
+    gate: Gate | None,
+    rows: Rows,
+    codes: Codes,
+    plan: Resampling,
+    n_bins: int = 15,
+    groups: Any = None,
+    *,
+    ours: bool = False,
 ) -> tuple[MeasuredRows, GateEvaluation]:
     """Decide on every row once, and measure; the softmax of the logits beside it.
 
-    `options` are those of `metrics.evaluation.evaluate_rows`. Rows that are `unseen` are looked over, and converted,
-    where they are read. With `ours` the table may be written over, which saves another.
+    Rows that are `unseen` are looked over, and converted, where they are read. With `ours` the table may be written
+    over, which saves another.
     """
-    through = Gate.of(Table(_SOFTMAX, np.arange(rows.n_classes))) if gate is None else gate
+    through = softmax_gate(rows.n_classes) if gate is None else gate
     through.limits(groups if gate is not None else None, len(rows))  # says now which groups are missing
     tabled = any(metric.whole_table and metric.sums is None for metric in registry.evaluated(PROBABILITIES))
     room = None
-    drawn = options["intervals"] and options["n_resamples"] > 0
-    if (tabled or drawn) and not is_remote(rows.executor):
+    if (tabled or plan.n_resamples) and not is_remote(rows.executor):
         # A metric of the whole table asks for the logits once more, to have their softmax.
         room = room_for_table(rows.table, over=ours and not tabled)
-    found = measured_rows(through, rows, codes, options["n_bins"], groups, beside=gate is not None, room=room)
+    found = measured_rows(through, rows, codes, n_bins, groups, beside=gate is not None, room=room)
     accepted, correct, bare = found.accept, found.top == codes, None
     if found.before is not None:
         before = found.before
-        if tabled and room is not None:  # the softmax as a table whose rows are computed when they are asked for
-            table: Any = ConvertedTable(rows.table, _SOFTMAX, np.result_type(rows.table.dtype, np.float32))
-            before = replace(before, checked=CheckedTable(table, codes, before.top.confidence))
-        without = {**options, "intervals": False}
-        bare = evaluate_rows(before, rows.n_classes, accept=accepted, correct=correct, **without)
-    result = evaluate_rows(found.after, rows.n_classes, accept=accepted, correct=correct, score=found.score, **options)
+        if tabled and room is not None:
+            before = replace(before, checked=softmaxes(rows, codes, before.top))
+        without = replace(plan, n_resamples=0, shares=False)
+        bare = evaluate_rows(before, rows.n_classes, without, n_bins, accept=accepted, correct=correct)
+    columns = {"accept": accepted, "correct": correct, "score": found.score}
+    result = evaluate_rows(found.after, rows.n_classes, plan, n_bins, **columns)
     if gate is None or gate.certificate is None or accepted is None:
         return found, GateEvaluation(result, bare)
     parts = through.part_names(found.top, groups)
-    verdict = judge(gate.certificate, accepted, correct, options["level"], gate.losses(codes, found.top), parts)
+    verdict = judge(gate.certificate, accepted, correct, plan.level, gate.losses(codes, found.top), parts)
     fitted_here = gate.fitted_on(found.score, correct)
     return found, GateEvaluation(result, bare, gate.certificate, verdict, fitted_here)
-
-
-def room_for_table(table: Any, *, over: bool = False) -> NDArray[Any]:
-    """Where the gate's probabilities go: in place of the logits where these are to be written over and can be."""
-    if over and type(table) is np.ndarray and table.flags.writeable and table.dtype in (np.float32, np.float64):
-        return table
-    return np.empty(table.shape, dtype=np.float64 if table.dtype == np.float64 else np.float32)
-
-
-@dataclass(frozen=True, eq=False)
-class MeasuredRows:
-    """What one walk over labelled rows leaves of each: all that `evaluate` and the report are made of.
-
-    Attributes
-    ----------
-    score, top : arrays
-        The ranking score, and the column of the largest logit.
-    accept : boolean array or None
-        None where the gate is a calibrator alone.
-    after, before : RowMetrics
-        Of the gate's probabilities, 1/K where it rejects, and of the softmax of the logits where that was asked for.
-    """
-
-    score: NDArray[np.float64]
-    top: Codes
-    accept: NDArray[np.bool_] | None
-    after: RowMetrics
-    before: RowMetrics | None
-
-
-def measured_rows(
-    gate: Gate,
-    rows: Rows,
-    codes: Codes,
-    n_bins: int,
-    groups: Any = None,
-    *,
-    beside: bool,
-    room: NDArray[Any] | None = None,
-) -> MeasuredRows:
-    """Score and map every row once, and reduce it to a few numbers where it is read.
-
-    With `beside` the softmax of the logits is measured, too. `room` takes the gate's probabilities, for what needs all
-    of them at once; it may be the table of logits itself.
-    """
-    make = partial(_Gathered, rows.n_classes, n_bins, 2 if beside else 1)
-    whole = make()
-    by_row = np.asarray(groups) if gate.by_group else None
-    try:
-        for columns, sums in rows.gather(partial(_numbers, gate, beside, rows.unseen), make, codes, by_row, room):
-            whole.join(columns, sums)
-    except InputError:
-        if rows.unseen:
-            gate.read(rows.table)  # says which row of which file it is
-        raise
-    collected, sums = whole.result()
-    give_back_freed_memory(len(rows) * rows.n_classes)
-    score, top, accept, *columns = (np.ascontiguousarray(column) for column in collected.T)
-    after, *others = _metrics(columns, sums)
-    if room is not None:
-        after = replace(after, checked=CheckedTable(room, codes, after.top.confidence))
-    accepted = None if gate.is_calibrator else accept > 0.0
-    return MeasuredRows(score, top.astype(np.intp), accepted, after, others[0] if others else None)
-
-
-def _numbers(
-    gate: Gate,
-    beside: bool,
-    unseen: bool,
-    block: NDArray[Any],
-    codes: Codes,
-    groups: Any = None,
-    room: NDArray[Any] | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.bool_], list[CheckedTable]]:
-    """The columns of a block of rows, which of them are accepted, and the probabilities."""
-    logits = gate.read(block) if unseen else block
-    decision = gate.decide(Rows(logits), rejected="uniform", groups=groups)
-    columns: list[Any] = [decision.score, decision.top, decision.accept]
-    assert decision.probabilities is not None
-    tables = [checked_table(decision.probabilities, codes)]
-    if beside:
-        tables.append(checked_table(_SOFTMAX(logits), codes))
-    for checked in tables:
-        columns += [*checked.top_label(), *row_losses(checked).values()]
-    if room is not None:
-        room[...] = decision.probabilities  # last: it may be the block itself
-    return np.stack(columns, axis=1).astype(np.float64, copy=False), np.asarray(decision.accept, np.bool_), tables
-
-
-class _Gathered:
-    """The columns of some rows, and the sums of metrics of whole tables, of the accepted rows and of the others."""
-
-    def __init__(self, n_classes: int, n_bins: int, n_tables: int) -> None:
-        made = [metric for metric in registry.evaluated(PROBABILITIES) if metric.sums is not None]
-        self.columns: list[NDArray[np.float64]] = []
-        self.sums: Sums = [
-            tuple({metric.name: metric.sums(n_classes, n_bins) for metric in made if metric.sums} for _ in range(2))
-            for _ in range(n_tables)
-        ]
-
-    def add(self, part: tuple[NDArray[np.float64], NDArray[np.bool_], list[CheckedTable]]) -> None:
-        columns, accept, tables = part
-        self.columns.append(columns)
-        for checked, (accepted, others) in zip(tables, self.sums, strict=True):
-            for name, own in accepted.items():
-                own.add(checked, accept, others[name])
-
-    def join(self, columns: NDArray[np.float64], sums: Sums) -> None:
-        """Take in what another has gathered of the rows that follow."""
-        self.columns.append(columns)
-        for groups, others in zip(self.sums, sums, strict=True):
-            for group, other in zip(groups, others, strict=True):
-                for name in group:
-                    group[name] += other[name]
-
-    def result(self) -> tuple[NDArray[np.float64], Sums]:
-        return np.concatenate(self.columns), self.sums
-
-
-def _metrics(columns: list[NDArray[np.float64]], sums: Sums) -> Iterator[RowMetrics]:
-    """The columns and sums of one table of probabilities after the other."""
-    names = [metric.name for metric in registry.evaluated(PROBABILITIES) if metric.losses is not None]
-    width = 2 + len(names)
-    for k, (accepted, others) in zip(range(0, len(columns), width), sums, strict=True):
-        losses = dict(zip(names, columns[k + 2 : k + width], strict=True))
-        for name, own in others.items():
-            own += accepted[name]
-        yield RowMetrics(TopLabel(*columns[k : k + 2]), losses, sums=others, sums_of_accepted=accepted)

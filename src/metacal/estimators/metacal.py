@@ -200,30 +200,24 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             groups=groups,
             refit=self._refit_base,
             gives_way=self.calibrator is None,
-            classes=self.classes_,
-            reject_label=reject_label_of(self.reject_label, self.classes_),
-            input=self.input,
-            classes_given=self._classes_given,
+            **self._known(),
         )
         if self.calibrator is None and isinstance(self.calibrator_, Calibrator):
             self.calibrator_.map_ = gate.source.map  # or what it has given way to
         self.gate_ = gate.with_source(recipe=None if self.calibrator is None else _recipe(self.calibrator_))
         return self
 
+    def _known(self) -> dict[str, Any]:
+        """What a gate says of its table and its labels."""
+        label = reject_label_of(self.reject_label, self.classes_)
+        table = {"input": self.input, "classes": self.classes_, "classes_given": self._classes_given}
+        return {**table, "reject_label": label}
+
     def _fit_unlabelled(self, rows: Rows, counted: Counted | None) -> Self:
         if self.calibrator is not None:
             raise InputError("a calibrator learns from labels; give y, or leave the calibrator out.")
         self.classes_ = validate.class_list(self.classes, rows.n_classes)
-        gate = fit_unlabelled(
-            rows,
-            self.promise,
-            self.score,
-            counted=counted,
-            classes=self.classes_,
-            reject_label=reject_label_of(self.reject_label, self.classes_),
-            input=self.input,
-            classes_given=self._classes_given,
-        )
+        gate = fit_unlabelled(rows, self.promise, self.score, counted=counted, **self._known())
         base: Calibrator = TemperatureScaling()
         base.classes_, base.n_features_in_, base.map_ = np.arange(rows.n_classes), rows.n_classes, gate.source.map
         self.calibrator_, self.gate_ = base, gate.with_source(recipe=None)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError, MissingExtraError
 from metacal.export.fitted import gate_of
-from metacal.io.artifact.file import load
+from metacal.export.saved import load
 
 try:
     from transformers import TextClassificationPipeline

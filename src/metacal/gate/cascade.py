@@ -21,8 +21,8 @@ from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import cascade_not_calibrated
 from metacal.promises.parts.thresholds import One
 from metacal.promises.promise import Promise
-from metacal.promises.rules.cascade import PLAN, Pair, Plan, as_promise, aside_rows
-from metacal.promises.rules.cascade_walks import Paired
+from metacal.promises.rules.cascade import Pair, as_promise
+from metacal.promises.rules.cascade_walks import PLAN, Paired, Plan, aside_rows
 from metacal.rows import Rows
 from metacal.scores import Score, grid_of, name_of, score_rows
 

@@ -57,6 +57,15 @@ class Judged:
         return len(self.decision)
 
 
+def gate_in(fitted: Any) -> Gate:
+    """The gate inside of what was fitted; InputError where there is none."""
+    if isinstance(fitted, Gate):
+        return fitted
+    if not hasattr(fitted, "gate_"):
+        raise InputError(f"this needs a fitted gate, or an estimator that holds one; got {type(fitted).__name__}.")
+    return gate_in(fitted.gate_)
+
+
 def opened(fitted: Any, X: Any, large: Any = None) -> tuple[Any, tuple[Any, ...]]:
     """The gate inside of what was fitted, and what each of its stages reads; where X are features, the logits.
 
@@ -73,9 +82,7 @@ def opened(fitted: Any, X: Any, large: Any = None) -> tuple[Any, tuple[Any, ...]
         return opened(fitted.gate_, *map(Rows, fitted.tables(X, large)))
     if hasattr(fitted, "logits"):
         return opened(fitted.gate_, fitted.logits(X), large)
-    if not hasattr(fitted, "gate_"):
-        raise InputError(f"this needs a fitted gate, or an estimator that holds one; got {type(fitted).__name__}.")
-    return opened(fitted.gate_, X, large)
+    return opened(gate_in(fitted), X, large)
 
 
 def judged(

@@ -28,7 +28,7 @@ from metacal.promises.sample import Ranking, Sample, require_some_correct
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.executors import started
-from metacal.scores import Ranked, Score, collected, grid_of, name_of, ranked_in_place, ranked_on_device
+from metacal.scores import Score, grid_of, name_of, ranked
 from metacal.scores.registry import AUTO, candidates
 
 #: The number of each row's class or group, and what these are called; nothing where one threshold is for all.
@@ -130,15 +130,9 @@ def _scored(
 
     Scores that lie on a device are ranked there before they come here.
     """
-    if rows.on_device:
-        rows, values, correct = ranked_on_device(rows, score, codes)
-        ranking = _ranking_of(values, correct, score) if kernels.on_device(values) else None
-        return rows, on_host(values), on_host(correct), ranking
-    found = ranked_in_place(rows, score, codes)
-    if found is not None:
-        return *found, None
-    rows, both = collected(rows, Ranked(score), codes)
-    return rows, grid_of(score).rounded(both[:, 0]), both[:, 1] > 0.0, None
+    rows, values, correct = ranked(rows, score, codes)
+    ranking = _ranking_of(values, correct, score) if kernels.on_device(values) else None
+    return rows, on_host(values), on_host(correct), ranking
 
 
 def _ranking_of(values: Any, correct: Any, score: str | Score, counted: Counted | None = None) -> Ranking:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import starmap
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
@@ -20,7 +23,7 @@ from metacal.io.batches import BatchGate, decided_columns
 from metacal.io.formats import FORMATS, endings
 from metacal.io.many import Paths, copies_removed, files_of, suffix_of
 from metacal.io.opening import NoRowsError
-from metacal.io.predictions import Predictions, read_for_gate
+from metacal.io.predictions import read_for_gate
 from metacal.io.results import Fingerprint, ResultFolder, make_folder, read_unchanged, result_names
 from metacal.io.writing import open_table, part_beside
 from metacal.rows import Rows, advance, told, workers
@@ -55,6 +58,10 @@ class Applied:
         Whether these were removed.
     edited : tuple of str
         Results without a source that somebody has changed since they were made; they are never removed.
+    n_without_score : int
+        Rows of given scores that have none, and are rejected.
+    answered_by : mapping
+        Of a cascade: how many rows each answers.
     """
 
     n_rows: int
@@ -65,6 +72,8 @@ class Applied:
     orphans: tuple[str, ...] = ()
     pruned: bool = False
     edited: tuple[str, ...] = ()
+    n_without_score: int = 0
+    answered_by: Mapping[str, int] = field(default_factory=dict)
 
 
 class Made(NamedTuple):
@@ -178,9 +187,9 @@ class FileApplier:
         """Write the result to its place, or to `part` for somebody else to put it there."""
         gate = self.gate.gate if isinstance(self.gate, BatchGate) else self.gate
         with copies_removed():
-            found = read_for_gate(gate, self.fitted, source, **self.reading)
+            predictions = read_for_gate(gate, self.fitted, source, **self.reading)
             options: dict[str, Any] = {"rejected": self.rejected, "n_jobs": self.n_jobs, "part": part}
-            return write_decisions(gate, found, target, self.output_format, **options)
+            return write_decisions(gate, predictions, target, self.output_format, **options)
 
 
 def apply_to_folder(
@@ -268,48 +277,85 @@ def _each(one: FileApplier, pieces: Sequence[Piece], executor: ExecutorLike | No
 
 def write_decisions(
     gate: Gate,
-    found: Predictions,
+    predictions: Any,
     output: str | os.PathLike[str] | None,
     output_format: str | None = None,
     *,
+    tables: Sequence[Any] | None = None,
     rejected: Rejected = "calibrated",
     n_jobs: int | None = None,
     part: str | None = None,
 ) -> Applied:
-    """Decide on every block and write it; without `output` only count."""
+    """Write every block; `output` None: only count.
+
+    `predictions` may be `Scores`, too. `tables` is what each stage of the gate reads, checked, without it their table.
+    A later model's table holds every row, or those alone that the first one leaves; where it is missing these are left
+    to nobody.
+    """
     # All of it is checked, once, before the first row is written: a row's number is then its number in the file.
-    table = gate.read(found.table, by_rows=True)
-    accepted = None if gate.is_calibrator else 0
+    tables = (gate.read(predictions.table, by_rows=True),) if tables is None else tables
+    accepted, missing, answered = 0, 0, Counter[str]()
+    ids, groups = (None if column is None else column.ravel() for column in (predictions.ids, predictions.groups))
     with contextlib.ExitStack() as stack:
         write = None
         if output is not None:
-            names = gate.classes.tolist() if gate.source.classes_given else found.class_names
-            table_file = open_table(output, len(found), class_names=names, format=output_format, part=part)
+            names = gate.classes.tolist() if gate.source.classes_given else getattr(predictions, "class_names", None)
+            table_file = open_table(output, len(predictions), class_names=names, format=output_format, part=part)
             write = stack.enter_context(table_file)
         pool = stack.enter_context(workers(n_jobs))
 
-        def decide(start: int, logits: Any) -> tuple[int, Decision]:
-            groups = None if found.groups is None else found.groups[start : start + len(logits)]
+        def decide(start: int, *given: Any) -> tuple[int, Decision]:
+            own = None if groups is None else groups[start : start + len(given[0])]
+            options: dict[str, Any] = {"rejected": rejected, "probabilities": write is not None, "groups": own}
             with told(None):  # rows are counted when they are written
-                decision = gate.decide(Rows(logits), rejected=rejected, probabilities=write is not None, groups=groups)
-            return start, decision
+                return start, _decision(gate, given, options)
 
-        blocks = _blocks(table)
+        blocks = _blocks(gate, tables)
         decided = starmap(decide, blocks) if pool is None else in_order(pool, decide, blocks, 2 * threads_of(pool) + 1)
         for start, decision in decided:
-            if accepted is not None:
-                accepted += int(decision.accept.sum())
+            accepted += int(decision.accept.sum())
+            missing += int(np.isnan(decision.doubt).sum())
+            if decision.by is not None:
+                who = (*decision.stages, decision.last)
+                answered.update(dict(zip(who, np.bincount(decision.by, minlength=len(who)).tolist(), strict=True)))
             if write is not None:
-                ids = None if found.ids is None else found.ids.ravel()[start : start + len(decision)]
-                write(decided_columns(gate, decision, ids))
+                write(decided_columns(gate, decision, None if ids is None else ids[start : start + len(decision)]))
             advance(len(decision))
-    return Applied(len(found), accepted)
+    counted = None if gate.is_calibrator else accepted
+    return Applied(len(predictions), counted, n_without_score=missing, answered_by=answered)
 
 
-def _blocks(table: Any) -> Iterator[tuple[int, Any]]:
-    """Each block of rows and the number of its first: read here, in order; what is to be converted waits."""
+def _decision(gate: Gate, given: Sequence[Any], options: Mapping[str, Any]) -> Decision:
+    """What the gate says of a block of checked rows; of a cascade without its later model, who answers nonetheless."""
+    rows = [stage.source.checked(part) for stage, part in zip(gate.stages, given)]
+    if len(rows) == len(gate.stages):
+        return gate.decide(*rows, **options)
+    alone = gate.stage(0).decide(*rows, **options)
+    return replace(alone, by=np.where(alone.accept, 0, 1), stages=(gate.stages[0].name,), last="nobody")
+
+
+def _blocks(gate: Gate, tables: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """The number of the first row of each block, and the block of each table: read here, in order."""
+    first, n = tables[0], len(tables[0])
     # Whole strips: the same rows are worked on together as in one call, to the last bit.
-    step = Rows(table, block_rows=max(1, BLOCK_ELEMENTS // table.shape[1])).block_rows
-    for start in range(0, len(table), step):
-        stop = min(start + step, len(table))
-        yield start, table.fetched(start, stop) if isinstance(table, StoredTable) else table[start:stop]
+    step = BLOCK_ELEMENTS
+    if gate.n_classes:
+        step = Rows(first, block_rows=max(1, BLOCK_ELEMENTS // gate.n_classes)).block_rows
+    places = np.arange(n + 1)  # of the rows of `first` in the later table
+    if len(tables) > 1 and len(tables[1]) != n:
+        rest = ~gate.accepts(gate.source.checked(first))
+        if len(tables[1]) != rest.sum():
+            raise InputError(
+                f"--large has {len(tables[1]):,} rows; give all {n:,}, or the {rest.sum():,} that the small model does "
+                "not answer."
+            )
+        places[1:] = np.cumsum(rest)
+    for start in range(0, n, step):
+        stop = min(start + step, n)
+        later = (_part(table, places[start], places[stop]) for table in tables[1:])
+        yield start, _part(first, start, stop), *later
+
+
+def _part(table: Any, start: int, stop: int) -> Any:
+    """Some rows; what is to be converted waits."""
+    return table.fetched(start, stop) if isinstance(table, StoredTable) else table[start:stop]

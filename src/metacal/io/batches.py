@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
+from metacal.gate.judged import gate_in
 from metacal.io.columns import ClassNames, Picked, Request, listed
 from metacal.io.formats.arrow import (
+    Batches,
     Layout,
     column_of,
     joined,
@@ -54,7 +56,7 @@ class BatchGate:
     ----------
     gate : path, or a fitted estimator or Gate
         A path is sent as a path with the fingerprint of the file: workers read it where they are, and refuse another
-        file of that name. Anything else is sent as the text that `metacal.save` would write.
+        file of that name. Of anything else its gate is sent, as the text that `metacal.save` would write of it.
     logits_key, id_key, group_key : str, optional
         Other names for the column of lists (or the prefix of the columns), for the ids, and for the groups of a gate
         that has a threshold for each.
@@ -98,7 +100,8 @@ class BatchGate:
         fixed_size: bool = True,
         key: Any = None,
     ) -> None:
-        from metacal.io.artifact.file import dumps
+        from metacal.io.artifact.document import Content
+        from metacal.io.artifact.file import text_that_loads
         from metacal.io.artifact.wrapping import read_file
 
         if isinstance(keep, str):
@@ -106,7 +109,7 @@ class BatchGate:
         if rejected not in ("calibrated", "uniform"):
             raise InputError(f"rejected must be 'calibrated' or 'uniform', got {rejected!r}.")
         self.path = os.fspath(gate) if isinstance(gate, str | os.PathLike) else None
-        self.text = dumps(gate) if self.path is None else None
+        self.text = text_that_loads(Content(gate_in(gate))) if self.path is None else None
         raw = read_file(self.path) if self.path is not None else str(self.text).encode()
         self.fingerprint = _fingerprint(raw)
         self.logits_key, self.id_key, self.group_key, self.keep = logits_key, id_key, group_key, tuple(keep)
@@ -225,17 +228,15 @@ class BatchGate:
         return {shown: joined(batch.column(name)) for shown, name in chosen.items()}
 
 
-class _Rows:
+class _Rows(Batches):
     """A batch as `layout_of` wants it."""
 
     def __init__(self, batch: Any) -> None:
-        self.schema, self.n_rows, self.held, self._batch = batch.schema, batch.num_rows, _ANY, batch
+        super().__init__(batch.schema, batch.num_rows, _ANY)
+        self._batch = batch
 
     def batches(self, names: Sequence[str], rows: int) -> list[Any]:
         return [self._batch.select(names)]
-
-    def stored(self, layout: Layout) -> None:
-        return None
 
 
 def _loaded(raw: bytes, fingerprint: str, name: str, key: Any) -> Gate:

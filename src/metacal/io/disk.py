@@ -18,6 +18,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from metacal.errors import InputError
+
 #: Of a folder that may be written but not listed, and on file systems (some that are shared) without such a thing.
 _UNSYNCABLE = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP)
 _LOCKED = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
@@ -162,6 +164,24 @@ class Disk:
 
 #: The one that everything uses unless it is given another.
 DISK = Disk()
+
+
+@contextlib.contextmanager
+def plain_write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn what the system says about a file that cannot be written into one line."""
+    shown = os.fspath(path)
+    try:
+        yield
+    except FileNotFoundError:
+        parent = os.path.dirname(shown) or "."
+        raise InputError(f"cannot write {shown}: there is no folder {parent}; create it first.") from None
+    except NotADirectoryError:
+        parent = os.path.dirname(shown) or "."
+        raise InputError(f"cannot write {shown}: {parent} is no folder; give a name in a folder.") from None
+    except LockedError:
+        raise
+    except OSError as error:
+        raise InputError(f"cannot write {shown}: {error.strerror or error}.") from error
 
 
 def whoami() -> str:

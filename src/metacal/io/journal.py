@@ -38,7 +38,7 @@ from contextlib import ExitStack
 from typing import Any, Protocol, Self
 
 from metacal.errors import ArtifactError, BusyError, InputError
-from metacal.io.disk import DISK, Disk, LockedError
+from metacal.io.disk import DISK, Disk, LockedError, plain_write_errors
 
 #: The version of the lines; another one is refused.
 VERSION = 1
@@ -92,17 +92,19 @@ class Journal:
         self.seal: Seal = seal or Checksum()
         self.records: list[Record] = []
         self._stack = ExitStack()
-        self._last, self._size, self._broken = "", 0, False
+        #: How many bytes it has, and whether the disk has failed so that nothing can be added before a `rewrite`.
+        self.size, self.broken = 0, False
+        self._last, self._header = "", {"journal": kind, "version": VERSION}
 
     def __enter__(self) -> Self:
+        lock = f"{self.path}.lock"
         try:
-            self._stack.enter_context(self.disk.lock(f"{self.path}.lock"))
+            with plain_write_errors(lock):
+                self._stack.enter_context(self.disk.lock(lock))
         except LockedError as error:
             raise BusyError(
                 f"{self.path} is in use by {error.holder or 'another process'}; wait until that has ended."
             ) from None
-        except OSError as error:
-            raise InputError(f"cannot write {self.path}.lock: {error.strerror or error}.") from error
         try:
             self._read()
         except BaseException:
@@ -115,22 +117,21 @@ class Journal:
 
     def append(self, record: Record) -> None:
         """Add a record, which lasts when this returns; InputError, and nothing is added, where it cannot be written."""
-        if self._broken:
+        if self.broken:
             raise InputError(f"cannot write {self.path}: the disk has failed before; call again once it is mended.")
-        header = {"journal": self.kind, "version": VERSION}
-        lines = [] if self._size else [self._line(header)]
+        lines = [] if self.size else [self._line(self._header)]
         before = self._last
         lines.append(self._line(record))
         content = b"".join(lines)
         try:
             self.disk.append(self.path, content)
         except OSError as error:
-            self._undo(before if self._size else "")
+            self._undo(before if self.size else "")
             raise InputError(
                 f"cannot write {self.path}: {error.strerror or error}; nothing of this was recorded. Make room, and "
                 "call again."
             ) from error
-        self._size += len(content)
+        self.size += len(content)
         self.records.append(json.loads(lines[-1].partition(b" ")[2]))
 
     def rewrite(self, records: Iterable[Record]) -> None:
@@ -139,25 +140,13 @@ class Journal:
         Where an `append` has failed so that nothing more can be added, this makes it whole again.
         """
         self._last = ""
-        lines = [self._line({"journal": self.kind, "version": VERSION}), *map(self._line, records)]
+        lines = [self._line(self._header), *map(self._line, records)]
         content = b"".join(lines)
-        try:
+        self.broken = True  # where this fails, which of the two is there is not known; whoever opens it next will see
+        with plain_write_errors(self.path):
             self.disk.write(self.path, content)
-        except OSError as error:
-            self._broken = True  # which of the two is there is not known; whoever opens it next will see
-            raise InputError(f"cannot write {self.path}: {error.strerror or error}.") from error
-        self._size, self._broken = len(content), False
+        self.size, self.broken = len(content), False
         self.records = [json.loads(line.partition(b" ")[2]) for line in lines[1:]]
-
-    @property
-    def broken(self) -> bool:
-        """Whether the disk has failed so that nothing can be added before a `rewrite`."""
-        return self._broken
-
-    @property
-    def size(self) -> int:
-        """How many bytes it has."""
-        return self._size
 
     def _line(self, record: Record) -> bytes:
         """A record as a line, sealed."""
@@ -170,9 +159,9 @@ class Journal:
         self._last = last
         try:
             if self.disk.read(self.path) is not None:
-                self.disk.truncate(self.path, self._size)
+                self.disk.truncate(self.path, self.size)
         except OSError:
-            self._broken = True
+            self.broken = True
 
     def _read(self, *, mend: bool = True) -> None:
         try:
@@ -184,17 +173,15 @@ class Journal:
         whole = _untorn(content)
         lines = whole.splitlines(keepends=True)
         found = [self._checked(line, number) for number, line in enumerate(lines, start=1)]
-        if found and found[0] != {"journal": self.kind, "version": VERSION}:
+        if found and found[0] != self._header:
             raise ArtifactError(
                 f"{self.path}: this is no journal of metacal {self.kind}, or of another version of metacal; give its "
                 "own, or another name to begin anew."
             )
         if mend and len(whole) < len(content):
-            try:
+            with plain_write_errors(self.path):
                 self.disk.truncate(self.path, len(whole))
-            except OSError as error:
-                raise InputError(f"cannot write {self.path}: {error.strerror or error}.") from error
-        self.records, self._size = found[1:], len(whole)
+        self.records, self.size = found[1:], len(whole)
 
     def _checked(self, line: bytes, number: int) -> Record:
         seal, _, text = line[:-1].partition(b" ")

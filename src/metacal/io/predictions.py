@@ -71,7 +71,7 @@ class Predictions(Columns):
         named = self.class_names is not None and isinstance(self.class_names[0], str)
         return named and self.labels is not None and self.labels.dtype.kind in "iubf"
 
-    def require_labels(self) -> NDArray[Any]:
+    def require_truth(self) -> NDArray[Any]:
         """Return the labels, or raise with advice when the file has none."""
         if self.labels is not None:
             return self.labels
@@ -161,35 +161,35 @@ def read_predictions(
         unit_key,
         stream=stream,
     )
-    found = read_columns(path, request, _finished, labels=labels, format=format, unpack_limit=unpack_limit)
-    return Predictions(**vars(found), input=input)
+    columns = read_columns(path, request, _finished, labels=labels, format=format, unpack_limit=unpack_limit)
+    return Predictions(**vars(columns), input=input)
 
 
-def _finished(request: Request, found: Columns) -> Columns:
+def _finished(request: Request, columns: Columns) -> Columns:
     """A table that is one, with columns of the same rows and names for its classes."""
     for role in ("groups", "units"):
         name = getattr(request, BESIDE[role])
-        if name is not None and getattr(found, role) is None:
+        if name is not None and getattr(columns, role) is None:
             raise InputError(f"{request.path}: it holds one array without names, and so no {name!r}.")
-    found = _two_classes(request, found)
-    _check_shapes(request, found)
-    flat = {role: getattr(found, role).ravel() for role in ("groups", "units") if getattr(found, role) is not None}
+    columns = _two_classes(request, columns)
+    _check_shapes(request, columns)
+    flat = {role: getattr(columns, role).ravel() for role in ("groups", "units") if getattr(columns, role) is not None}
     if request.classes is not None:
-        return replace(found, class_names=request.classes, **flat)
+        return replace(columns, class_names=request.classes, **flat)
     remarks: list[str] = []
-    if found.class_names is not None and found.places is not None and found.labels is not None:
-        remarks = remarks_on_columns(found.class_names, found.labels.ravel(), found.table)
+    if columns.class_names is not None and columns.places is not None and columns.labels is not None:
+        remarks = remarks_on_columns(columns.class_names, columns.labels.ravel(), columns.table)
     for remark in remarks:
         warn_caller(f"{request.path}: {remark}")
-    return replace(found, remarks=tuple(remarks), **flat)
+    return replace(columns, remarks=tuple(remarks), **flat)
 
 
-def _two_classes(request: Request, found: Columns) -> Columns:
+def _two_classes(request: Request, columns: Columns) -> Columns:
     """The two columns of a classifier of two classes, where a file has the probability of the second alone."""
-    table = found.table
+    table = columns.table
     alone = table.ndim == 1 or (table.ndim == 2 and table.shape[1] == 1)
     if request.input != "probabilities" or not alone or table.dtype.kind != "f":
-        return found
+        return columns
     second = np.asarray(table).reshape(len(table), 1)
     beyond = ~((second >= 0.0) & (second <= 1.0))[:, 0]  # written so that NaN fails too
     if beyond.any():
@@ -198,11 +198,11 @@ def _two_classes(request: Request, found: Columns) -> Columns:
             f"{request.path}: row {row} has the probability {second[row, 0]:g}; one column of probabilities must lie "
             "between 0 and 1. For a score of another kind name it with score_key (--score-key)."
         )
-    return replace(found, table=np.concatenate([1.0 - second, second], axis=1), class_names=None)
+    return replace(columns, table=np.concatenate([1.0 - second, second], axis=1), class_names=None)
 
 
-def _check_shapes(request: Request, found: Columns) -> None:
-    path, table = request.path, found.table
+def _check_shapes(request: Request, columns: Columns) -> None:
+    path, table = request.path, columns.table
     if table.ndim != 2 or table.dtype.kind not in "fiub":
         raise InputError(
             f"{path}: the table of {request.input} must be numbers with one row per item and one column per class; "
@@ -210,16 +210,16 @@ def _check_shapes(request: Request, found: Columns) -> None:
             f"{TWO_COLUMNS if table.ndim == 1 else ''}"
         )
     for what in BESIDE:
-        column = getattr(found, what)
+        column = getattr(columns, what)
         if column is not None and column.shape not in ((len(table),), (len(table), 1)):
             hint = f" {several_labels(column)}" if column.ndim == 2 else ""
             if column.shape == (len(table) + 1,):
                 hint = " If the labels begin with a header, name it with label_key (--label-key)."
             raise InputError(f"{path}: there are {len(table)} rows but {what} of shape {column.shape}; one each.{hint}")
-    own = found.class_names if found.places is None else None
+    own = columns.class_names if columns.places is None else None
     if own is not None and request.classes is not None and as_class_names(request.classes) != own:
         raise InputError(f"{path}: its own class order is {listed(own)}; give the same classes, or none.")
-    names = request.classes if request.classes is not None else found.class_names
+    names = request.classes if request.classes is not None else columns.class_names
     if names is not None and len(names) != table.shape[1]:
         raise InputError(f"{path}: the table has {table.shape[1]} columns but there are {len(names)} class names.")
 
@@ -242,7 +242,7 @@ def read_for_gate(
     # In text the classes choose their columns among others; any other file says its own class order, checked below.
     chooses = classes is None and isinstance(own[0], str) and ending in endings(text=True)
     try:
-        found = read_predictions(
+        predictions = read_predictions(
             path, **{"input": gate.source.input, **options, "classes": own if chooses else classes}
         )
     except OtherKindError:
@@ -252,20 +252,22 @@ def read_for_gate(
             f"{shown} holds {other}, but {fitted} was fitted on {kind}; give {kind} of the same classifier, or fit "
             f"again on its {other}."
         ) from None
-    if found.table.shape[1] != len(own):
+    if predictions.table.shape[1] != len(own):
         raise InputError(
-            f"{shown} has {found.table.shape[1]} columns but {fitted} was fitted on {len(own)}; "
+            f"{shown} has {predictions.table.shape[1]} columns but {fitted} was fitted on {len(own)}; "
             "give predictions of the same classifier."
         )
-    _question(gate, fitted, found)
-    if chooses and found.places is not None:
+    _question(gate, fitted, predictions)
+    if chooses and predictions.places is not None:
         # The columns were taken in the gate's order; labels that are numbers count them as they stand in the file.
-        found = replace(found, labels=_renumbered(found, np.argsort(np.argsort(found.places)).tolist()))
-    order = order_of_classes(found.class_names, own, shown, fitted)
+        as_stored = np.argsort(np.argsort(predictions.places)).tolist()
+        predictions = replace(predictions, labels=_renumbered(predictions, as_stored))
+    order = order_of_classes(predictions.class_names, own, shown, fitted)
     if order is None:
-        return found
-    table = found.table.in_order(order) if isinstance(found.table, StoredTable) else found.table[:, order]
-    return replace(found, table=table, class_names=own, labels=_renumbered(found, order))
+        return predictions
+    table = predictions.table
+    table = table.in_order(order) if isinstance(table, StoredTable) else table[:, order]
+    return replace(predictions, table=table, class_names=own, labels=_renumbered(predictions, order))
 
 
 def order_of_classes(names: ClassNames | None, own: ClassNames, held: str, fitted: str) -> list[int] | None:
@@ -292,35 +294,35 @@ def order_of_classes(names: ClassNames | None, own: ClassNames, held: str, fitte
     return [names.index(name) for name in own]
 
 
-def _question(gate: Gate, fitted: str, found: Predictions) -> None:
+def _question(gate: Gate, fitted: str, predictions: Predictions) -> None:
     """Warn where the rows look like something else than what the gate was fitted on, by its certificate's notes."""
     if gate.source.input != "logits":
         return
     notes = () if gate.certificate is None else gate.certificate.notes
     known = {dict(note.facts)["looks"] for note in notes if note.kind == "suspicion"}
-    odd = suspicion_in(found.table)
+    odd = suspicion_in(predictions.table)
     if odd is not None and odd.kind in known:
         return
     if odd is not None and odd.kind == "probabilities":
         warn_caller(
-            f"{found.path}: every row lies in [0, 1] and sums to one, as probabilities do, but {fitted} was fitted "
-            "on logits: what it says of these rows means nothing. Give logits, or fit on probabilities with --input "
-            "probabilities."
+            f"{predictions.path}: every row lies in [0, 1] and sums to one, as probabilities do, but {fitted} was "
+            "fitted on logits: what it says of these rows means nothing. Give logits, or fit on probabilities with "
+            "--input probabilities."
         )
     elif odd is not None:
-        warn_caller(f"{found.path}: {odd.remark}")
+        warn_caller(f"{predictions.path}: {odd.remark}")
     elif "probabilities" in known:
         warn_caller(
-            f"{fitted} was fitted on rows that look like probabilities read as logits, and {found.path} holds other "
-            "rows: what it says of them means nothing. Fit again, with --input probabilities or on logits."
+            f"{fitted} was fitted on rows that look like probabilities read as logits, and {predictions.path} holds "
+            "other rows: what it says of them means nothing. Fit again, with --input probabilities or on logits."
         )
 
 
-def _renumbered(found: Predictions, order: list[int]) -> NDArray[Any] | None:
+def _renumbered(predictions: Predictions, order: list[int]) -> NDArray[Any] | None:
     """Labels that number the file's columns, in the new order of the columns; others stay as they are."""
-    if not found.labels_count_columns:
-        return found.labels
-    codes = label_codes(found.labels, len(found), class_list(None, len(order)))
+    if not predictions.labels_count_columns:
+        return predictions.labels
+    codes = label_codes(predictions.labels, len(predictions), class_list(None, len(order)))
     return np.argsort(order)[codes]
 
 

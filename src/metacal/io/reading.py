@@ -62,19 +62,21 @@ def read_columns(
                 results.append(_read_one(one, finish, format, answers, labelled=labels is not None))
         if not results:
             raise NoRowsError(f"{path}: it holds no rows (none of its {len(parts):,} files does); give at least one.")
-        found = _joined(str(path), results)
+        columns = _joined(str(path), results)
         if len(beside) == 1 < len(parts):
-            found = finish(replace(request, path=found.path), replace(found, labels=_read_labels(beside[0], request)))
-    return found
+            columns = finish(
+                replace(request, path=columns.path), replace(columns, labels=_read_labels(beside[0], request))
+            )
+    return columns
 
 
 def _read_one(request: Request, finish: Finish, format: str | None, answers: Part | None, *, labelled: bool) -> Columns:
     if answers is not None and answers.name == request.path == "-":
         raise InputError("the table and the labels cannot both come from standard input; put one of them in a file.")
-    found = read_file(replace(request, label_key=None) if labelled else request, format)
-    if found.table.ndim and len(found.table) == 0:
+    columns = read_file(replace(request, label_key=None) if labelled else request, format)
+    if columns.table.ndim and len(columns.table) == 0:
         raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
-    return finish(request, found if answers is None else replace(found, labels=_read_labels(answers, request)))
+    return finish(request, columns if answers is None else replace(columns, labels=_read_labels(answers, request)))
 
 
 def read_file(request: Request, format: str | None = None) -> Columns:

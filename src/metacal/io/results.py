@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from metacal.errors import ArtifactError, InputError
-from metacal.io.disk import DISK, Disk
+from metacal.io.disk import DISK, Disk, plain_write_errors
 from metacal.io.journal import Journal, Record
 from metacal.io.many import is_gone, is_url, mark_of, path_in
 
@@ -132,10 +132,8 @@ class ResultFolder:
             self._add({"made_with": self.made_with})
         self._add(record)
         if part is not None:
-            try:
+            with plain_write_errors(target):
                 self.disk.replace(part, target)
-            except OSError as error:
-                raise InputError(f"cannot write {target}: {error.strerror or error}.") from error
         return record
 
     def orphans(self, present: dict[str, str]) -> tuple[list[str], list[str]]:

@@ -16,42 +16,31 @@ from metacal.rows.score_columns import correct_column, score_column
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
-    """What a file of scores holds.
+class Scores(Columns):
+    """What a file of scores holds: the fields of `Columns`, the table being one column, and what that is called.
 
     Attributes
     ----------
-    score : array of shape (n,)
-        NaN where a row has none; float32 where the file has it so.
-    correct : boolean array of shape (n,) or None
-        Whether each row is right, where the file says so.
-    ids : array of shape (n,) or None
     name : str
         What the file calls the score.
-    path : str
-        Where it was read from; "-" is standard input.
-    unused : tuple of str
-        Arrays or columns of the file that were left aside.
-    groups, units : array of shape (n,) or None
-        The group of each row, and what it belongs to, where that was asked for.
     """
 
-    score: NDArray[np.floating[Any]]
-    correct: NDArray[np.bool_] | None
-    ids: NDArray[Any] | None
-    name: str
-    path: str
-    unused: tuple[str, ...] = ()
-    groups: NDArray[Any] | None = None
-    units: NDArray[Any] | None = None
+    name: str = "score"
 
-    def __len__(self) -> int:
-        return len(self.score)
+    @property
+    def score(self) -> NDArray[np.floating[Any]]:
+        """One per row: NaN where a row has none; float32 where the file has it so."""
+        return np.asarray(self.table)
 
-    def require_correct(self) -> NDArray[np.bool_]:
+    @property
+    def correct(self) -> NDArray[np.bool_] | None:
+        """Whether each row is right, where the file says so."""
+        return self.labels
+
+    def require_truth(self) -> NDArray[np.bool_]:
         """Return right and wrong, or raise with advice when the file has none."""
-        if self.correct is not None:
-            return self.correct
+        if self.labels is not None:
+            return self.labels
         also = f"; it also holds {listed(self.unused)}" if self.unused else ""
         raise InputError(
             f"{self.path}: it does not say which rows are right{also}. Name the column that does with correct_key "
@@ -100,20 +89,19 @@ def read_scores(
     """
     beside: dict[str, Any] = {"id_key": id_key, "group_key": group_key, "unit_key": unit_key}
     request = Request("", logits_key=score_key, label_key=correct_key, scores=True, **beside)
-    found = read_columns(path, request, _finished, format=format, unpack_limit=unpack_limit)
-    more = {"unused": found.unused, "groups": found.groups, "units": found.units}
-    return Scores(found.table, found.labels, found.ids, score_key, found.path, **more)  # type: ignore[arg-type]
+    columns = read_columns(path, request, _finished, format=format, unpack_limit=unpack_limit)
+    return Scores(**vars(columns), name=score_key)
 
 
-def _finished(request: Request, found: Columns) -> Columns:
+def _finished(request: Request, columns: Columns) -> Columns:
     """One number per row, NaN where there is none, and right and wrong."""
-    score = score_column(found.table, name=str(request.logits_key), place=found.place)
-    beside = {role: column for role in BESIDE if (column := getattr(found, role)) is not None}
+    score = score_column(columns.table, name=str(request.logits_key), place=columns.place)
+    beside = {role: column for role in BESIDE if (column := getattr(columns, role)) is not None}
     if "labels" in beside:
-        beside["labels"] = correct_column(beside["labels"], name=found.names["labels"], place=found.place)
+        beside["labels"] = correct_column(beside["labels"], name=columns.names["labels"], place=columns.place)
     for role, column in beside.items():
         what = "entries of right and wrong" if role == "labels" else role
         beside[role] = column = np.asarray(column).ravel()
         if len(column) != len(score):
             raise InputError(f"{request.path}: there are {len(score)} scores but {len(column)} {what}; one each.")
-    return replace(found, table=score, **beside)
+    return replace(columns, table=score, **beside)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.io.disk import DISK
+from metacal.io.disk import DISK, plain_write_errors
 from metacal.io.formats import FORMATS, endings
 from metacal.io.terminal import VisibleText, on_a_terminal
 
@@ -234,19 +234,3 @@ def check_folder(path: str | os.PathLike[str]) -> None:
     """Raise unless there is a folder to write `path` to: better before the work than after it."""
     with plain_write_errors(path):
         os.stat(os.path.join(os.path.dirname(os.path.realpath(path)), "."))
-
-
-@contextlib.contextmanager
-def plain_write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn what the system says about a file that cannot be written into one line."""
-    shown = os.fspath(path)
-    try:
-        yield
-    except FileNotFoundError:
-        parent = os.path.dirname(shown) or "."
-        raise InputError(f"cannot write {shown}: there is no folder {parent}; create it first.") from None
-    except NotADirectoryError:
-        parent = os.path.dirname(shown) or "."
-        raise InputError(f"cannot write {shown}: {parent} is no folder; give a name in a folder.") from None
-    except OSError as error:
-        raise InputError(f"cannot write {shown}: {error.strerror or error}.") from error

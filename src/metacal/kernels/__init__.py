@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from inspect import signature
 from types import ModuleType
 from typing import Any
@@ -25,7 +25,6 @@ from metacal.formulas import rowwise
 from metacal.formulas.operations import NUMPY
 from metacal.kernels import numpy as definition
 from metacal.kernels.columns import mixed_log_odds as _mixed_log_odds
-from metacal.kernels.columns import mixed_sums as _host_mixed_sums
 from metacal.kernels.grid import Grid
 
 KERNEL_VARIABLE = "METACAL_KERNEL"
@@ -77,17 +76,6 @@ def device_kernels() -> ModuleType:
     return torch
 
 
-def library_of(values: Any) -> ModuleType:
-    """The library whose functions take these values: NumPy, or torch for a tensor on a device.
-
-    Examples
-    --------
-    >>> library_of(np.zeros(2)).__name__
-    'numpy'
-    """
-    return device_kernels().torch if on_device(values) else np
-
-
 def rounded(values: Any, grid: Grid) -> Any:
     """The points of a grid nearest to a column of values, where these lie."""
     if on_device(values):
@@ -125,36 +113,22 @@ def mixed_sums(
     if on_device(columns):
         found: NDArray[np.float64] = device_kernels().mixed_sums(columns, weights, walked, b, uniform).cpu().numpy()
         return found
-    of_part = partial(_mixed_part, columns, weights, walked, b, uniform)
-    starts = range(0, columns.shape[1], _PART)
-    return np.asarray(sum(_shared(pool, of_part, starts)))
+    n, sums = columns.shape[1], (active if columns.flags.c_contiguous else definition).mixed_sums
+    of_part = lambda first: sums(columns, weights, walked, b, uniform, first, min(first + _PART, n))  # noqa: E731
+    return np.asarray(sum(_shared(pool, of_part, range(0, n, _PART))))
 
 
 def mixed_log_odds(
     columns: Any, walked: float, b: float, uniform: float, pool: ThreadPoolExecutor | None = None
 ) -> NDArray[np.float64]:
     """The log-odds of `columns.mixed_log_odds` of each row, on the host."""
-    write = getattr(active, "mixed_log_odds", None)
-    if write is None or on_device(columns) or not columns.flags.c_contiguous:
-        found = _mixed_log_odds(library_of(columns), columns, walked, b, uniform)
-        return np.asarray(found.cpu() if on_device(found) else found)
-    n = columns.shape[1]
+    if on_device(columns):
+        return np.asarray(_mixed_log_odds(device_kernels().torch, columns, walked, b, uniform).cpu())
+    n, write = columns.shape[1], (active if columns.flags.c_contiguous else definition).mixed_log_odds
     odds = np.empty(n)
     of_part = lambda first: write(columns, walked, b, uniform, first, min(first + _PART, n), odds)  # noqa: E731
     _shared(pool, of_part, range(0, n, _PART))
     return odds
-
-
-def _mixed_part(
-    columns: NDArray[np.float64], weights: Any, walked: float, b: float, uniform: float, first: int
-) -> NDArray[np.float64]:
-    last = min(first + _PART, columns.shape[1])
-    fused_sums = getattr(active, "mixed_sums", None)
-    if fused_sums is not None and columns.flags.c_contiguous:
-        found: NDArray[np.float64] = fused_sums(columns, weights, walked, b, uniform, first, last)
-        return found
-    own = None if weights is None else weights[first:last]
-    return np.asarray(_host_mixed_sums(np, columns[:, first:last], own, walked, b, uniform))
 
 
 def reads_tensors(function: Callable[..., Any]) -> bool:
@@ -180,14 +154,8 @@ def walks_blocks(function: Callable[..., Any], table: Any) -> bool:
     return active.walkable(table) if isinstance(table, np.ndarray) else not on_device(table)
 
 
-def by_block(function: Callable[..., Any]) -> Any:
-    """Mark a function of kernels that walk whole blocks as one that does: it takes `rows`, and passes it on."""
-    function.walks_blocks = takes_whole_blocks  # type: ignore[attr-defined]
-    return function
-
-
 def _for_either(host: Callable[..., Any]) -> Any:
-    """The kernel `host` for arrays, its namesake in torch.py for tensors on a device."""
+    """The kernel `host` for arrays, its namesake in torch.py for tensors. One that takes `rows` walks blocks."""
     name = host.__name__
 
     @wraps(host)
@@ -238,13 +206,12 @@ def keep_winner(winner: NDArray[np.intp], out: NDArray[Any]) -> None:
         out[lines, winner[lines]] = np.nextafter(out[lines].max(axis=1), out.dtype.type(2.0))
 
 
-@by_block
 def correct(block: Any, labels: Any, **chosen: Any) -> Any:
     """Whether the largest logit is the true class."""
     return predicted(block, **chosen) == labels
 
 
-correct.reads_tensors = True
+correct.reads_tensors, correct.walks_blocks = True, takes_whole_blocks  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -295,5 +262,6 @@ softmax = _for_either(active.softmax)
 lifted_softmax = _for_either(active.lifted_softmax)
 tempered_loss = _for_either(active.tempered_loss)
 mixed_rows = _for_either(active.mixed_rows)
-members = by_block(active.members)
+members = active.members
+members.walks_blocks = takes_whole_blocks
 looked_over = _for_either(active.looked_over)

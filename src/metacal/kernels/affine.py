@@ -18,9 +18,6 @@ from metacal.formulas.logits import within_reach
 
 Float = NDArray[np.float64]
 
-#: A mean of logits beyond this is a sign of overflow, or near to it.
-_HUGE = 1e200
-
 #: From a block of logits to features, and the mask of -inf entries (None when there are none).
 Features = Callable[[NDArray[Any]], tuple[Float, NDArray[np.bool_] | None]]
 
@@ -29,20 +26,8 @@ def centred(block: NDArray[Any]) -> tuple[Float, NDArray[np.bool_] | None]:
     """u = x - mean x, over the classes that are not masked."""
     table = np.array(within_reach(block), dtype=np.float64, order="C")
     masked = _fill_masked(table)
-    with np.errstate(over="ignore"):
-        means = table.mean(axis=1, keepdims=True)
-    if not np.abs(means).max(initial=0.0) < _HUGE:
-        _cut_off(table)
-        means = table.mean(axis=1, keepdims=True)
-    table -= means
+    table -= table.mean(axis=1, keepdims=True)
     return table, masked
-
-
-def _cut_off(table: Float) -> None:
-    """x - max x, no less than -1e200: of logits near the largest double neither sums nor differences are numbers."""
-    with np.errstate(over="ignore"):
-        table -= table.max(axis=1, keepdims=True)
-    np.maximum(table, -_HUGE, out=table)
 
 
 def log_probabilities(block: NDArray[Any], inverse_temperature: float = 1.0) -> tuple[Float, NDArray[np.bool_] | None]:
@@ -75,10 +60,7 @@ def _fill_masked(table: Float) -> NDArray[np.bool_] | None:
         return None
     masked = np.isneginf(table)
     table[masked] = 0.0
-    with np.errstate(over="ignore"):
-        means = table.sum(axis=1) / (~masked).sum(axis=1)
-    if not np.isfinite(means).all():
-        means = np.where(masked, -np.inf, table).max(axis=1)
+    means = table.sum(axis=1) / (~masked).sum(axis=1)
     table[masked] = np.broadcast_to(means[:, None], table.shape)[masked]
     return masked
 

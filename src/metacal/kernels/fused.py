@@ -105,8 +105,8 @@ def ranked_rows(
     labels: NDArray[np.intp],
     *,
     score: str,
-    careful: bool,
     grid: Grid,
+    careful: bool = False,
 ) -> None:
     """Write the score of each row, on its grid, and whether its largest logit is the true class, in one walk."""
     labels = np.require(labels, np.int64, _COLUMN)

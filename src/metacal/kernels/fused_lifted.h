@@ -3,7 +3,7 @@
 
 #ifndef LIFTED
 #define LIFTED
-/* A spline as kernels/lifted.py has it: its value and slope at each knot; quadratic between knots, straight outside. */
+/* A spline as kernels/columns.py has it: its value and slope at each knot; quadratic between knots, straight outside. */
 struct curve {
     const double *knots, *slopes, *heights;
     Py_ssize_t count;

@@ -27,7 +27,7 @@ static inline V NAME(log)(V x) {
     return (V)((none & (M)NAME(fill)(-INFINITY)) | (~none & ((M)found | (M)(x != x))));
 }
 
-/* -log q of rows `first` to `last` - 1, its gradient in (log b, ε) and its curvature, as kernels/uniform.py has them: six
+/* -log q of rows `first` to `last` - 1, its gradient in (log b, ε) and its curvature, as kernels/columns.py has them: six
    sums. There are n rows; `step` is how far b lies from where they were walked. */
 static void NAME(mixed_sums)(
     const double *columns, Py_ssize_t n, const double *weights, double b, double step, double uniform, Py_ssize_t first,
@@ -77,7 +77,7 @@ static void NAME(mixed_sums)(
 
 static inline V NAME(where)(M mask, V yes, V no) { return (V)((mask & (M)yes) | (~mask & (M)no)); }
 
-/* log(max q / (1 - max q)) of rows `first` to `last` - 1, as kernels/uniform.py has it, without cancellation: where t is
+/* log(max q / (1 - max q)) of rows `first` to `last` - 1, as kernels/columns.py has it, without cancellation: where t is
    small log(1 + t) is t log(u) / (u - 1) with u = 1 + t rounded, and 1 - e^-v is v (1 - u) / -log(u) with u = e^-v. */
 static void NAME(log_odds)(
     const double *columns, Py_ssize_t n, double step, double uniform, Py_ssize_t first, Py_ssize_t last, double *out

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.formulas.logits import LOWEST_ORDINARY
+from metacal.kernels import columns as definition
 from metacal.kernels.columns import Curve, cumulants, lifted
 
 Float = NDArray[np.float64]
@@ -36,6 +37,8 @@ _HALF_SHIFT, _HALF_BITS, _HALF_SCALE = np.int32(13), np.int32(-1879056384), np.f
 _HALF_INFINITY = np.float32(65536.0)
 
 
+#: Rows of columns worked on at a time.
+_CHUNK = 1 << 15
 #: Rows of at most this many classes are laid out as columns.
 _SHORT_ROW = 128
 #: Bytes of the largest array that a thread keeps to work in.
@@ -88,13 +91,9 @@ def _from_half(block: NDArray[np.float16]) -> NDArray[np.float32]:
     return found
 
 
-def _gaps(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """d = x - max x of each row, in an array to work in."""
-    return _gaps_and_top(block, dtype)[0]
-
-
 @np.errstate(over="ignore")  # a gap beyond the range is -inf
 def _gaps_and_top(block: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """d = x - max x of each row, in an array to work in, and max x."""
     if block.dtype == np.float16 and block.size:
         block = _from_half(block)
     gaps = _workplace.array("gaps", block.shape, dtype)
@@ -208,7 +207,7 @@ def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any]) 
         with np.errstate(invalid="ignore", over="ignore"):
             work = np.subtract(block, block.max(axis=1, keepdims=True), out=out)
     else:
-        work = _gaps(block, dtype)
+        work, _ = _gaps_and_top(block, dtype)
     work *= dtype.type(inverse_temperature)
     work = np.exp(work, out=out if direct else work)
     np.divide(work, work.sum(axis=1, keepdims=True), out=out, casting="same_kind")
@@ -305,27 +304,55 @@ def members(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: 
     return np.stack([tempered, plain, np.where(own > -np.inf, 1.0 / possible, 0.0)], axis=1)
 
 
-def first_bad_row(block: NDArray[Any]) -> int | None:
-    """The first row with NaN or +inf, or with every class masked; None when there is none."""
-    # float16 by its exponent bits: NumPy's float16 arithmetic is sixty times slower.
-    if block.dtype == np.float16 and not ((block.view(np.uint16) & 0x7C00) == 0x7C00).any():
-        return None
-    top = block.max(axis=1)
-    return None if np.isfinite(top).all() else int(np.isfinite(top).argmin())
-
-
 def looked_over(block: NDArray[Any]) -> tuple[int | None, bool]:
-    """The first bad row, and whether some finite logit is so low that it may stand for a mask (`formulas.logits`)."""
-    bad = first_bad_row(block)
-    if block.dtype == np.float16:
-        bits = block.view(np.uint16)
-        return bad, bool(((bits >= _HALF_LOWEST_ORDINARY) & (bits < _HALF_MINUS_INFINITY_BITS)).any())
+    """The first row with NaN or +inf, or with every class masked, and whether some finite logit may stand for a mask.
+
+    (It is so low that it may: `formulas.logits`.)
+    """
+    half = block.view(np.uint16) if block.dtype == np.float16 else None
+    bad = None
+    # float16 by its exponent bits: NumPy's float16 arithmetic is sixty times slower.
+    if half is None or ((half & 0x7C00) == 0x7C00).any():
+        legal = np.isfinite(block.max(axis=1))
+        bad = None if legal.all() else int(legal.argmin())
+    if half is not None:
+        return bad, bool(((half >= _HALF_LOWEST_ORDINARY) & (half < _HALF_MINUS_INFINITY_BITS)).any())
     if bad is not None or not block.min(initial=0.0) <= LOWEST_ORDINARY:
         return bad, False
     return bad, bool(((block <= LOWEST_ORDINARY) & (block > -np.inf)).any())
+
+
+def mixed_sums(
+    columns: Float, weights: Float | None, walked: float, b: float, uniform: float, first: int, last: int
+) -> Float:
+    """The sums of `kernels.columns.mixed_sums` over the rows from `first` up to `last`."""
+    own = None if weights is None else weights[first:last]
+    return np.asarray(definition.mixed_sums(np, columns[:, first:last], own, walked, b, uniform))
+
+
+def mixed_log_odds(columns: Float, walked: float, b: float, uniform: float, first: int, last: int, out: Float) -> None:
+    """Write those of `kernels.columns.mixed_log_odds` of the rows from `first` up to `last`."""
+    out[first:last] = definition.mixed_log_odds(np, columns[:, first:last], walked, b, uniform)
 
 
 def _times(terms: NDArray[Any], factors: NDArray[Any]) -> NDArray[Any]:
     with np.errstate(invalid="ignore"):
         np.multiply(terms, factors, out=terms)
     return terms
+
+
+def on_grid(z: Float, right: Float, weights: Float | None, grid: float, reach: float, low: int, size: int) -> Float:
+    """Weights of rows, and of right ones, at the points (low + c)·grid beside each z, which is kept on average."""
+    sums = np.zeros((2, size))
+    for start in range(0, len(z), _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        place = z[rows].clip(-reach, reach) / grid
+        cell = np.floor(place)
+        part = place - cell
+        at = (cell - low).astype(np.intp)
+        own = 1.0 if weights is None else weights[rows]
+        for total, w in zip(sums, (own, own * right[rows])):
+            beyond = w * part
+            total += np.bincount(at, w - beyond, size)
+            total[1:] += np.bincount(at, beyond, size)[:-1]
+    return sums

@@ -198,7 +198,7 @@ def rounded(values: Tensor, grid: Grid) -> Tensor:
     return torch.where(torch.isfinite(values), found, values)
 
 
-def ranked(block: Tensor, labels: Tensor, *, score: Callable[..., Tensor], careful: bool) -> Tensor:
+def ranked(block: Tensor, labels: Tensor, *, score: Callable[..., Tensor], careful: bool = False) -> Tensor:
     """The unrounded score of each row, and whether the largest logit is the true class: two columns, one walk."""
     top = torch.empty(len(block), dtype=torch.int64, device=block.device)
     values = score(block, top=top, careful=careful)

@@ -76,7 +76,7 @@ def lift(block: Tensor, inverse_temperature: float, columns: Tensor, winner: Ten
 
 
 def mixed_sums(columns: Tensor, weights: Tensor | None, walked: float, b: float, uniform: float) -> Tensor | None:
-    """The six sums of `kernels.uniform.mixed_sums` in one launch: what is small is not worth thirty."""
+    """The six sums of `kernels.columns.mixed_sums` in one launch: what is small is not worth thirty."""
     if not fused.can_fuse(columns):
         return None
     columns, n = columns.contiguous(), columns.shape[1]

@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.formulas import affine as formulas
 from metacal.kernels import affine as kernels
-from metacal.maps.fitting.penalised import Problem, checked_penalty
+from metacal.maps.fitting.penalised import Problem
 from metacal.maps.labelled import Labelled, Labels, Weights
-from metacal.maps.map import Map, positive
+from metacal.maps.map import Map, TemperedMap
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
@@ -116,7 +116,7 @@ class DirichletMap(AffineMap):
 
 
 @dataclass(frozen=True, eq=False)
-class StructuredMap(AffineMap):
+class StructuredMap(TemperedMap, AffineMap):
     """softmax(scale · log softmax(b·x) + bias) with the inverse temperature b = 1/T > 0.
 
     Scales of one and biases of zero are temperature scaling.
@@ -134,16 +134,6 @@ class StructuredMap(AffineMap):
     regularisation: float = 0.0
 
     formula = staticmethod(formulas.structured)
-
-    def check(self) -> None:
-        """Raise unless the fields make a map."""
-        positive("inverse_temperature", self.inverse_temperature)
-        super().check()
-
-    @property
-    def temperature(self) -> float:
-        """T = 1/b."""
-        return 1.0 / self.inverse_temperature
 
 
 def fit_vector(
@@ -169,7 +159,7 @@ def fit_vector(
     >>> fit(logits[:1]).round(3)
     array([[0.8, 0.2]])
     """
-    problem = Problem(kernels.centred, False, checked_penalty(penalty), intercept_regularisation)
+    problem = Problem(kernels.centred, False, penalty, intercept_regularisation)
     theta, strength = problem.solve(Labelled(rows, labels, weights), regularisation, n_folds, random_state)
     return VectorMap(scale=theta[0], bias=theta[1], regularisation=strength)
 
@@ -197,7 +187,7 @@ def fit_matrix(
     >>> fit(logits[:2]).round(3)
     array([[0.1, 0.9], [0.9, 0.1]])
     """
-    problem = Problem(kernels.centred, True, checked_penalty(penalty), intercept_regularisation)
+    problem = Problem(kernels.centred, True, penalty, intercept_regularisation)
     theta, strength = problem.solve(Labelled(rows, labels, weights), regularisation, n_folds, random_state)
     return MatrixMap(matrix=theta[:-1].T, bias=theta[-1], regularisation=strength)
 
@@ -226,7 +216,7 @@ def fit_dirichlet(
     >>> fit(logits[:2]).round(3)
     array([[0.8, 0.2], [0.2, 0.8]])
     """
-    problem = Problem(kernels.log_probabilities, True, checked_penalty(penalty), intercept_regularisation)
+    problem = Problem(kernels.log_probabilities, True, penalty, intercept_regularisation)
     theta, strength = problem.solve(Labelled(rows, labels, weights), regularisation, n_folds, random_state)
     return DirichletMap(matrix=theta[:-1].T, bias=theta[-1], regularisation=strength)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from metacal.errors import InputError
-from metacal.maps.spline import fit_slopes, quantiles, risen
+from metacal.maps.fitting.monotone import fit_slopes, quantiles, risen
 
 Float = NDArray[np.float64]
 

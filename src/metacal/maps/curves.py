@@ -26,7 +26,7 @@ from metacal.errors import InputError
 from metacal.formulas.curves import piecewise, top_label
 from metacal.formulas.logits import scaled
 from metacal.maps.labelled import Float, Labelled, Labels, Weights
-from metacal.maps.map import Map, positive
+from metacal.maps.map import Map, TemperedMap
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
@@ -58,7 +58,7 @@ class OneVsRestMap(Map):
         """One for each class, one for two."""
 
 
-class CurvesMap(Map):
+class CurvesMap(TemperedMap):
     """A map with curves one after another: what the formula `follow` reads besides `knots` and `values`."""
 
     knots: NDArray[np.float64]
@@ -67,6 +67,11 @@ class CurvesMap(Map):
     interpolation: str
 
     derived: tuple[str, ...] = ("offsets", "lifted", "rises", "longest")
+
+    def check(self) -> None:
+        """Raise unless the fields make a map."""
+        super().check()
+        check_curve(self.knots, self.values, self.interpolation, starts=self.offsets)
 
     @cached_property
     def lifted(self) -> Float:
@@ -120,11 +125,6 @@ class PiecewiseMap(OneVsRestMap, CurvesMap):
     derived = (*CurvesMap.derived, "n_questions")
     formula = staticmethod(piecewise)
 
-    def check(self) -> None:
-        """Raise unless the fields make a map."""
-        check_curve(self.knots, self.values, self.interpolation, starts=self.offsets)
-        positive("inverse_temperature", self.inverse_temperature)
-
     @property
     def n_questions(self) -> int:
         """One for each class, one for two."""
@@ -161,11 +161,6 @@ class TopLabelMap(OneCurveMap):
 
     preserves_accuracy = True
     formula = staticmethod(top_label)
-
-    def check(self) -> None:
-        """Raise unless the fields make a map."""
-        check_curve(self.knots, self.values, self.interpolation, starts=(0, len(self.knots)))
-        positive("inverse_temperature", self.inverse_temperature)
 
 
 def fit_piecewise(
@@ -283,11 +278,11 @@ def identity_curve(interpolation: str = "linear") -> Curve:
     return (grid, grid) if interpolation == "linear" else (grid[:-1], 0.5 * (grid[1:] + grid[:-1]))
 
 
-def check_curve(knots: Float, values: Float, interpolation: str, starts: NDArray[np.int64] | Sequence[int]) -> None:
+def check_curve(knots: Float, values: Float, interpolation: str, starts: NDArray[np.int64]) -> None:
     """Raise unless these are curves on [0, 1], one after another."""
     if interpolation not in ("linear", "step"):
         raise InputError(f"interpolation must be 'linear' or 'step', got {interpolation!r}.")
-    stepped, starts = interpolation == "step", np.asarray(starts)
+    stepped = interpolation == "step"
     if starts.ndim != 1 or len(starts) < 2 or starts[0] != 0 or (np.diff(starts) < 1).any():
         raise InputError("offsets must rise from 0, a step for each curve.")
     if knots.shape != (starts[-1],) or values.shape != knots.shape:

@@ -20,7 +20,7 @@ from metacal.errors import InputError
 from metacal.formulas.temperature import ensemble
 from metacal.maps.fitting.mixture import likeliest_mixture
 from metacal.maps.labelled import Float, Labelled, Labels, Weights
-from metacal.maps.map import Map, positive
+from metacal.maps.map import TemperedMap
 from metacal.maps.temperature import fit_temperature
 from metacal.maps.uniform import MOST_UNIFORM, fit_uniform
 from metacal.rows import Rows
@@ -30,7 +30,7 @@ _FACES = [list(face) for size in (1, 2, 3) for face in combinations(range(3), si
 
 
 @dataclass(frozen=True)
-class EnsembleTemperatureMap(Map):
+class EnsembleTemperatureMap(TemperedMap):
     """w1·softmax(b·x) + w2·softmax(x) + w3/K with b = 1/T > 0 and weights that sum to one.
 
     Over masked classes (-inf) the uniform member has no weight: w3 is shared by the others.
@@ -51,17 +51,12 @@ class EnsembleTemperatureMap(Map):
 
     def check(self) -> None:
         """Raise unless the fields make a map."""
+        super().check()
         weights = self.weights
-        positive("inverse_temperature", self.inverse_temperature)
         if len(weights) != 3 or not all(0.0 <= w <= 1.0 for w in weights) or abs(sum(weights) - 1.0) > 1e-9:
             raise InputError(f"weights must be three numbers of at least 0 that sum to one, got {weights!r}.")
         if weights[2] == 1.0:
             raise InputError("the uniform member's weight must be below 1, or every prediction is lost.")
-
-    @property
-    def temperature(self) -> float:
-        """T = 1/b."""
-        return 1.0 / self.inverse_temperature
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""

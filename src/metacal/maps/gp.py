@@ -73,7 +73,7 @@ class GaussianProcessMap(Map):
     >>> bump = GaussianProcessMap(1.0, 2.0, inducing=np.array([0.0, 4.0]), weights=np.array([0.0, 1.0]))
     >>> bump(np.array([[4.0, -4.0]])).round(5)
     array([[9.9988e-01, 1.2000e-04]])
-    >>> bump.variational_mean.round(3)
+    >>> bump.latent(bump.inducing).round(3)
     array([0.135, 5.   ])
     """
 
@@ -107,11 +107,6 @@ class GaussianProcessMap(Map):
     def n_inducing(self) -> int:
         """How many inducing inputs there are."""
         return len(self.inducing)
-
-    @property
-    def variational_mean(self) -> Float:
-        """E f(Z), the posterior mean of the latent function at the inducing inputs."""
-        return self.latent(self.inducing)
 
     def latent(self, values: NDArray[np.float64]) -> Float:
         """The posterior mean f at tempered logits t."""

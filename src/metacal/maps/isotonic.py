@@ -21,7 +21,6 @@ from metacal.maps.curves import (
     OneCurveMap,
     PiecewiseMap,
     TopLabelMap,
-    check_curve,
     combine,
     fit_piecewise,
     fit_top_label,
@@ -31,7 +30,7 @@ from metacal.maps.curves import (
     tie_groups,
 )
 from metacal.maps.labelled import Float, Labelled, Labels, Weights
-from metacal.maps.map import check_prior_rows, positive
+from metacal.maps.map import check_prior_rows
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
@@ -58,11 +57,6 @@ class SharedMap(OneCurveMap):
     interpolation = "linear"
     derived = (*OneCurveMap.derived, "interpolation")
     formula = staticmethod(shared)
-
-    def check(self) -> None:
-        """Raise unless the fields make a map."""
-        check_curve(self.knots, self.values, "linear", starts=(0, len(self.knots)))
-        positive("inverse_temperature", self.inverse_temperature)
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`: faster than the formula in NumPy."""

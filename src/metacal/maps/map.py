@@ -122,6 +122,22 @@ class Map(ABC):
         return out
 
 
+class TemperedMap(Map):
+    """A map of b·x, with the inverse temperature b = 1/T > 0."""
+
+    inverse_temperature: float
+
+    @property
+    def temperature(self) -> float:
+        """T = 1/b."""
+        return 1.0 / self.inverse_temperature
+
+    def check(self) -> None:
+        """Raise unless the fields make a map."""
+        positive("inverse_temperature", self.inverse_temperature)
+        super().check()
+
+
 def _same(one: Any, other: Any) -> bool:
     return np.array_equal(one, other) if isinstance(one, np.ndarray) else bool(one == other)
 

@@ -126,22 +126,16 @@ _TOP_LABEL = "curves:TopLabelMap"
 _ROWS = (  # simplest first: the order of `compare`
     _row("temperature", "temperature:TemperatureScaling", "temperature:fit_temperature", "TemperatureMap"),
     _row(
-        "uniform-temperature",
-        "temperature:UniformTemperatureScaling",
-        "uniform:fit_uniform",
-        "uniform:UniformTemperatureMap",
+        "uniform-temperature", "temperature:UniformTemperatureScaling", "uniform:fit_uniform", "UniformTemperatureMap"
     ),
     _row(
         "ensemble-temperature",
         "temperature:EnsembleTemperatureScaling",
         "ensemble:fit_ensemble",
-        "ensemble:EnsembleTemperatureMap",
+        "EnsembleTemperatureMap",
     ),
     _row(
-        "local-temperature",
-        "temperature:LocalTemperatureScaling",
-        "local:fit_local_temperature",
-        "local:LocalTemperatureMap",
+        "local-temperature", "temperature:LocalTemperatureScaling", "local:fit_local_temperature", "LocalTemperatureMap"
     ),
     _row("spline", "curves:SplineCalibration", "spline:fit_spline", "SplineMap"),
     _row("composed", "composed:ComposedCalibration", "composed:fit_composed", "ComposedMap"),
@@ -166,13 +160,7 @@ _ROWS = (  # simplest first: the order of `compare`
 METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
 #: Estimators that choose or mix what the methods fit, by their name on the command line.
 CHOOSERS: dict[str, Method] = {
-    "auto": Method(
-        "auto",
-        estimator="metacal.estimators.auto:AutoCalibrator",
-        map="metacal.maps.stack:StackMap",
-        fit="metacal.maps.stack:fit_stack",
-        sums=False,
-    )
+    "auto": _row("auto", "auto:AutoCalibrator", "stack:fit_stack", "StackMap", sums=False),
 }
 
 
@@ -226,10 +214,10 @@ def calibrator(name: str) -> Any:
     Traceback (most recent call last):
     metacal.errors.InputError: unknown calibrator 'plat'; there are temperature, uniform-temperature, ...
     """
-    for row in every_method():
-        if row.name == name:
-            return row.estimator_class()
-    raise InputError(f"unknown calibrator {name!r}; there are {', '.join([*METHODS, *CHOOSERS])}.")
+    known = {**METHODS, **CHOOSERS}
+    if name not in known:
+        raise InputError(f"unknown calibrator {name!r}; there are {', '.join(known)}.")
+    return known[name].estimator_class()
 
 
 def method_of(estimator: type) -> Method:
@@ -273,17 +261,17 @@ def method_of_map(kind: type) -> Method | None:
 class _MapClasses(Mapping[str, "type[Map]"]):
     """Each class is imported when it is asked for."""
 
+    def __init__(self) -> None:
+        self._rows = {row.map.partition(":")[2]: row for row in every_method()}
+
     def __getitem__(self, name: str) -> type[Map]:
-        row = next((row for row in every_method() if row.map.partition(":")[2] == name), None)
-        if row is None:
-            raise KeyError(name)
-        return row.map_class()
+        return self._rows[name].map_class()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(row.map.partition(":")[2] for row in every_method()))
+        return iter(self._rows)
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return len(self._rows)
 
 
 def map_classes() -> Mapping[str, type[Map]]:

@@ -23,18 +23,13 @@ from metacal.formulas.curves import spline
 from metacal.formulas.logits import scaled
 from metacal.formulas.operations import NUMPY
 from metacal.kernels.columns import Curve
-from metacal.maps.fitting.newton import Sums, logistic_sums, minimise, minimise_seen, unpack, with_prior
+from metacal.maps.fitting.monotone import fit_slopes, quantiles, risen
+from metacal.maps.fitting.newton import Sums, minimise_seen, with_prior
 from metacal.maps.labelled import Float, Labelled, Labels, Weights
 from metacal.maps.map import Map, check_count, positive
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
-#: Prior precision of slopes and intercept around the identity (a standard deviation of ten), and of each change of
-#: slope from knot to knot (a standard deviation of one): the first keeps the maximum finite, the second is the
-#: smoothing.
-PRECISION, SMOOTHING = 0.01, 1.0
-#: Rows worked on at a time.
-_CHUNK = 1 << 15
 #: How far the spline is from the identity before the rows are seen: the precision of how far it lies off in the middle,
 #: of its mean slope, and of each change of slope from knot to knot. What a temperature leaves on real tables is off by
 #: some .3 in the first two (a precision of 10), and smooth to very different degrees: three of these; one that is far
@@ -129,20 +124,6 @@ def fit_spline(
     identity = np.append(np.ones(len(knots)), knots[0])
     theta = fit_slopes(z, sample.correct(), sample.counts, knots, identity, "spline calibration")
     return SplineMap(knots, theta[:-1], float(theta[-1]), b)
-
-
-def fit_slopes(z: Float, correct: Float, weights: Float, knots: Float, centre: Float, what: str) -> Float:
-    """The slopes at the knots, not negative, and the intercept, by penalised likelihood around a centre."""
-    bend = np.diff(np.eye(len(knots)), axis=0)
-    precision = PRECISION * np.eye(len(knots) + 1)
-    precision[:-1, :-1] += SMOOTHING * bend.T @ bend
-    right, total = float(weights @ correct), float(weights.sum())
-    start = np.append(np.zeros(len(knots)), np.log((right + 1.0) / (total - right + 1.0)))[None, :]
-    bounded = np.append(np.ones(len(knots), dtype=bool), False)
-    bare = partial(_spline_sums, risen(knots, z), correct, weights)
-    sums = partial(with_prior, bare, centre[None, :], precision)
-    found: Float = minimise(sums, start, bounded, np.array([total]), what)[0]
-    return found
 
 
 def fit_averaged(z: Float, correct: Float, weights: Weights, *, n_knots: int = 7) -> SplineMap:
@@ -261,31 +242,10 @@ def _on_grid(z: Float, correct: Float, weights: Weights, grid: float = GRID) -> 
     """
     low = math.floor(-_FARTHEST_ODDS / grid)
     size = math.floor(_FARTHEST_ODDS / grid) - low + 2
-    fused = getattr(kernels.active, "on_grid", None)
-    if fused is not None:
-        sums = fused(z, correct, weights, grid, _FARTHEST_ODDS, low, size)
-    else:
-        sums = _sums_on_grid(z, correct, weights, grid, low, size)
+    sums = kernels.active.on_grid(z, correct, weights, grid, _FARTHEST_ODDS, low, size)
     used = sums[0] > 0.0
     total = sums[0][used]
     return np.asarray((low + np.flatnonzero(used)) * grid), np.clip(sums[1][used] / total, 0.0, 1.0), total
-
-
-def _sums_on_grid(z: Float, correct: Float, weights: Weights, grid: float, low: int, size: int) -> Float:
-    """The weight, and that of right rows, at each point of the grid."""
-    sums = np.zeros((2, size))
-    for start in range(0, len(z), _CHUNK):
-        rows = slice(start, start + _CHUNK)
-        place = z[rows].clip(-_FARTHEST_ODDS, _FARTHEST_ODDS) / grid
-        cell = np.floor(place)
-        part = place - cell
-        at = (cell - low).astype(np.intp)
-        own = 1.0 if weights is None else weights[rows]
-        for total, w in zip(sums, (own, own * correct[rows])):
-            beyond = w * part
-            total += np.bincount(at, w - beyond, size)
-            total[1:] += np.bincount(at, beyond, size)[:-1]
-    return sums
 
 
 def confidence_log_odds(block: NDArray[Any]) -> Float:
@@ -295,38 +255,3 @@ def confidence_log_odds(block: NDArray[Any]) -> Float:
 
 def _tempered_log_odds(inverse_temperature: float, block: NDArray[Any]) -> Float:
     return confidence_log_odds(scaled(block, inverse_temperature))
-
-
-def risen(knots: Float, z: Float) -> Float:
-    """How far s has risen from the first knot to z for a unit slope at each knot: the columns of the design.
-
-    Examples
-    --------
-    >>> risen(np.array([0.0, 2.0]), np.array([-1.0, 1.0, 3.0]))
-    array([[-1.  , 0.  ], [ 0.75, 0.25], [ 1.  , 2.  ]])
-    """
-    design, width = np.zeros((len(z), len(knots))), knots[1:] - knots[:-1]
-    along = np.minimum(np.maximum((z[:, None] - knots[:-1]) / width, 0.0), 1.0)
-    design[:, :-1] = width * along * (1.0 - 0.5 * along)
-    design[:, 1:] += width * 0.5 * along**2
-    design[:, 0] += np.minimum(z - knots[0], 0.0)
-    design[:, -1] += np.maximum(z - knots[-1], 0.0)
-    return design
-
-
-def quantiles(z: Float, weights: Float, count: int) -> Float:
-    """The points that leave (i - ½)/count of the weight at or below them, without repetition."""
-    order = np.argsort(z, kind="stable")
-    below = np.cumsum(weights[order])
-    at = np.searchsorted(below, below[-1] * (np.arange(count) + 0.5) / count, side="left")
-    return np.unique(z[order][at])
-
-
-def _spline_sums(design: Float, correct: Float, weights: Float, theta: Float) -> Sums:
-    """Log loss of σ(design @ slopes + intercept), its gradient and curvature; theta holds slopes, then intercept."""
-    packed = np.zeros((1, 1))
-    for first in range(0, len(design), _CHUNK):
-        part = slice(first, first + _CHUNK)
-        features = [*design[part].T[:, :, None], np.ones((1, 1))]
-        packed = packed + logistic_sums(features, correct[part, None], weights[part, None], theta)
-    return unpack(packed)

@@ -17,7 +17,7 @@ from metacal import kernels
 from metacal.errors import InputError, warn_caller
 from metacal.formulas.temperature import temperature
 from metacal.maps.labelled import Labelled, Labels, Weights
-from metacal.maps.map import Map, positive
+from metacal.maps.map import TemperedMap
 from metacal.rows import Rows
 
 #: Bounds on b · (median margin), the calibrated log-odds of a typical row: beyond e^-100 no data can speak.
@@ -36,7 +36,7 @@ _SMALLEST_SCALE = 1e-30
 
 
 @dataclass(frozen=True)
-class TemperatureMap(Map):
+class TemperatureMap(TemperedMap):
     """softmax(b·x) with the inverse temperature b = 1/T > 0.
 
     Examples
@@ -53,15 +53,6 @@ class TemperatureMap(Map):
     formula = staticmethod(temperature)
     on_device = True
     whole_blocks = True
-
-    def check(self) -> None:
-        """Raise unless the fields make a map."""
-        positive("inverse_temperature", self.inverse_temperature)
-
-    @property
-    def temperature(self) -> float:
-        """T = 1/b."""
-        return 1.0 / self.inverse_temperature
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""

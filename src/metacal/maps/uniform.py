@@ -25,7 +25,7 @@ from metacal.formulas.temperature import uniform_temperature
 from metacal.kernels.columns import OWN, RIGHT
 from metacal.maps.fitting.lbfgs import Minimum
 from metacal.maps.labelled import Float, Labelled, Labels, Weights, no_possible_truth, warn_masked
-from metacal.maps.map import Map, positive
+from metacal.maps.map import TemperedMap
 from metacal.maps.temperature import (
     TOLERANCE_OF_SAMPLE,
     fit_temperature_of_scale,
@@ -63,7 +63,7 @@ _MAX_WALKS, _MAX_STEPS, _MAX_HALVINGS = 50, 100, 30
 
 
 @dataclass(frozen=True)
-class UniformTemperatureMap(Map):
+class UniformTemperatureMap(TemperedMap):
     """(1 - ε)·softmax(b·x) + ε/K with the inverse temperature b = 1/T > 0 and 0 <= ε < 1.
 
     Over masked classes (-inf) the uniform part has no weight: ε is shared by the others.
@@ -85,14 +85,9 @@ class UniformTemperatureMap(Map):
 
     def check(self) -> None:
         """Raise unless the fields make a map."""
-        positive("inverse_temperature", self.inverse_temperature)
+        super().check()
         if not (isinstance(self.uniform, int | float) and 0.0 <= self.uniform < 1.0):
             raise InputError(f"uniform must be a number of at least 0 and less than 1, got {self.uniform!r}.")
-
-    @property
-    def temperature(self) -> float:
-        """T = 1/b."""
-        return 1.0 / self.inverse_temperature
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""

@@ -9,7 +9,7 @@ those of binary calibration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 from typing import Any
@@ -20,17 +20,15 @@ from metacal.metrics import gaps
 from metacal.metrics.binning import (
     Binning,
     ReliabilityCurve,
-    Statistic,
     bin_edges,
     equal_mass,
     equal_width,
-    estimate,
     reliability_table,
 )
 from metacal.metrics.classwise import ClassGaps, classwise_ece_statistic
-from metacal.metrics.registry import PROBABILITIES, TOP_LABEL, register
+from metacal.metrics.registry import PROBABILITIES, TOP_LABEL, register, value
 from metacal.metrics.smooth import smooth_ece_statistic
-from metacal.metrics.toplabel import checked_table, top_columns
+from metacal.metrics.toplabel import top_columns
 
 __all__ = [
     "accuracy",
@@ -70,7 +68,7 @@ def accuracy(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) ->
     >>> accuracy([[0.8, 0.2], [0.5, 0.5]], [0, 1]), accuracy([0.8, 0.5], [1, 0.5])
     (0.75, 0.75)
     """
-    return _value(gaps.accuracy_statistic, proba, labels, classes)
+    return value(TOP_LABEL, gaps.accuracy_statistic, (proba, labels), classes=classes)
 
 
 @_error(title="ECE, equal width", heading="ECE", statistic=gaps.ece_statistic, evaluated=True, compared=True)
@@ -111,7 +109,7 @@ def ece(
     >>> round(ece(table, labels, binning=[0, 0.8, 1]), 6), round(ece(table, labels, binning=[0, 1], norm=2), 6)
     (0.4, 0.133333)
     """
-    return _value(gaps.ece_statistic, proba, labels, classes, n_bins, binning, norm)
+    return value(TOP_LABEL, gaps.ece_statistic, (proba, labels), n_bins, binning, norm, classes=classes)
 
 
 @_error(
@@ -153,8 +151,7 @@ def classwise_ece(proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, *, clas
     >>> round(classwise_ece([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]], [0, 1, 1], n_bins=5), 6)
     0.4
     """
-    checked = checked_table(proba, labels, classes=classes)
-    return estimate(classwise_ece_statistic(checked, n_bins), len(checked))
+    return value(PROBABILITIES, classwise_ece_statistic, (proba, labels), n_bins, classes=classes)
 
 
 @_error(title="ECE, debiased", statistic=gaps.debiased_ece_statistic)
@@ -177,7 +174,7 @@ def debiased_ece(
     >>> round(ece(table, [0, 0, 0, 0, 0, 1, 1, 1]), 6), round(debiased_ece(table, [0, 0, 0, 0, 0, 1, 1, 1]), 6)
     (0.125, 0.078549)
     """
-    return _value(gaps.debiased_ece_statistic, proba, labels, classes, n_bins, binning)
+    return value(TOP_LABEL, gaps.debiased_ece_statistic, (proba, labels), n_bins, binning, classes=classes)
 
 
 @_error(title="RMS calibration error", statistic=partial(gaps.ece_statistic, norm=2))
@@ -210,7 +207,7 @@ def debiased_rms_calibration_error(
     >>> round(debiased_rms_calibration_error([[0.9, 0.1]] * 3, [0, 1, 1], n_bins=5), 6)
     0.458258
     """
-    return _value(gaps.debiased_rms_statistic, proba, labels, classes, n_bins, binning)
+    return value(TOP_LABEL, gaps.debiased_rms_statistic, (proba, labels), n_bins, binning, classes=classes)
 
 
 @_error(title="largest calibration error", statistic=partial(gaps.ece_statistic, norm=inf))
@@ -241,7 +238,7 @@ def sup_ece(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> 
     >>> round(sup_ece([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]], [0, 1, 1]), 6)
     0.4
     """
-    return _value(gaps.sup_ece_statistic, proba, labels, classes)
+    return value(TOP_LABEL, gaps.sup_ece_statistic, (proba, labels), classes=classes)
 
 
 @_error(title="ECE, smooth", statistic=smooth_ece_statistic, evaluated=True)
@@ -258,7 +255,7 @@ def smooth_ece(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) 
     >>> round(smooth_ece([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]], [0, 1, 1]), 4)
     0.2169
     """
-    return _value(smooth_ece_statistic, proba, labels, classes)
+    return value(TOP_LABEL, smooth_ece_statistic, (proba, labels), classes=classes)
 
 
 @_error(title="KS calibration error", statistic=gaps.ks_statistic)
@@ -274,7 +271,7 @@ def ks_error(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) ->
     >>> round(ks_error([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]], [0, 1, 1]), 6)
     0.133333
     """
-    return _value(gaps.ks_statistic, proba, labels, classes)
+    return value(TOP_LABEL, gaps.ks_statistic, (proba, labels), classes=classes)
 
 
 def reliability_curve(
@@ -292,10 +289,3 @@ def reliability_curve(
     """
     top = top_columns(proba, labels, classes=classes)
     return reliability_table(top, bin_edges(binning, top.confidence, n_bins))
-
-
-def _value(
-    statistic: Callable[..., Statistic], proba: ArrayLike, labels: ArrayLike, classes: Classes, *options: object
-) -> float:
-    top = top_columns(proba, labels, classes=classes)
-    return estimate(statistic(top, *options), len(top))

@@ -188,28 +188,19 @@ def evaluate(
     if intervals and n_resamples == 0:
         raise InputError("n_resamples must be at least 1 with intervals; for estimates alone pass intervals=False.")
     checked = checked_table(proba, labels, classes=classes)
-    return evaluate_rows(
-        RowMetrics(checked.top_label(), row_losses(checked), checked),
-        checked.n_classes,
-        accept=accept,
-        correct=correct,
-        score=score,
-        n_bins=n_bins,
-        level=level,
-        n_resamples=n_resamples,
-        random_state=random_state,
-        intervals=intervals,
-    )
+    rows = RowMetrics(checked.top_label(), row_losses(checked), checked)
+    plan = Resampling(level, n_resamples if intervals else 0, random_state)
+    return evaluate_rows(rows, checked.n_classes, plan, n_bins, accept=accept, correct=correct, score=score)
 
 
 def evaluate_scores(
     doubt: FloatColumn,
     correct: NDArray[np.bool_],
+    plan: Resampling,
+    n_bins: int = 15,
     *,
     accept: NDArray[np.bool_] | None = None,
     confidence: FloatColumn | None = None,
-    n_resamples: int = 1000,
-    **options: Any,
 ) -> Evaluation:
     """Evaluate a score by what is right: no table of probabilities, so that there are no classes (`n_classes` is 0).
 
@@ -218,46 +209,39 @@ def evaluate_scores(
     doubt : array
         The score, higher = less sure, of rows that all have one.
     correct : boolean array
+    plan, n_bins : Resampling, int
+        How intervals are drawn, and bins of the binned errors.
     accept : boolean array, optional
         The gate's decisions.
     confidence : array, optional
         The calibrated probability of being right; without it there are no calibration errors.
-    n_resamples, n_bins, level, random_state, intervals
-        As in `evaluate_rows`; 0 resamples give estimates alone, unless intervals are asked for.
 
     Examples
     --------
     >>> doubt, correct = np.array([0.1, 0.2, 0.3, 0.4]), np.array([True, True, False, True])
-    >>> found = evaluate_scores(doubt, correct, accept=doubt < 0.25, n_resamples=100)
+    >>> found = evaluate_scores(doubt, correct, Resampling(n_resamples=100), accept=doubt < 0.25)
     >>> found.gate["coverage_accuracy"].estimate, found.gate["coverage"].estimate, list(found.all_rows)
     (1.0, 0.5, ['accuracy'])
     """
     calibrated = confidence is not None
     shown = [metric for metric in registry.evaluated(TOP_LABEL) if calibrated or not metric.calibration_error]
     top = TopLabel(np.zeros(len(doubt)) if confidence is None else confidence, correct.astype(np.float64))
-    options = {"intervals": n_resamples > 0, "n_resamples": n_resamples, **options}
-    return evaluate_rows(RowMetrics(top, {}, metrics=shown), 0, accept=accept, correct=correct, score=doubt, **options)
+    rows = RowMetrics(top, {}, metrics=shown)
+    return evaluate_rows(rows, 0, plan, n_bins, accept=accept, correct=correct, score=doubt)
 
 
 @one_blas_thread()
 def evaluate_rows(
     rows: RowMetrics,
     n_classes: int,
+    plan: Resampling,
+    n_bins: int = 15,
     *,
     accept: ArrayLike | None = None,
     correct: ArrayLike | None = None,
     score: ArrayLike | None = None,
-    n_bins: int = 15,
-    level: float = 0.95,
-    n_resamples: int = 1000,
-    random_state: RandomState = 0,
-    intervals: bool = True,
 ) -> Evaluation:
-    """The same from columns, where a table has been reduced to them already; what needs all of it is undefined then.
-
-    With `intervals` and no resamples only shares have theirs, which are exact.
-    """
-    plan = Resampling(level, n_resamples if intervals else 0, random_state, shares=intervals)
+    """The same from columns, where a table has been reduced to them already; what needs all of it is undefined then."""
     top = rows.top
     accepted = None if accept is None else selective.bool_column(accept, "accept")
     if accepted is not None:

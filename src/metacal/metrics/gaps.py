@@ -62,25 +62,17 @@ def ece_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_widt
 
 def debiased_ece_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width) -> Statistic:
     """max(0, Σ_b (n_b/n) (2|g_b| - E|N(g_b, s_b²)|)), g_b the gap and s_b the standard error of the accuracy."""
-    bins = _gaps_and_errors(top, n_bins, binning)
-
-    def statistic(batch: Weights) -> FloatColumn:
-        count, gap, error = bins(batch)
-        return np.maximum(0.0, _mean_over_rows(2.0 * np.abs(gap) - _folded_mean(gap, error), count))
-
-    return statistic
+    return _debiased(top, n_bins, binning, lambda count, gap, error: 2.0 * np.abs(gap) - _folded_mean(gap, error))
 
 
 def debiased_rms_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width) -> Statistic:
     """sqrt(max(0, Σ_b (n_b/n) (g_b² - v_b/(n_b - 1)))); a bin of one row contributes nothing."""
-    bins = _gaps_and_errors(top, n_bins, binning)
 
-    def statistic(batch: Weights) -> FloatColumn:
-        count, gap, error = bins(batch)
-        unbiased = gap**2 - error**2 * (count / np.maximum(count - 1.0, 1.0))
-        return np.sqrt(np.maximum(0.0, _mean_over_rows(np.where(count > 1, unbiased, 0.0), count)))
+    def unbiased(count: FloatColumn, gap: FloatColumn, error: FloatColumn) -> FloatColumn:
+        return np.where(count > 1, gap**2 - error**2 * (count / np.maximum(count - 1.0, 1.0)), 0.0)
 
-    return statistic
+    squared = _debiased(top, n_bins, binning, unbiased)
+    return lambda batch: np.sqrt(squared(batch))
 
 
 def sup_ece_statistic(top: TopLabel) -> Statistic:
@@ -130,10 +122,8 @@ def _sizes(batch: Weights) -> FloatColumn:
     return sizes if sizes.min(initial=0.0) >= 0.0 else np.abs(sizes)
 
 
-def _gaps_and_errors(
-    top: TopLabel, n_bins: int, binning: Binning
-) -> Callable[[Weights], tuple[FloatColumn, FloatColumn, FloatColumn]]:
-    """Rows, mean gap and standard error of the accuracy of every bin; all 0 in a bin that holds no row.
+def _debiased(top: TopLabel, n_bins: int, binning: Binning, of_bin: Callable[..., FloatColumn]) -> Statistic:
+    """max(0, Σ_b (n_b/n) of_bin_b) of rows, mean gap and standard error of the accuracy; all 0 in a bin without rows.
 
     The variance is that of the values of `correct`; for 0/1 values it is accuracy (1 - accuracy), for the constant 1/K
     of uniform rows it is 0, as it should be. Only the gap feels the sign of a weight.
@@ -141,20 +131,15 @@ def _gaps_and_errors(
     columns = (np.ones(len(top)), top.correct - top.confidence, top.correct, top.correct**2)
     counts, gaps, right, right_squared = _sums_per_bin(top, n_bins, binning, *columns)
 
-    def bins(batch: Weights) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
+    def statistic(batch: Weights) -> FloatColumn:
         sizes = _sizes(batch)
         count = counts(sizes)
         rows = np.maximum(count, 1.0)
         variance = right_squared(sizes) / rows - (right(sizes) / rows) ** 2
-        return count, gaps(batch) / rows, np.sqrt(np.maximum(variance, 0.0) / rows)
+        values = of_bin(count, gaps(batch) / rows, np.sqrt(np.maximum(variance, 0.0) / rows))
+        return np.asarray(np.maximum(0.0, (count * values).sum(axis=1) / count.sum(axis=1)))
 
-    return bins
-
-
-def _mean_over_rows(values: FloatColumn, count: FloatColumn) -> FloatColumn:
-    """Σ_b (n_b/n) values_b of each resample."""
-    mean: FloatColumn = (count * values).sum(axis=1) / count.sum(axis=1)
-    return mean
+    return statistic
 
 
 def _folded_mean(mean: FloatColumn, deviation: FloatColumn) -> FloatColumn:

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.errors import InputError
-from metacal.metrics.binning import CodeSums, Statistic, Weights, distinct_codes, estimate, few_at_a_time
-from metacal.metrics.registry import Input, register
+from metacal.metrics.binning import CodeSums, Statistic, Weights, distinct_codes, few_at_a_time
+from metacal.metrics.registry import Input, register, value
 from metacal.metrics.selective import BoolColumn, bool_column
 from metacal.metrics.toplabel import FloatColumn, number_column, refuse_correct_first, same_length
 
@@ -235,7 +235,7 @@ def aurc(score: ArrayLike, correct: ArrayLike) -> float:
     >>> round(aurc([0.1, 0.2, 0.3], [True, True, False]), 6)
     0.111111
     """
-    return _value(aurc_statistic, score, correct)
+    return value(RANKING, aurc_statistic, (score, correct))
 
 
 @_area(title="excess AURC", statistic=e_aurc_statistic)
@@ -247,7 +247,7 @@ def e_aurc(score: ArrayLike, correct: ArrayLike) -> float:
     >>> e_aurc([0.1, 0.2, 0.3], [True, True, False])
     0.0
     """
-    return _value(e_aurc_statistic, score, correct)
+    return value(RANKING, e_aurc_statistic, (score, correct))
 
 
 @_area(title="AUGRC", words="AUGRC (0 is best)", statistic=augrc_statistic)
@@ -261,7 +261,7 @@ def augrc(score: ArrayLike, correct: ArrayLike) -> float:
     >>> round(augrc([0.1, 0.2, 0.3], [True, True, False]), 6)
     0.055556
     """
-    return _value(augrc_statistic, score, correct)
+    return value(RANKING, augrc_statistic, (score, correct))
 
 
 @_area(title="AUROC of the score", statistic=auroc_statistic, smaller_is_better=False)
@@ -273,7 +273,7 @@ def auroc(score: ArrayLike, correct: ArrayLike) -> float:
     >>> auroc([0.1, 0.2, 0.2, 0.3], [True, True, False, False])
     0.875
     """
-    return _value(auroc_statistic, score, correct)
+    return value(RANKING, auroc_statistic, (score, correct))
 
 
 @register(title="exponential ranking loss", input=RANKING, statistic=exponential_statistic, range=(0.0, np.inf))
@@ -294,12 +294,7 @@ def exponential_ranking_loss(score: ArrayLike, correct: ArrayLike) -> float:
     >>> exponential_ranking_loss([0.5, 0.5], [True, False])
     1.0
     """
-    return _value(exponential_statistic, score, correct)
-
-
-def _value(statistic: Callable[[Ranking], Statistic], score: ArrayLike, correct: ArrayLike) -> float:
-    ranking = read_ranking(score, correct)
-    return estimate(statistic(ranking), len(ranking))
+    return value(RANKING, exponential_statistic, (score, correct))
 
 
 @lru_cache(maxsize=2)

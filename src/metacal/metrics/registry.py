@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from metacal.errors import InputError
-from metacal.metrics.binning import Statistic, mean_statistic
+from metacal.metrics.binning import Statistic, estimate, mean_statistic
 from metacal.metrics.toplabel import CheckedTable, FloatColumn, checked_table, top_columns
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -137,6 +137,15 @@ class Metric:
         """Return successes and trials where the metric is a plain proportion of these data, else its statistic."""
         counts = None if self.counts is None else self.counts(source)
         return self.prepared(source, **options) if counts is None else counts
+
+
+def value(
+    input: Input, statistic: Callable[..., Statistic], data: tuple[Any, ...], *options: object, **classes: Any
+) -> float:
+    """A metric itself: its statistic on these data, with every row counted once."""
+    assert input.read is not None
+    source = input.read(*data, **classes)
+    return estimate(statistic(source, *options), len(source))
 
 
 #: Every metric by name, in the order in which tables show them.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -18,8 +18,7 @@ from metacal.promises import words
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.estimate import NextRows, next_rows
 from metacal.promises.notes import Note
-from metacal.promises.parts.part import Name, Part, Parts, jsonable
-from metacal.promises.parts.stages import Stages
+from metacal.promises.parts.part import Name, Part, Parts, Stages, jsonable
 from metacal.promises.quantity import MISCOVERAGE, Limits, Quantity, quantity
 
 Guarantee = Literal["certified", "approximate", "in expectation", "none"]
@@ -41,16 +40,8 @@ def accepts(score: NDArray[np.float64], threshold: float | NDArray[np.float64]) 
 
 
 _NOTHING_PARTICULAR = Circumstances()
-#: Entries that a certificate in a file has only where they say something, and what they are where they are not there.
-OPTIONAL: dict[str, Any] = {
-    "max_miscoverage": None,
-    "mean_cost": None,
-    "labelled": True,
-    "parts": None,
-    "stages": None,
-    "labels": None,
-    "circumstances": _NOTHING_PARTICULAR,
-}
+#: Of fields that a certificate in a file has only where they say something.
+_OPTIONAL = {"optional": True}
 #: Entries that are null in a file where the calibration rows had no labels.
 COUNTED_BY_LABELS = ("n_correct", "n_correct_accepted")
 #: Columns of a frame, of a certificate as of each of its parts.
@@ -150,13 +141,13 @@ class Certificate:
     lowest_rejected: float | None
     score: str = "score"
     notes: tuple[Note, ...] = ()
-    max_miscoverage: float | None = None
-    mean_cost: float | None = None
-    labelled: bool = True
-    parts: Parts | None = None
-    labels: int | None = None
-    circumstances: Circumstances = _NOTHING_PARTICULAR
-    stages: Stages | None = None
+    max_miscoverage: float | None = field(default=None, metadata=_OPTIONAL)
+    mean_cost: float | None = field(default=None, metadata=_OPTIONAL)
+    labelled: bool = field(default=True, metadata=_OPTIONAL)
+    parts: Parts | None = field(default=None, metadata=_OPTIONAL)
+    labels: int | None = field(default=None, metadata=_OPTIONAL)
+    circumstances: Circumstances = field(default=_NOTHING_PARTICULAR, metadata=_OPTIONAL)
+    stages: Stages | None = field(default=None, metadata=_OPTIONAL)
     traffic_counts: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -349,4 +340,6 @@ class Certificate:
 
 
 #: What a file says of a certificate, besides its traffic and the shares that follow from counts.
-NAMES = tuple(field.name for field in fields(Certificate) if field.name != "traffic_counts")
+NAMES = tuple(each.name for each in fields(Certificate) if each.name != "traffic_counts")
+#: Those that are there only where they say something, and what they are where they are not there.
+OPTIONAL: dict[str, Any] = {each.name: each.default for each in fields(Certificate) if each.metadata}

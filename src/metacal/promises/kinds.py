@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from metacal.promises.parts.per import PerGroup as PerGroup
     from metacal.promises.promise import Promise
     from metacal.promises.rules.accuracy import MinAccuracy as MinAccuracy
-    from metacal.promises.rules.after_looking import AfterLooking as AfterLooking
+    from metacal.promises.rules.both import AfterLooking as AfterLooking
     from metacal.promises.rules.both import Both as Both
+    from metacal.promises.rules.cascade import MaxLoss as MaxLoss
     from metacal.promises.rules.cheapest import Cheapest as Cheapest
     from metacal.promises.rules.max_cost import MaxCost as MaxCost
-    from metacal.promises.rules.max_loss import MaxLoss as MaxLoss
     from metacal.promises.rules.order_statistic import MaxMiscoverage as MaxMiscoverage
     from metacal.promises.rules.order_statistic import MaxReview as MaxReview
 
@@ -30,11 +30,11 @@ PROMISES: dict[str, str] = {
     "MaxMiscoverage": "metacal.promises.rules.order_statistic:MaxMiscoverage",
     "MinAccuracy": "metacal.promises.rules.accuracy:MinAccuracy",
     "Both": "metacal.promises.rules.both:Both",
-    "AfterLooking": "metacal.promises.rules.after_looking:AfterLooking",
+    "AfterLooking": "metacal.promises.rules.both:AfterLooking",
     "MaxReview": "metacal.promises.rules.order_statistic:MaxReview",
     "MaxCost": "metacal.promises.rules.max_cost:MaxCost",
     "Cheapest": "metacal.promises.rules.cheapest:Cheapest",
-    "MaxLoss": "metacal.promises.rules.max_loss:MaxLoss",
+    "MaxLoss": "metacal.promises.rules.cascade:MaxLoss",
     "PerClass": "metacal.promises.parts.per:PerClass",
     "PerGroup": "metacal.promises.parts.per:PerGroup",
     "paper.MaxMiscoverage": "metacal.promises.rules.paper:MaxMiscoverage",

@@ -293,8 +293,8 @@ def remarks_on_scores(ranking: Ranking, of: Tied = "logits", *, ties: bool = Tru
     >>> remarks_on_scores(Ranking.of(np.arange(100.0), np.ones(100, dtype=bool)))[0].kind
     'few_errors'
     """
-    found = too_few_errors(int(ranking.errors[-1]), ranking.n)
-    return [*found, *(many_ties(ranking, of) if ties else [])]
+    remarks = too_few_errors(int(ranking.errors[-1]), ranking.n)
+    return [*remarks, *(many_ties(ranking, of) if ties else [])]
 
 
 def too_few_errors(errors: int, n: int) -> list[Note]:

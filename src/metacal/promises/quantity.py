@@ -97,9 +97,9 @@ class Quantity(str):
         missing = {fact for fact in cls.__annotations__ if not hasattr(cls, fact)} - set(facts)
         if wrong := missing | (set(facts) - set(cls.__annotations__)):
             raise InputError(f"quantity {name!r}: missing or too many facts: {', '.join(sorted(wrong))}.")
-        found = super().__new__(cls, name)
-        found.__dict__.update(facts)
-        return found
+        self = super().__new__(cls, name)
+        self.__dict__.update(facts)
+        return self
 
     @property
     def name(self) -> str:

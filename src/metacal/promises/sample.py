@@ -162,9 +162,9 @@ class Ranking:
     def of(cls, scores: Scores, correct: Flags) -> Ranking:
         """Sort, and keep the ends of the tie blocks."""
         ordered, ranks, errors, wrong_first = ranked(scores, correct)
-        found = cls(ranks, errors, ordered)
-        found.__dict__["wrong_first"] = wrong_first  # known already: that is how they were sorted
-        return found
+        ranking = cls(ranks, errors, ordered)
+        ranking.__dict__["wrong_first"] = wrong_first  # known already: that is how they were sorted
+        return ranking
 
     @property
     def n(self) -> int:

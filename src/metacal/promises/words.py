@@ -17,8 +17,7 @@ from metacal.kernels.grid import RELATIVE
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
     from metacal.promises.circumstances import Circumstances
-    from metacal.promises.parts.part import Part, Parts, Status
-    from metacal.promises.parts.stages import Stages
+    from metacal.promises.parts.part import Part, Parts, Stages, Status
 
 SAME_SOURCE = "new rows come from the same source as the calibration rows, which the classifier was not trained on"
 RISING = "the chance of an error does not fall as the score rises"
@@ -274,24 +273,24 @@ def _lines_of_parts(parts: Parts, score: str) -> list[tuple[str, str]]:
     """Those that are always rejected first, then the lowest coverage."""
     counts = {status: sum(part.status == status for part in parts.items) for status in _STATUSES}
     said = ", ".join(_STATUSES[status].format(n) for status, n in counts.items() if n)
-    found = [(parts.plural, f"{sum(len(part.names) for part in parts.items):,}: {said}")]
+    lines = [(parts.plural, f"{sum(len(part.names) for part in parts.items):,}: {said}")]
     if parts.pooled:
-        found.append(
+        lines.append(
             ("pooled", ", ".join(map(str, parts.pooled[:_FEW])) + (", ..." if len(parts.pooled) > _FEW else ""))
         )
-    found += [("rejected", f"{part.name}: {why_rejected(part)}") for part in parts.rejected[:_FEW]]
+    lines += [("rejected", f"{part.name}: {why_rejected(part)}") for part in parts.rejected[:_FEW]]
     if len(parts.rejected) > _FEW:
-        found.append(("rejected", f"and {len(parts.rejected) - _FEW:,} more"))
+        lines.append(("rejected", f"and {len(parts.rejected) - _FEW:,} more"))
     kept = sorted((part for part in parts.items if part.n_accepted), key=lambda part: part.coverage or 0.0)
     for part in kept[:_FEW]:
         surer = score.startswith("-")
         at = f"{'>=' if surer else '<='} {-part.threshold if surer else part.threshold:.6g}"
         gate = "accept every row" if part.accepts_everything else at
         seen = f"coverage {part.coverage:.4f} of {part.n_rows:,} rows"
-        found.append(("accepts", f"{part.name}: {gate}; {seen}, accuracy of accepted {part.coverage_accuracy:.4f}"))
+        lines.append(("accepts", f"{part.name}: {gate}; {seen}, accuracy of accepted {part.coverage_accuracy:.4f}"))
     if len(kept) > _FEW:
-        found.append(("accepts", f"and {len(kept) - _FEW:,} more, of higher coverage"))
-    return found
+        lines.append(("accepts", f"and {len(kept) - _FEW:,} more, of higher coverage"))
+    return lines
 
 
 def why_rejected(part: Part) -> str:

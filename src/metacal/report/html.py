@@ -21,7 +21,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from metacal import __version__
-from metacal.io.writing import atomic_path, plain_write_errors
+from metacal.io.disk import plain_write_errors
+from metacal.io.writing import atomic_path
 from metacal.report.modules import join
 
 if TYPE_CHECKING:

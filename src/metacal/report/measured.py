@@ -13,6 +13,7 @@ from metacal.estimators.evaluate import GateEvaluation, measured_columns, walked
 from metacal.gate import Gate, Table
 from metacal.gate.judged import judged
 from metacal.maps.temperature import TemperatureMap
+from metacal.metrics.resampling import Resampling
 from metacal.metrics.toplabel import TopLabel
 from metacal.rows import Rows, validate
 
@@ -32,10 +33,9 @@ class Settings:
     seed: int
 
     @property
-    def intervals(self) -> dict[str, Any]:
-        """The keywords of `evaluate_rows`: shares have their exact interval without resamples, too."""
-        drawn = {"n_resamples": self.n_resamples, "random_state": self.seed}
-        return {"level": self.level, "n_bins": self.n_bins, "intervals": True, **drawn}
+    def intervals(self) -> Resampling:
+        """How intervals are drawn: shares have their exact one without resamples, too."""
+        return Resampling(self.level, self.n_resamples, self.seed, shares=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +93,7 @@ def read(gate: Gate | None, given: Sequence[Any], classes: Any, input: str | Non
 def walk(gate: Gate | None, through: Gate, rows: Rows, codes: Codes, groups: Any, settings: Settings) -> Measured:
     """One walk over a table of logits: every row is scored and mapped once."""
     by_group = groups if through.by_group else None
-    found, evaluation = walked(gate, rows, codes, settings.intervals, by_group)
+    found, evaluation = walked(gate, rows, codes, settings.intervals, settings.n_bins, by_group)
     accept, shown, before = found.accept, found.after.top, found.before
     confidence = shown.confidence
     if before is not None and accept is not None:
@@ -122,7 +122,7 @@ def decide(gate: Gate, tables: Sequence[Any], y: Any, groups: Any, settings: Set
     """
     checked = [stage.source.checked(table) for stage, table in zip(gate.stages, tables, strict=True)]
     seen = judged(gate, checked, y, groups, probabilities=True)
-    evaluation = measured_columns(gate, seen, **settings.intervals)
+    evaluation = measured_columns(gate, seen, settings.intervals, settings.n_bins)
     decision, n, alone = seen.decision, len(seen), gate.kind == "scores"
     assert seen.correct is not None
     sure = decision.confidence

@@ -7,7 +7,8 @@ import os
 from typing import Any, NamedTuple
 
 from metacal.gate.watch import Watch
-from metacal.io.writing import atomic_path, plain_write_errors
+from metacal.io.disk import plain_write_errors
+from metacal.io.writing import atomic_path
 from metacal.promises.sequential.alarms import NAMES, stated
 
 #: Classes that the page lists: those with the most rows.

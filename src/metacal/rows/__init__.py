@@ -173,7 +173,7 @@ class Rows(Strips):
         if isinstance(self.executor, ThreadPoolExecutor):
             each = -(-len(self.table) // (_BLOCKS_A_THREAD * threads_of(self.executor)))
             share = min(share, run * max(1, -(-each // run)))
-        return self._map("_folded", (fn, make), columns, share // self._strip, _SHARES)
+        return self._map("_folded", (fn, make, False), columns, share // self._strip, _SHARES)
 
     @property
     def in_place(self) -> bool:
@@ -185,7 +185,7 @@ class Rows(Strips):
     def gather(self, fn: Callable[..., Any], make: Callable[[], Any], *columns: NDArray[Any] | None) -> Iterator[Any]:
         """The same by blocks of some strips: many results, each small. fn always gets arrays."""
         here = self._in_arrays()
-        return here._map("_folded" if here._picked else "_folded_blocks", (fn, make), columns)
+        return here._map("_folded", (fn, make, not here._picked), columns)
 
     def fill(
         self, fn: Callable[..., None], out: NDArray[Any], *more: NDArray[Any], whole: bool = False

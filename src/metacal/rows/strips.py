@@ -177,19 +177,18 @@ class Strips:
         return [fn(block, *inside, rows=chosen)]
 
     def _folded(self, work: Any, columns: Columns, span: Span) -> Any:
-        fn, make = work
-        gathered, step = make(), max(1, READ_AT_ONCE // (self._strip * self.n_classes))
+        """What `make()` has gathered of fn of some strips after others, or of blocks of several at once."""
+        fn, make, by_blocks = work
+        at_once = _GATHERED_AT_ONCE if by_blocks else READ_AT_ONCE
+        gathered, step = make(), max(1, at_once // (self._strip * self.n_classes))
         for start in range(*span, step):
-            for part in self._columns(fn, columns, (start, min(start + step, span[1]))):
-                gathered.add(part)
-        return gathered.result()
-
-    def _folded_blocks(self, work: Any, columns: Columns, span: Span) -> Any:
-        fn, make = work
-        gathered, step = make(), max(1, _GATHERED_AT_ONCE // (self._strip * self.n_classes))
-        for start in range(*span, step):
-            block, _, inside = self._block(columns, (start, min(start + step, span[1])))
-            gathered.add(fn(np.asarray(block), *inside))
+            part = (start, min(start + step, span[1]))
+            if by_blocks:
+                block, _, inside = self._block(columns, part)
+                gathered.add(fn(np.asarray(block), *inside))
+            else:
+                for found in self._columns(fn, columns, part):
+                    gathered.add(found)
         return gathered.result()
 
     def _block(self, columns: Columns, span: Span) -> tuple[Any, Any, Columns]:

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from metacal.scores.named import grid_of as grid_of
     from metacal.scores.named import name_of as name_of
     from metacal.scores.named import needs_logits as needs_logits
+    from metacal.scores.named import ranked as ranked
     from metacal.scores.named import ranked_block as ranked_block
-    from metacal.scores.named import ranked_in_place as ranked_in_place
-    from metacal.scores.named import ranked_on_device as ranked_on_device
     from metacal.scores.named import reach as reach
     from metacal.scores.named import resolve as resolve
     from metacal.scores.named import score_rows as score_rows

@@ -10,6 +10,7 @@ and reported above this module is the rounded number.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -143,41 +144,45 @@ class Ranked:
         return found
 
 
-def ranked_in_place(
-    rows: Rows, score: str | Score, codes: NDArray[np.intp]
-) -> tuple[Rows, NDArray[np.float64], NDArray[np.bool_]] | None:
-    """The same from one walk of the C kernel, which writes scores and flags where they belong; None where it cannot."""
-    kernel = resolve(score).unrounded
-    if not rows.in_place or not isinstance(kernel, kernels.FormulaKernel) or kernel.host is None:
-        return None
-    values, right = np.empty(len(rows)), np.empty(len(rows), dtype=bool)
-    walk = partial(kernels.active.ranked_rows, score=kernel.formula.__name__, grid=grid_of(score))
-    rows.fill(partial(walk, careful=rows.unseen), values, right, codes, whole=True)
-    if not rows.unseen or not np.isnan(np.min(values)):  # which is NaN where any is
-        return rows.looked_over(found_fine=True), values, right
-    rows = rows.looked_over()
-    if not rows.in_place:
-        return None
-    rows.fill(partial(walk, careful=False), values, right, codes, whole=True)
-    return rows, values, right
+def ranked(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Rows, Any, Any]:
+    """The rows, looked over, the score of each and whether its largest logit is the true class: one walk for all.
 
+    The C kernel writes both where they belong. Of a table on a device both stay there, if the score is computed there.
 
-def ranked_on_device(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Rows, Any, Any]:
-    """The rows, looked over, the score of each and whether its largest logit is right, where the table is a tensor.
-
-    One walk does all three, as `Ranked` and a careful kernel do on the host. The columns stay on the device, too, if
-    the score is computed there.
+    Examples
+    --------
+    >>> ranked(Rows(np.array([[3.0, 1.0], [0.0, 2.0]])), "margin", np.array([0, 0]))[1:]
+    (array([-2., -2.]), array([ True, False]))
     """
-    kernel, device = resolve(score).unrounded, kernels.device_kernels()
-    if not kernels.reads_tensors(kernel):
+    kernel, grid = resolve(score).unrounded, grid_of(score)
+    if rows.on_device and kernels.reads_tensors(kernel):
+        device = kernels.device_kernels()
+        walk = partial(device.ranked, score=kernel)
+        rows, both = _carefully(rows, lambda here, how: here.collect(partial(walk, **how), codes, there=True))
+        return rows, device.rounded(both[:, 0].contiguous(), grid), both[:, 1] > 0.0
+    if rows.in_place and isinstance(kernel, kernels.FormulaKernel) and kernel.host is not None:
+        in_c = partial(kernels.active.ranked_rows, score=kernel.formula.__name__, grid=grid)
+        right = np.empty(len(rows), dtype=bool)
+        rows, values = _carefully(
+            rows, lambda here, how: here.fill(partial(in_c, **how), np.empty(len(right)), right, codes, whole=True)
+        )
+        return rows, values, right
+    rows, both = collected(rows, Ranked(score), codes)
+    return rows, grid.rounded(both[:, 0]), both[:, 1] > 0.0
+
+
+def _carefully(rows: Rows, walk: Callable[[Rows, dict[str, bool]], Any]) -> tuple[Rows, Any]:
+    """The rows, looked over, and the scores that a walk gives them.
+
+    A kernel looks while it walks: carefully, it gives no score to a row that is none, or that may have masks. Only then
+    does the look take a walk of its own.
+    """
+    if rows.unseen:
+        found = walk(rows, {"careful": True})
+        if not math.isnan(float(found.min())):  # which is NaN where any is
+            return rows.looked_over(found_fine=True), found
         rows = rows.looked_over()
-        return rows, score_rows(rows, score), rows.collect(kernels.correct, codes)
-    walk = partial(device.ranked, score=kernel)
-    both: Any = rows.collect(partial(walk, careful=rows.unseen), codes, there=True)
-    if rows.unseen and bool(both[:, 0].isnan().any()):
-        rows = rows.looked_over()
-        both = rows.collect(partial(walk, careful=False), codes, there=True)
-    return rows.looked_over(found_fine=True), device.rounded(both[:, 0].contiguous(), grid_of(score)), both[:, 1] > 0.0
+    return rows, walk(rows, {})
 
 
 def ranked_block(score: str | Score, block: NDArray[Any], top: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -211,20 +216,12 @@ def unrounded(rows: Rows, score: str | Score) -> NDArray[np.float64]:
 def collected(rows: Rows, fn: Any, *columns: NDArray[Any]) -> tuple[Rows, NDArray[np.float64]]:
     """The rows, looked over, and what a function that scores says of them.
 
-    A kernel looks while it walks: carefully, it gives no score to a row that is none, or that may have masks. Only
-    then, and for other functions before, does it take a walk of its own.
-
     Examples
     --------
     >>> collected(Rows(np.array([[1.0, np.inf]]), unseen=True), resolve("margin").unrounded)
     Traceback (most recent call last):
     metacal.errors.InputError: logits must not contain NaN or +infinity; row 0, column 1 is infinity. ...
     """
-    if not rows.unseen or not kernels.walks_blocks(fn, rows.table):
+    if not kernels.walks_blocks(fn, rows.table):
         rows = rows.looked_over()
-        return rows, rows.collect(fn, *columns)
-    values = rows.collect(partial(fn, careful=True), *columns)
-    if not np.isnan(np.min(values)):  # which is NaN where any is
-        return rows.looked_over(found_fine=True), values
-    rows = rows.looked_over()
-    return rows, rows.collect(fn, *columns)
+    return _carefully(rows, lambda here, how: here.collect(partial(fn, **how) if how else fn, *columns))

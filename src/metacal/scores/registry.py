@@ -154,6 +154,10 @@ def _named(name: str, formula: str, *, fused: bool = True, **more: Any) -> Named
     return NamedScore(name, f"metacal.formulas.rowwise:{formula}", kernel, reads_masks=not fused, **more)
 
 
+def _linear(name: str) -> LearnedScore:
+    return LearnedScore(name, f"metacal.scores.learned:{name}", "metacal.export.torch.scores:LinearScore", saved=True)
+
+
 _NAMED = (
     _named("entropy", "entropy", reach=up_to_log),
     _named("max_probability", "doubt", reach=up_to_doubt),
@@ -162,18 +166,8 @@ _NAMED = (
     _named("energy", "free_energy", absolute_error=True, needs_logits=True),
 )
 _LEARNED = (
-    LearnedScore(
-        "LogisticRanker",
-        "metacal.scores.learned:LogisticRanker",
-        "metacal.export.torch.scores:LinearScore",
-        saved=True,
-    ),
-    LearnedScore(
-        "PairwiseRanker",
-        "metacal.scores.learned:PairwiseRanker",
-        "metacal.export.torch.scores:LinearScore",
-        saved=True,
-    ),
+    _linear("LogisticRanker"),
+    _linear("PairwiseRanker"),
     LearnedScore(
         "BoostedRanker", "metacal.estimators.boosted:BoostedRanker", "metacal.export.torch.boosted:BoostedScore"
     ),

@@ -230,6 +230,7 @@ def reflected_gaussian_area(confidence, residual, bandwidth, cells=20_000):
     return np.abs(density).mean() / (bandwidth * np.sqrt(2 * np.pi)) / len(confidence)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bandwidth", [0.01, 0.05, 0.3, 1.0])
 def test_smooth_ece_at_a_bandwidth_is_the_integral(rows, bandwidth):
     confidence, correct = rows[0][:60], rows[1][:60]

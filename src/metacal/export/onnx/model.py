@@ -26,7 +26,8 @@ from metacal.export.onnx.reading import (
     read_model,
     refuse_probabilities,
 )
-from metacal.io.writing import atomic_path, plain_write_errors
+from metacal.io.disk import plain_write_errors
+from metacal.io.writing import atomic_path
 
 #: Old enough for every onnxruntime of the last years, new enough for every operator.
 OPSET, IR_VERSION = 17, 8

@@ -227,5 +227,5 @@ def has_no_masks(xp: Traced, x: Value) -> Value:
 
 
 def with_masks(xp: Traced, x: Value) -> Value:
-    """The logits with -inf where a finite number stands for a masked class, by the rule of `formulas.masks`."""
+    """The logits with -inf where a finite number stands for a masked class, by the rule of `formulas.logits`."""
     return read_masks(xp, xp.value(x))  # type: ignore[no-any-return]

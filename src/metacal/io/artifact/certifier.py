@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from metacal.errors import ArtifactError, InputError
 from metacal.gate.certifier import Certifier
-from metacal.io.artifact.classes import classes_from, describe_classes
-from metacal.io.artifact.encoding import exact_keys
-from metacal.io.artifact.promises import describe_promise, read_promise
-from metacal.io.artifact.signature import Key, KeySource, read_key
+from metacal.io.artifact.encoding import decode, encode
+from metacal.io.artifact.messages import exact_keys
+from metacal.io.artifact.signature import KeySource, read_key
+from metacal.io.artifact.sources import Labels, describe_labels
 from metacal.io.disk import DISK, Disk
 from metacal.io.journal import Journal, Record
 from metacal.promises.promise import Promise
@@ -36,24 +36,9 @@ OPTIONS: dict[str, Any] = {
     "input": "logits",
 }
 #: What the first record has.
-_BEGIN = ("promise", *OPTIONS, "classes", "n_pool", "pool", "sheet")
+_BEGIN = ("promise", *OPTIONS, "classes", "classes_given", "n_pool", "pool", "sheet")
 #: What the others have: answers, or an extension.
 _ANSWERS, _EXTEND = ("rows", "right", "classes"), ("extend",)
-
-
-class KeySeal:
-    """Seals each record of a journal with a key's signature."""
-
-    def __init__(self, key: Key) -> None:
-        self.key = key
-
-    def make(self, content: bytes) -> str:
-        """The signature in hexadecimal digits."""
-        return self.key.sign(content)["value"]
-
-    def fits(self, seal: str, content: bytes) -> bool:
-        """Whether it is the signature of these bytes."""
-        return self.key.verifies(seal, content)
 
 
 @contextlib.contextmanager
@@ -96,7 +81,7 @@ def open_journal(path: str, *, key: KeySource | None = None, disk: Disk = DISK) 
     """The journal, to be entered: sealed with a key's signature where one is given."""
     if key is None:
         return Journal(path, "label", disk=disk)
-    seal = KeySeal(read_key(key))
+    seal = read_key(key)
     try:
         seal.make(b"")
     except InputError as error:
@@ -135,12 +120,12 @@ def _begin(certifier: Certifier, sheet: dict[str, Any]) -> Record:
         raise ArtifactError(
             f"the score is a function, which a journal cannot hold; use a named one: {', '.join(NAMED)}."
         )
-    given = certifier.classes is not None
     return {
-        "promise": describe_promise(certifier.promise),
+        "promise": encode(certifier.promise, "the promise"),
         **{name: getattr(certifier, name) for name in OPTIONS if name != "labels"},
         "labels": certifier.sizes[0],
-        "classes": None if certifier.rows is None else describe_classes(certifier.classes_, given=given),
+        "classes": None if certifier.rows is None else encode(describe_labels(certifier.classes_), "classes"),
+        "classes_given": certifier.classes is not None,
         "n_pool": certifier.n_pool,
         "pool": certifier.fingerprint,
         "sheet": sheet,
@@ -155,12 +140,12 @@ def _begun(journal: Journal, pool: ArrayLike) -> Certifier:
     if on_logits != (np.ndim(pool) == 2):
         kind = "logits" if on_logits else "scores"
         raise InputError(f"{journal.path} was begun on a pool of {kind}; give the same {kind}.")
-    classes, given = classes_from(first["classes"]) if on_logits else (None, False)
+    classes = decode(Labels | None, first["classes"], "classes")
     try:
         certifier = Certifier(
-            read_promise(first["promise"]),
+            decode(Promise, first["promise"], "promise"),
             pool,
-            classes=classes if given else None,  # type: ignore[arg-type]
+            classes=classes if decode(bool, first["classes_given"], "classes_given") else None,
             **{name: first[name] for name in OPTIONS},
         )
     except (InputError, TypeError) as error:
@@ -196,15 +181,9 @@ def _replay(certifier: Certifier, record: Record, where: str) -> None:
             certifier.extend()
             return
         exact_keys(record, _ANSWERS, where)
-        rows, right, codes = (_whole_numbers(record[name]) for name in _ANSWERS)
+        rows, right, codes = (np.array(decode(tuple[int, ...], record[name], name), np.intp) for name in _ANSWERS)
         if not len(rows) == len(right) == len(codes) or not np.isin(right, (0, 1)).all():
             raise ArtifactError("rows, right and classes must be of one length, and right 1 or 0.")
         certifier.take(rows, right == 1, codes)
     except (InputError, ValueError) as error:
         raise ArtifactError(f"{where}: this record does not follow from those before it: {error}") from error
-
-
-def _whole_numbers(values: Any) -> NDArray[np.intp]:
-    if not isinstance(values, list) or not all(type(value) is int for value in values):
-        raise ValueError("whole numbers are needed.")
-    return np.array(values, dtype=np.intp)

@@ -1,55 +1,82 @@
-"""Plain values as JSON and back, with every type checked against the field's own annotation.
+"""Plain values as JSON and back, with every type checked against the annotation of the field that holds it.
 
-What a fitted map may hold is float, int, bool, str, None, tuples of these, NumPy arrays and other maps. `encode` writes
-by value, `decode` reads by annotation: a file can only ever become what the dataclass says it holds.
+What a file may hold is float, int, bool, str, None, tuples of these, NumPy arrays and dataclasses. `encode` writes by
+value, `decode` reads by annotation: a file can only ever become what the dataclass says it holds. A dataclass is an
+object with its fields; one of a family (maps, promises, sources) says under "type" which one it is.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 import types
-from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, NewType, NotRequired, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
+from metacal.io.artifact.arrays import decode_array, encode_array
+from metacal.io.artifact.messages import article, brief, exact_keys, shown
 from metacal.maps.map import Map
 from metacal.maps.methods import map_classes
+from metacal.promises.kinds import promise_classes
+from metacal.promises.promise import Promise
 
-#: name -> frozen dataclass: what may stand inside another map.
-Maps = Mapping[str, type]
-
-#: Arrays up to this many elements are written as numbers, larger ones as base64.
-_READABLE = 64
-_KINDS = ("<f2", "<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1")
-_DTYPES = {kind: np.dtype(kind) for kind in _KINDS}
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 #: Maps inside maps inside maps.
-_DEEPEST = 8
-#: Beyond this a parameter is no result of a fit, and products of two overflow.
-LARGEST = 1e100
+_DEEPEST = 12
+
+_NONE = object()
+#: A whole number of 64 bits that may not fit a signed one: some labels are.
+Unsigned = NewType("Unsigned", int)
+#: Classes of which there are several, and where those are by the name that a file gives them under "type".
+FAMILIES: dict[Any, Callable[[], Mapping[str, type]]] = {Map: map_classes, Promise: promise_classes}
+#: Text that is one of some names, of which there may become more while a program runs.
+CHOICES: dict[Any, Callable[[], Iterable[str]]] = {}
+#: What a file holds of classes whose fields do not say it: attributes, and the type of each in a file.
+ENTRIES: dict[type, dict[str, Any]] = {}
+#: What makes such an object of its entries, where the class itself does not.
+BUILDERS: dict[type, Callable[..., Any]] = {}
 
 
-def encode(value: Any, where: str, maps: Maps) -> Any:
+class Form(NamedTuple):
+    """A type that stands in a file as another: the type of its shape there, how it is put into it, and taken out."""
+
+    shape: Any
+    write: Callable[[Any, str], Any]
+    read: Callable[[Any, str], Any]
+
+
+FORMS: dict[Any, Form] = {}
+
+
+def row_form(cls: Any) -> Form:
+    """The form of a dataclass of which there are many: the list of its values, in the order of its fields."""
+    kinds = entries(cls)
+    shape: Any = tuple.__class_getitem__(tuple(kinds.values()))
+    return Form(shape, lambda one, where: [getattr(one, name) for name in kinds], lambda row, where: cls(*row))
+
+
+def encode(value: Any, where: str) -> Any:
     """Return `value` as JSON types; `where` names it in errors.
 
     Examples
     --------
-    >>> encode((1.0, "a", float("inf")), "x", {})
+    >>> encode((1.0, "a", float("inf")), "x")
     [1.0, 'a', 'inf']
-    >>> encode(np.array([1.5, 2.0]), "x", {})
+    >>> encode(np.array([1.5, 2.0]), "x")
     {'dtype': '<f8', 'shape': [2], 'values': [1.5, 2.0]}
+    >>> from metacal.maps.temperature import TemperatureMap
+    >>> encode(TemperatureMap(0.5), "x")
+    {'type': 'TemperatureMap', 'inverse_temperature': 0.5}
     """
+    if _is_json(value):
+        return value  # first, for there are many
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise ArtifactError(f"{where} is a number beyond 64 bits, which cannot be saved; choose a smaller one.")
     if isinstance(value, str) and not _is_text(value):
         raise ArtifactError(f"{where} holds half a surrogate pair, which is no text and cannot be saved; rename it.")
@@ -59,88 +86,155 @@ def encode(value: Any, where: str, maps: Maps) -> Any:
         if math.isnan(value):
             raise ArtifactError(f"{where} is NaN, which cannot be saved; fit again.")
         return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")
+    if isinstance(value, dict):
+        return {name: encode(entry, f"{where}.{name}") for name, entry in value.items()}
     if isinstance(value, tuple | list):
-        return [encode(item, f"{where}[{k}]", maps) for k, item in enumerate(value)]
+        return [item if _is_json(item) else encode(item, f"{where}[{k}]") for k, item in enumerate(value)]
     if isinstance(value, np.ndarray):
-        return _encode_array(value, where)
-    return encode_map(value, where, maps)
+        return encode_array(value, where)
+    if type(value) in FORMS:
+        return encode(FORMS[type(value)].write(value, where), where)
+    return _encode_record(value, where)
 
 
-def encode_map(value: Any, where: str, maps: Maps) -> dict[str, Any]:
-    """Return a registered map as {"type": its name, then its fields}."""
-    name = type(value).__name__
-    if maps.get(name) is not type(value):
-        shown = getattr(value, "__name__", None) or name
-        raise ArtifactError(f"{where} ({shown}) is code, not data, and cannot be saved; use one of metacal's own.")
-    plain = {f.name: encode(getattr(value, f.name), f"{where}.{f.name}", maps) for f in fields(maps[name])}
-    return {"type": name, **plain}
+def _is_json(value: Any) -> bool:
+    """Whether it is a plain number, true, false or null."""
+    kind = type(value)
+    return value is None or kind is bool or (kind is float and math.isfinite(value)) or _is_whole(value)
 
 
-def decode(annotation: Any, data: Any, where: str, maps: Maps, depth: int = 0) -> Any:
+def _encode_record(value: Any, where: str) -> dict[str, Any]:
+    cls: Any = type(value)
+    base = _base_of(cls)
+    family = FAMILIES[base]() if base else None
+    if not is_dataclass(value):
+        name = getattr(value, "__name__", None) or type(value).__qualname__
+        raise ArtifactError(
+            f"{where} is {article(str(name))}, which a file cannot hold; give a plain value or one of metacal's own."
+        )
+    named = {}
+    if family is not None:
+        own: str = cls.__name__  # the usual name: a family need not be imported as a whole
+        kinds = [own] if family.get(own) is cls else [name for name, one in family.items() if one is cls]
+        if not kinds:
+            raise ArtifactError(f"{where} is {article(own)}; what can be saved is {', '.join(family)}.")
+        named = {"type": kinds[0]}
+    plain, silent = {}, silent_values(cls)
+    for name, annotation in entries(cls).items():
+        entry, at = getattr(value, name), f"{where}.{name}"
+        form = next((FORMS[kind] for kind in options_of(annotation) if kind in FORMS), None)
+        if name not in silent or entry != silent[name]:
+            plain[name] = encode(entry if form is None or entry is None else form.write(entry, at), at)
+    return {**named, **plain}
+
+
+def decode(annotation: Any, data: Any, where: str, depth: int = 0) -> Any:
     """Return the value of type `annotation` that `data` describes, or raise ArtifactError.
 
     Examples
     --------
-    >>> decode(tuple[float, ...], [1.0, "inf"], "x", {})
+    >>> decode(tuple[float, ...], [1.0, "inf"], "x")
     (1.0, inf)
-    >>> decode(float | None, "one", "x", {})
+    >>> decode(float | None, "one", "x")
     Traceback (most recent call last):
     metacal.errors.ArtifactError: x must be a number or null, not "one".
     """
     if depth > _DEEPEST:
         raise ArtifactError(f"{where} is nested too deeply.")
     annotation = resolved(annotation)
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin in (Union, types.UnionType):
-        for option in map(resolved, arguments):
-            if _fits(option, data):
-                return decode(option, data, where, maps, depth)
-        raise _mismatch(annotation, data, where)
-    if not _fits(annotation, data):
-        raise _mismatch(annotation, data, where)
+    if annotation in _PLAIN and annotation is not float and _fits(annotation, data):
+        return data
+    if annotation in FORMS:
+        form = FORMS[annotation]
+        return form.read(decode(form.shape, data, where, depth), where)
+    family = family_of(annotation)
+    if family is not None:
+        cls = _member(family, data, where)
+        return _object(cls, decode_entries(cls, data, where, depth, named=True), where)
+    fitting = next((option for option in options_of(annotation) if _fits(option, data)), _NONE)
+    if fitting is _NONE:
+        raise ArtifactError(f"{where} must be {_said(annotation)}, not {shown(data)}.")
+    if fitting != annotation:
+        return decode(fitting, data, where, depth)
+    origin = get_origin(annotation)
     if annotation is float:
         return _INFINITE[data] if isinstance(data, str) else _number(data, where)
     if origin is tuple:
-        return _decode_tuple(arguments, data, where, maps, depth)
-    if annotation is np.ndarray or origin is np.ndarray:
-        return _decode_array(annotation, data, where)
-    if isinstance(data, dict):
-        return decode_map(data, where, maps, depth=depth, only=annotation if isinstance(annotation, type) else None)
+        return _decode_tuple(get_args(annotation), data, where, depth)
+    if np.ndarray in (annotation, origin):
+        return decode_array(annotation, data, where)
+    if is_dataclass(annotation):
+        return _object(annotation, decode_entries(annotation, data, where, depth), where)  # type: ignore[arg-type]
     return data
 
 
-def decode_map(data: Any, where: str, maps: Maps, *, depth: int = 0, only: type | None = None) -> Any:
-    """Return the registered map that `data` describes; `only` that class, if given."""
-    kind = data.get("type") if isinstance(data, dict) else None
-    cls = maps.get(kind) if isinstance(kind, str) else None
-    if cls is None or (only is not None and not issubclass(cls, only)):
-        known = [name for name in maps if only is None or issubclass(maps[name], only)]
-        named = shown(data.get("type")) if isinstance(data, dict) else shown(data)
-        raise ArtifactError(f"{where} must be one of {', '.join(known)}, not {named}.")
-    annotations = annotations_of(cls)
-    names = [field.name for field in fields(cls)]
-    exact_keys(data, ["type", *names], where)
-    values = {n: decode(annotations[n], data[n], f"{where}.{n}", maps, depth + 1) for n in names}
-    return built(cls, values, where)
+def _object(cls: Any, values: dict[str, Any], where: str) -> Any:
+    """The object; entries that are no fields of it follow from those that are."""
+    if cls in BUILDERS:
+        return built(BUILDERS[cls], values, where)
+    names = {each.name for each in fields(cls)}
+    made = built(cls, {name: value for name, value in values.items() if name in names}, where)
+    for name in values.keys() - names:
+        if getattr(made, name) != values[name]:
+            raise ArtifactError(f"{where}: {name} {shown(values[name])} does not follow from the rest.")
+    return made
 
 
-def maps_in(cls: type) -> ChainMap[str, type]:
-    """A map's class, and those of the maps that its fields may hold, by name.
+def decode_entries(cls: type, data: Any, where: str, depth: int = 0, *, named: bool = False) -> dict[str, Any]:
+    """The entries that an object has of a class, each of its own type; those that are silent are not there."""
+    own, silent = entries(cls), silent_values(cls)
+    there = data if isinstance(data, dict) else {}
+    names = [name for name in own if name in there or name not in silent]
+    exact_keys(data, [*(["type"] if named else []), *names], where)
+    values = {name: decode(own[name], data[name], f"{where}.{name}", depth + 1) for name in names}
+    for name in silent:
+        if name in values and values[name] == silent[name]:
+            raise ArtifactError(f"{where}: {name} must not be there, for it says nothing.")
+    return values
+
+
+def _member(family: Mapping[str, type], data: Any, where: str) -> type:
+    """The class of a family that an object says it is of."""
+    kind = data.get("type") if isinstance(data, dict) else data
+    cls = family.get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        raise ArtifactError(f"{where} must be one of {', '.join(family)}, not {shown(kind)}.")
+    return cls
+
+
+def family_of(annotation: Any) -> Mapping[str, type] | None:
+    """The classes that may stand where one is asked for, by their names in a file; None for what has no family.
 
     Examples
     --------
-    >>> from metacal.maps.temperature import TemperatureMap
-    >>> list(maps_in(TemperatureMap))
-    ['TemperatureMap']
+    >>> from metacal.promises.promise import ByPart
+    >>> list(family_of(ByPart)), family_of(float)
+    (['MaxMiscoverage', 'MinAccuracy'], None)
     """
-    found: ChainMap[str, type] = ChainMap({cls.__name__: cls})
-    for annotation in annotations_of(cls).values():
-        for part in get_args(annotation) or (annotation,):
-            if part is Map:
-                found.maps.append(map_classes())  # type: ignore[arg-type] # it is only read
-            elif isinstance(part, type) and is_dataclass(part):
-                found.maps.extend(maps_in(part).maps)
-    return found
+    base = _base_of(annotation)
+    if base is None or base == annotation:
+        return FAMILIES[base]() if base else None
+    return {name: cls for name, cls in FAMILIES[base]().items() if issubclass(cls, annotation)}
+
+
+@cache
+def _base_of(annotation: Any) -> Any:
+    """The base of the family that a class is of, None where it has none."""
+    if annotation in FAMILIES or not isinstance(annotation, type):
+        return annotation if annotation in FAMILIES else None
+    return next((base for base in FAMILIES if issubclass(annotation, base)), None)
+
+
+def entries(cls: type) -> dict[str, Any]:
+    """What a file holds of a class, and the type of each entry: of its fields, unless ENTRIES says otherwise."""
+    known = ENTRIES.get(cls)
+    return {each.name: annotations_of(cls)[each.name] for each in fields(cls)} if known is None else known
+
+
+def silent_values(cls: type) -> dict[str, Any]:
+    """Entries that are there only where they say something, and what they are where they are not."""
+    follow = {name: None for name, kind in entries(cls).items() if get_origin(kind) is NotRequired}
+    return {each.name: each.default for each in fields(cls) if each.metadata.get("optional")} | follow
 
 
 @cache
@@ -149,19 +243,23 @@ def annotations_of(cls: type) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
+@cache
 def resolved(annotation: Any) -> Any:
-    """The type that an alias stands for, its parameters put in; whatever is no alias comes back as it is.
+    """The type that an alias or NotRequired stands for, its parameters put in; anything else comes back as it is.
 
     From NumPy 2.5 on `NDArray` is a `typing.TypeAliasType`: the origin of `NDArray[np.float64]` is the alias, no longer
     `np.ndarray`.
 
     Examples
     --------
+    >>> from numpy.typing import NDArray
     >>> get_origin(resolved(NDArray[np.float64])) is np.ndarray
     True
     >>> resolved(float)
     <class 'float'>
     """
+    if get_origin(annotation) is NotRequired:
+        return resolved(get_args(annotation)[0])
     # The origin first: a parametrised alias passes `__value__` on from the bare one.
     alias = next((a for a in (get_origin(annotation), annotation) if hasattr(a, "__value__")), None)
     if alias is None:
@@ -173,6 +271,25 @@ def resolved(annotation: Any) -> Any:
     return resolved(value)
 
 
+@cache
+def options_of(annotation: Any) -> tuple[Any, ...]:
+    """The types that a union allows, of those that a file can hold (a random Generator is none); of others itself."""
+    if get_origin(annotation) not in (Union, types.UnionType) or annotation in FAMILIES:
+        return (annotation,)
+    return tuple(option for option in map(resolved, get_args(annotation)) if get_origin(option) or _can_be_held(option))
+
+
+def _can_be_held(cls: Any) -> bool:
+    return (
+        cls in _PLAIN
+        or cls in CHOICES
+        or cls is np.ndarray
+        or cls in FORMS
+        or is_dataclass(cls)
+        or family_of(cls) is not None
+    )
+
+
 def built(cls: Callable[..., Any], values: Mapping[str, Any], where: str) -> Any:
     """Call a constructor; whatever it objects to becomes an ArtifactError."""
     try:
@@ -181,78 +298,19 @@ def built(cls: Callable[..., Any], values: Mapping[str, Any], where: str) -> Any
         raise ArtifactError(f"{where}: {brief(error)}") from error
 
 
-def exact_keys(data: Any, names: Sequence[str], where: str) -> None:
-    """Raise unless `data` is an object with just these keys.
-
-    Examples
-    --------
-    >>> exact_keys({"a": 1, "c": 2}, ["a", "b"], "map")
-    Traceback (most recent call last):
-    metacal.errors.ArtifactError: map: 'b' is missing.
-    """
-    if not isinstance(data, dict):
-        raise ArtifactError(f"{where} must be an object, not {shown(data)}.")
-    missing = [name for name in names if name not in data]
-    extra = [name for name in data if name not in names]
-    if missing:
-        raise ArtifactError(f"{where}: {missing[0]!r} is missing.")
-    if extra:
-        raise ArtifactError(f"{where}: {shown(extra[0])} does not belong here.")
-
-
-def brief(error: BaseException) -> str:
-    """What an error says, on one line of at most 300 characters: it may quote the file.
-
-    Examples
-    --------
-    >>> brief(ValueError(f"two{chr(10)}lines")), brief(MemoryError())
-    ('two lines', 'MemoryError')
-    """
-    said = " ".join(str(error).split()) or type(error).__name__
-    plain = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in said[:300])
-    return f"{plain} ..." if len(said) > 300 else plain
-
-
-def article(noun: str) -> str:
-    """The noun with its article.
-
-    Examples
-    --------
-    >>> article("estimator")
-    'an estimator'
-    """
-    return f"{'an' if noun[:1] in 'AEIOUaeiou' else 'a'} {noun}"
-
-
-def shown(data: Any) -> str:
-    """A JSON value in a few words, for messages."""
-    if isinstance(data, dict | list):
-        return "an object" if isinstance(data, dict) else "a list"
-    if data is None or isinstance(data, bool):
-        return {None: "null", True: "true", False: "false"}[data]
-    if isinstance(data, str):
-        return '"' + data[:40].encode("unicode_escape").decode() + '"'
-    return repr(data)[:40]
-
-
 def _fits(annotation: Any, data: Any) -> bool:
     """Whether the JSON type of `data` is what the annotation is written as."""
+    plain = _PLAIN.get(annotation)
+    if plain is not None:
+        return plain[0](data)
+    if annotation in CHOICES:
+        return type(data) is str and data in CHOICES[annotation]()
     origin = get_origin(annotation)
     if origin is Literal:
         return any(type(data) is type(choice) and data == choice for choice in get_args(annotation))
-    if annotation is float:
-        return type(data) in (int, float) or (type(data) is str and data in _INFINITE)
-    if annotation is int:
-        return type(data) is int and -(2**63) <= data < 2**63
-    if annotation in (None, type(None)):
-        return data is None
-    if annotation in (bool, str):
-        return type(data) is annotation and (annotation is bool or _is_text(data))
     if origin is tuple:
         return isinstance(data, list)
-    if annotation is Any:
-        return data is None or type(data) is bool or type(data) is float or _fits(int, data) or _fits(str, data)
-    return isinstance(data, dict)
+    return isinstance(data, dict if annotation not in FORMS else dict | list)
 
 
 def _is_text(data: str) -> bool:
@@ -263,6 +321,22 @@ def _is_text(data: str) -> bool:
     return True
 
 
+def _is_whole(data: Any) -> bool:
+    return type(data) is int and -(2**63) <= data < 2**63
+
+
+#: Plain types: what of JSON is one, and what a message calls it.
+_PLAIN: dict[Any, tuple[Callable[[Any], bool], str]] = {
+    float: (lambda data: type(data) in (int, float) or (type(data) is str and data in _INFINITE), "a number"),
+    int: (_is_whole, "a whole number"),
+    Unsigned: (lambda data: type(data) is int and 0 <= data < 2**64, "a whole number"),
+    bool: (lambda data: type(data) is bool, "true or false"),
+    str: (lambda data: type(data) is str and _is_text(data), "text"),
+    type(None): (lambda data: data is None, "null"),
+    Any: (lambda data: type(data) in (type(None), bool, float) or _is_whole(data) or _fits(str, data), "a plain value"),
+}
+
+
 def _number(data: float, where: str) -> float:
     try:
         return float(data)
@@ -270,82 +344,23 @@ def _number(data: float, where: str) -> float:
         raise ArtifactError(f"{where} is too large a number.") from None
 
 
-def _decode_tuple(arguments: tuple[Any, ...], data: list[Any], where: str, maps: Maps, depth: int) -> tuple[Any, ...]:
+def _decode_tuple(arguments: tuple[Any, ...], data: list[Any], where: str, depth: int) -> tuple[Any, ...]:
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         arguments = (arguments[0],) * len(data)
     if len(arguments) != len(data):
         raise ArtifactError(f"{where} must have {len(arguments)} entries, not {len(data)}.")
     pairs = zip(arguments, data, strict=True)
-    return tuple(decode(a, item, f"{where}[{k}]", maps, depth + 1) for k, (a, item) in enumerate(pairs))
-
-
-def _encode_array(array: NDArray[Any], where: str) -> dict[str, Any]:
-    little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
-    if little.dtype.str not in _DTYPES:
-        raise ArtifactError(f"{where} is an array of {array.dtype}, which cannot be saved.")
-    head = {"dtype": little.dtype.str, "shape": list(array.shape)}
-    if array.size <= _READABLE and np.isfinite(little).all():
-        return {**head, "values": little.ravel().tolist()}
-    return {**head, "base64": base64.b64encode(little.tobytes()).decode("ascii")}
-
-
-def _decode_array(annotation: Any, data: dict[str, Any], where: str) -> NDArray[Any]:
-    packed = "base64" in data
-    exact_keys(data, ["dtype", "shape", "base64" if packed else "values"], where)
-    kind, shape = data["dtype"], data["shape"]
-    if type(kind) is not str or kind not in _DTYPES:
-        raise ArtifactError(f"{where}: unknown dtype {shown(kind)}.")
-    if not isinstance(shape, list) or len(shape) > 8 or not all(_fits(int, n) and n >= 0 for n in shape):
-        raise ArtifactError(f"{where}: a shape is a list of whole numbers.")
-    size, dtype = math.prod(shape), _DTYPES[kind]  # Python's integers: nothing overflows, nothing is allocated
-    flat = _unpacked(data["base64"], dtype, where) if packed else _listed_numbers(data["values"], dtype, where)
-    if len(flat) != size:
-        raise ArtifactError(f"{where}: {len(flat)} numbers for shape {shape}.")
-    array = flat.reshape(shape).astype(dtype.newbyteorder("="))
-    # Written so that NaN fails too.
-    if dtype.kind == "f" and not (np.abs(array.astype(np.float64, copy=False)) <= LARGEST).all():
-        raise ArtifactError(f"{where} holds a number that is not finite or beyond {LARGEST:g}.")
-    wanted = next((a for a in get_args(get_args(annotation)[1])), Any) if get_args(annotation) else Any
-    if wanted is not Any and isinstance(wanted, type) and not issubclass(array.dtype.type, wanted):
-        raise ArtifactError(f"{where} must be an array of {wanted.__name__}, not of {array.dtype}.")
-    array.flags.writeable = False
-    return array
-
-
-def _unpacked(text: Any, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
-    try:
-        content = base64.b64decode(text if type(text) is str else "?", validate=True)
-        return np.frombuffer(content, dtype=dtype)
-    except (binascii.Error, ValueError):
-        raise ArtifactError(f"{where}: the base64 data are damaged.") from None
-
-
-def _listed_numbers(values: Any, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
-    wanted: Any = {"f": float, "i": int, "u": int, "b": bool}[dtype.kind]
-    if not isinstance(values, list) or not all(type(v) is not str and _fits(wanted, v) for v in values):
-        raise ArtifactError(f"{where}: values must be a list of plain numbers.")
-    if dtype.kind in "iu":
-        info = np.iinfo(dtype)
-        # Asked of Python's integers: NumPy 1 wraps what does not fit, and says nothing.
-        if not all(int(info.min) <= value <= int(info.max) for value in values):
-            raise ArtifactError(f"{where}: a number does not fit {dtype}.")
-    try:
-        return np.array(values, dtype=dtype)
-    except (OverflowError, ValueError):
-        raise ArtifactError(f"{where}: a number does not fit {dtype}.") from None
-
-
-def _mismatch(annotation: Any, data: Any, where: str) -> ArtifactError:
-    return ArtifactError(f"{where} must be {_said(annotation)}, not {shown(data)}.")
+    return tuple(decode(a, item, f"{where}[{k}]", depth + 1) for k, (a, item) in enumerate(pairs))
 
 
 def _said(annotation: Any) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         return " or ".join(_said(resolved(option)) for option in arguments)
+    if annotation in CHOICES or (origin is Literal and len(arguments) > 4):
+        return f"one of {', '.join(CHOICES[annotation]() if annotation in CHOICES else arguments)}"
     if origin is Literal:
         return " or ".join(f'"{choice}"' for choice in arguments)
     if origin is tuple:
         return "a list"
-    names = {float: "a number", int: "a whole number", bool: "true or false", str: "text", type(None): "null"}
-    return names.get(annotation, "a plain value" if annotation is Any else "an object")
+    return _PLAIN[annotation][1] if annotation in _PLAIN else "an object"

@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
 from metacal.gate import Gate
-from metacal.io.artifact.encoding import brief
+from metacal.io.artifact.messages import brief
 from metacal.rows import Rows
 
 DTYPES = (np.float32, np.float64)
 #: How far from one a row may sum, by dtype: far above rounding, far below what anybody would call probabilities.
 _TOLERANCE = {np.float32: 1e-4, np.float64: 1e-7}
-#: Entries of the table that go through at once: 16 MB.
-_ELEMENTS = 1 << 21
 
 
 def probe_rows(n_classes: int, dtype: type[np.floating[Any]]) -> dict[str, NDArray[Any]]:
@@ -63,10 +61,9 @@ def check_map(fitted: Any, n_classes: int) -> None:
     base = getattr(base, "map", base)
     for dtype in DTYPES:
         rows = probe_rows(n_classes, dtype)
-        for names, table in _tables(rows):
-            _check_answers(_answers(base, table), table, names)
-            if base is not fitted:
-                _check_answers(_answers(fitted, table), table, names)
+        table = np.stack(list(rows.values()))
+        for one in (base,) if base is fitted else (base, fitted):
+            _check_answers(_answers(one, table), list(rows))
 
 
 def same_answers(one: Gate, other: Gate) -> bool:
@@ -82,13 +79,13 @@ def _same_answers(one: Gate, other: Gate) -> bool:
     if one.n_classes != other.n_classes or one.policy != other.policy:
         return False
     for dtype in DTYPES:
-        for _, table in _tables(probe_rows(one.n_classes, dtype)):
-            with np.errstate(all="ignore"):
-                groups = _groups(one, len(table))
-                if not np.array_equal(one(table, groups=groups), other(table, groups=groups)):
-                    return False
-                if not np.array_equal(one.accepts(Rows(table), groups), other.accepts(Rows(table), groups)):
-                    return False
+        rows = Rows(np.stack(list(probe_rows(one.n_classes, dtype).values())))
+        with np.errstate(all="ignore"):
+            mine, its = (
+                gate.decide(rows, rejected="uniform", groups=_groups(gate, len(rows))) for gate in (one, other)
+            )
+        if any(not np.array_equal(getattr(mine, name), getattr(its, name)) for name in ("probabilities", "accept")):
+            return False
     return True
 
 
@@ -97,37 +94,30 @@ def _groups(gate: Gate, n_rows: int) -> Any:
     return np.resize(np.array(gate.thresholds.names), n_rows) if gate.by_group and gate.thresholds else None
 
 
-def _tables(rows: dict[str, NDArray[Any]]) -> list[tuple[list[str], NDArray[Any]]]:
-    """The rows as tables, as many at a time as memory should hold."""
-    names = list(rows)
-    size = max(1, _ELEMENTS // len(rows[names[0]]))
-    groups = [names[first : first + size] for first in range(0, len(names), size)]
-    return [(group, np.stack([rows[name] for name in group])) for group in groups]
-
-
 def _answers(fitted: Any, table: NDArray[Any]) -> NDArray[Any]:
     try:
         with np.errstate(all="ignore"):
             more = {"groups": _groups(fitted, len(table))} if hasattr(fitted, "stages") else {}
-            return np.asarray(fitted(table, **more))
+            found = np.asarray(fitted(table, **more))
     except Exception as error:
         raise ArtifactError(f"the map does not work on {table.shape[1]} columns ({brief(error)}).") from error
-
-
-def _check_answers(found: NDArray[Any], table: NDArray[Any], names: list[str]) -> None:
     if found.shape != table.shape:
         raise ArtifactError(f"the map does not give probabilities of {table.shape[1]} columns.")
-    tolerance = _TOLERANCE[table.dtype.type]
-    finite = np.asarray(np.isfinite(found).all(axis=1))
-    inside = np.asarray(((found >= 0.0) & (found <= 1.0 + tolerance)).all(axis=1))
+    return found
+
+
+def _check_answers(found: NDArray[Any], names: list[str]) -> None:
+    tolerance = _TOLERANCE[found.dtype.type]
     with np.errstate(all="ignore"):
         sums = found.sum(axis=1, dtype=np.float64)
-        good = finite & inside & (np.abs(sums - 1.0) <= tolerance)
-    if not good.all():
-        at = int((~good).argmax())
-        why = (
-            "some are not finite"
-            if not finite[at]
-            else ("some are not between 0 and 1" if not inside[at] else f"they sum to {sums[at]:.6g}")
-        )
-        raise ArtifactError(f"the map gives no probabilities for {names[at]} rows in {table.dtype}: {why}.")
+    wrong = {
+        "some are not finite": ~np.isfinite(found).all(axis=1),
+        "some are not between 0 and 1": ~((found >= 0.0) & (found <= 1.0 + tolerance)).all(axis=1),
+        "they sum to {:.6g}": np.abs(sums - 1.0) > tolerance,
+    }
+    for why, rows in wrong.items():
+        if rows.any():
+            at = int(rows.argmax())
+            raise ArtifactError(
+                f"the map gives no probabilities for {names[at]} rows in {found.dtype}: {why.format(sums[at])}."
+            )

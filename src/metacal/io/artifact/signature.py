@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from metacal.errors import ArtifactError, InputError, MetacalWarning, MissingExtraError
-from metacal.io.artifact.encoding import exact_keys, shown
+from metacal.io.artifact.messages import exact_keys, shown
 from metacal.io.opening import plain_read_errors
 
 #: A key: the path of its file, or its content.
@@ -45,18 +45,18 @@ class Key:
     def __repr__(self) -> str:
         return f"Key({self.algorithm})"
 
-    def sign(self, content: bytes) -> dict[str, str]:
-        """The entry `signature` of a file whose canonical bytes are `content`."""
+    def make(self, content: bytes) -> str:
+        """The signature of these bytes in hexadecimal digits; of a record of a journal, its seal."""
         if self.algorithm == "hmac-sha256":
-            return {"algorithm": self.algorithm, "value": hmac.digest(self.secret, content, "sha256").hex()}
+            return hmac.digest(self.secret, content, "sha256").hex()
         if self.private is None:
             raise InputError("this is a public key, which can only verify; sign with the private key.")
-        return {"algorithm": self.algorithm, "value": self.private.sign(content).hex()}
+        return str(self.private.sign(content).hex())
 
-    def verifies(self, value: str, content: bytes) -> bool:
+    def fits(self, value: str, content: bytes) -> bool:
         """Whether `value` is the signature of `content`, compared in constant time."""
         if self.algorithm == "hmac-sha256":
-            return hmac.compare_digest(value, hmac.digest(self.secret, content, "sha256").hex())
+            return hmac.compare_digest(value, self.make(content))
         from cryptography.exceptions import InvalidSignature
 
         try:
@@ -119,7 +119,7 @@ def verify(data: Any, content: bytes, key: Key) -> None:
     algorithm, value = checked_signature(data)
     if algorithm != key.algorithm:
         raise ArtifactError(f"it is signed by {algorithm}, but the key is one for {key.algorithm}; give the other key.")
-    if not key.verifies(value, content):
+    if not key.fits(value, content):
         raise ArtifactError("the signature does not match: it was signed with another key, or changed since.")
 
 

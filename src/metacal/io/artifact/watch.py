@@ -1,65 +1,180 @@
 """The state of a watch in a journal, and back: sealed JSON, checked before use.
 
 It belongs to one gate: the fingerprint of the gate's own document stands in it, and what is watched, at which levels,
-must be what that gate gives. The journal begins with a whole state; what was taken in since follows
-(`metacal.io.artifact.taken`).
+must be what that gate gives. The journal begins with a whole state; each record after it is what came next, rows and
+labels (`Taken`), so that the state of now follows from them in order, however the process ended.
 """
 
 from __future__ import annotations
 
+import base64
 import os
-from collections import ChainMap
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
-from metacal.errors import ArtifactError
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import ArtifactError, InputError
 from metacal.gate import Gate
-from metacal.gate.watch import LONGEST_ID, MOST_POINTS, MOST_WAITING, Counts, Point, Waiting, Watch
-from metacal.io.artifact.document import Content, document_of
-from metacal.io.artifact.encoding import (
-    annotations_of,
-    decode,
-    decode_map,
-    encode,
-    encode_map,
-    exact_keys,
-    maps_in,
-    shown,
+from metacal.gate.watch import (
+    LONGEST_ID,
+    MOST_POINTS,
+    MOST_WAITING,
+    Counts,
+    Id,
+    Late,
+    Lines,
+    Point,
+    Waiting,
+    Watch,
+    kept_id,
 )
-from metacal.io.artifact.taken import Kept
+from metacal.io.artifact.document import Content, document_of
+from metacal.io.artifact.encoding import FORMS, decode, encode, row_form
+from metacal.io.artifact.messages import exact_keys
 from metacal.io.artifact.wrapping import checksum
 from metacal.io.journal import Journal, read_journal
 from metacal.promises.sequential.alarms import NAMES, Alarms
 from metacal.promises.sequential.drift import (
     TOLERANCE,
-    AbstentionMonitor,
-    CalibrationMonitor,
-    ScoreMonitor,
-    UnreadableMonitor,
 )
-from metacal.promises.sequential.monitor import PromiseMonitor
+
+#: What a source is known by and how far it was read, as JSON: a name, and what whoever reads it wants to know again.
+Source = dict[str, Any]
+#: So many sources are remembered.
+MOST_SOURCES = 100
+
+
+class Unreadable(NamedTuple):
+    """A line that could not be read: which of the lines that came together, its number, why, and what stands there."""
+
+    nth: int
+    line: int
+    reason: str
+    text: str
+
+
+@dataclass
+class Taken:
+    """Rows and late labels that came together, in their order, and the lines that they stood on.
+
+    There are `lines` of them: some unreadable, those of late labels (`late_on`), and those of rows.
+
+    Examples
+    --------
+    >>> taken = Taken(np.array([[2.5, -1.0]]), ["cat"], ["a"], late=[Late(1, "b", "dog")], late_on=[1], lines=2)
+    >>> Taken.of(taken.described()) == taken
+    True
+    """
+
+    rows: NDArray[np.floating[Any]]
+    labels: list[Any]
+    ids: list[str | None]
+    probability: list[float | None] | None = None
+    groups: list[str] | None = None
+    late: list[Late] = field(default_factory=list)
+    late_on: list[int] = field(default_factory=list)
+    lines: int = 0
+    unreadable: list[Unreadable] = field(default_factory=list)
+    gaps: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Taken) and self.described() == other.described()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def into(self, watch: Watch) -> None:
+        """Give it to a watch."""
+        chances = None if self.probability is None else np.array(self.probability, dtype=np.float64)
+        groups = None if self.groups is None else np.array(self.groups, dtype=np.str_)
+        broken, other = np.zeros(self.lines, dtype=bool), np.zeros(self.lines, dtype=bool)
+        broken[[one.nth for one in self.unreadable]] = True
+        other[self.late_on] = True
+        lines = Lines(broken, np.flatnonzero(~broken & ~other).tolist()) if self.lines else None
+        if lines is not None and len(lines.rows) != len(self.rows):
+            raise ArtifactError("a record holds other rows than lines.")
+        watch.update(
+            self.rows, self.labels, ids=self.ids, probability=chances, groups=groups, late=self.late, lines=lines
+        )
+        watch.gaps += self.gaps
+
+    def described(self) -> dict[str, Any]:
+        """As JSON types."""
+        return {
+            "dtype": (kind := "<f4" if self.rows.dtype == np.float32 else "<f8"),
+            "shape": list(self.rows.shape),
+            "rows": base64.b64encode(np.ascontiguousarray(self.rows, dtype=kind).tobytes()).decode("ascii"),
+            "labels": self.labels,
+            "ids": [None if one is None else kept_id(one) for one in self.ids],
+            "probability": self.probability,
+            "groups": self.groups,
+            "late": [[one.after, kept_id(one.id), one.label, one.probability] for one in self.late],
+            "late_on": self.late_on,
+            "lines": self.lines,
+            "unreadable": [list(one) for one in self.unreadable],
+            "gaps": self.gaps,
+        }
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> Taken:
+        """From its description; ArtifactError where that is none."""
+        try:
+            content = base64.b64decode(data["rows"], validate=True)
+            kind = np.dtype({"<f4": "f4", "<f8": "f8"}[data["dtype"]])
+            rows = np.frombuffer(content, dtype=data["dtype"]).reshape(data["shape"]).astype(kind)
+            rest = {name: data[name] for name in ("labels", "ids", "probability", "groups", "late_on", "lines", "gaps")}
+            late = [Late(*one) for one in data["late"]]
+            return cls(rows, **rest, late=late, unreadable=[Unreadable(*one) for one in data["unreadable"]])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtifactError("a record is none of what a monitor takes in.") from error
+
+
+@dataclass
+class Kept:
+    """What is kept of a monitor: its watch, how far each source was read, and how many records came after each other.
+
+    `last` is what was taken in last, None where nothing came after the whole state.
+    """
+
+    watch: Watch
+    sources: dict[str, Source] = field(default_factory=dict)
+    serial: int = 0
+    last: Taken | None = None
+
+    def add(self, taken: Taken, name: str, source: Source) -> dict[str, Any]:
+        """Take in what has come from a source; the record of it."""
+        taken.into(self.watch)
+        self._read(name, source)
+        self.serial, self.last = self.serial + 1, taken
+        return {"n": self.serial, "taken": taken.described(), "name": name, "source": source}
+
+    def replay(self, records: Sequence[dict[str, Any]]) -> None:
+        """Take in what records say."""
+        for record in records:
+            try:
+                taken, name, source = Taken.of(record["taken"]), record["name"], record["source"]
+                if record["n"] != self.serial + 1 or not isinstance(name, str) or not isinstance(source, dict):
+                    raise ValueError
+                self.add(taken, name, source)
+            except (KeyError, IndexError, TypeError, ValueError, InputError) as error:
+                raise ArtifactError("a record is none of what this monitor has taken in.") from error
+
+    def _read(self, name: str, source: Source) -> None:
+        self.sources.pop(name, None)
+        self.sources[name] = source
+        if len(self.sources) > MOST_SOURCES:
+            del self.sources[next(iter(self.sources))]
+
+
+# ── the whole state ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 #: The kind of such a journal, and of the state in it.
 MONITOR = "monitor"
-#: Plain entries of a watch, with their kinds.
-_PLAIN: dict[str, Any] = {
-    "unknown": int,
-    "forgotten": int,
-    "gaps": int,
-    "confidence": float,
-    "variance": float,
-    "stride": int,
-}
-KEYS = ("kind", "gate", "alarms", "counts", "classes", "waiting", "history", "first", *_PLAIN)
-#: What each monitor was begun with; the rest is what it has seen.
-_BEGUN = {
-    PromiseMonitor: ("quantity", "limit", "delta", "largest", "parts", "least_probability"),
-    AbstentionMonitor: ("n_rows", "n_accepted", "delta", "parts"),
-    ScoreMonitor: ("profile", "delta"),
-    CalibrationMonitor: ("tolerance", "delta", "least_probability"),
-    UnreadableMonitor: ("limit", "delta"),
-}
+#: What a monitor has seen; the rest is what it was begun with.
+_SEEN = {"rows", "events", "rejected", "right", "counts", "confidence", "lines", "unreadable", "capital"}
+_SEEN |= {"log_evidence", "log_peak"}
 
 
 def save_watch(watch: Watch, path: str | os.PathLike[str]) -> None:
@@ -103,7 +218,7 @@ def kept_from(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Kept:
     try:
         first = records[0]
         exact_keys(first, ["watch", "sources", "n"], "the first record")
-        sources, serial = first["sources"], decode(int, first["n"], "n", {})
+        sources, serial = first["sources"], decode(int, first["n"], "n")
         if not isinstance(sources, dict) or not all(isinstance(one, dict) for one in sources.values()):
             raise ArtifactError("sources must say how far each was read.")
         kept = Kept(watch_from(first["watch"], gate), sources, serial)
@@ -113,55 +228,57 @@ def kept_from(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Kept:
     return kept
 
 
+@dataclass(frozen=True)
+class State:
+    """A watch as it stands in a journal: the fingerprint of its gate, and what it has seen."""
+
+    kind: Literal["monitor"]
+    gate: str
+    alarms: Alarms
+    counts: Counts
+    classes: tuple[Counts, ...]
+    waiting: tuple[tuple[Id, Waiting], ...]
+    unknown: int
+    forgotten: int
+    gaps: int
+    confidence: float
+    variance: float
+    stride: int
+    history: tuple[Point, ...]
+    first: tuple[tuple[Literal[NAMES], int], ...]  # type: ignore[valid-type]
+
+
+for _row in (Counts, Waiting, Point):  # there are many of them: lists in the order of their fields
+    FORMS[_row] = row_form(_row)
+
+
 def describe_watch(watch: Watch) -> dict[str, Any]:
     """The document of a watch."""
-    return {
-        "kind": MONITOR,
-        "gate": _fingerprint(watch.gate),
-        **{name: encode(getattr(watch, name), name, {}) for name in _PLAIN},
-        "alarms": encode_map(watch.alarms, "alarms", maps_in(Alarms) | _nested()),
-        "counts": _listed(watch.counts),
-        "classes": [_listed(one) for one in watch.classes],
-        "waiting": [[encode(name, "an id", {}), *_listed(one)] for name, one in watch.waiting.items()],
-        "history": [_listed(one) for one in watch.history],
-        "first": dict(watch.first),
-    }
+    held = {**vars(watch), "waiting": tuple(watch.waiting.items()), "first": tuple(watch.first.items())}
+    state: dict[str, Any] = encode(State(**{**held, "kind": MONITOR, "gate": _fingerprint(watch.gate)}), "the watch")
+    return state
 
 
 def watch_from(document: Any, gate: Any) -> Watch:
     """The watch that a document describes, or ArtifactError."""
     if not isinstance(document, dict) or document.get("kind") != MONITOR:
         raise ArtifactError("this is not the state of a monitor.")
-    exact_keys(document, KEYS, "the state")
+    state: State = decode(State, document, "the state")
     held = getattr(gate, "gate_", gate)
-    if document["gate"] != _fingerprint(held):
+    if state.gate != _fingerprint(held):
         raise ArtifactError("this state belongs to another gate; give the gate that it was made with, or begin anew.")
-    alarms: Alarms = decode_map(document["alarms"], "alarms", maps_in(Alarms) | _nested(), only=Alarms)
-    watch = _begun_like(alarms, held)
-    for name, kind in _PLAIN.items():
-        setattr(watch, name, decode(kind, document[name], name, {}))
-    watch.alarms = alarms
-    watch.counts = _from_list(Counts, document["counts"], "counts")
-    classes = [_from_list(Counts, one, "classes") for one in _list(document["classes"], "classes")]
-    if len(classes) != len(watch.classes):
-        raise ArtifactError(f"there are counts of {len(classes)} classes, and the gate has {len(watch.classes)}.")
-    watch.classes = classes
-    watch.waiting = _waiting(document["waiting"])
-    watch.history = [_from_list(Point, one, "history") for one in _list(document["history"], "history")]
-    watch.first = _first(document["first"])
-    _agree(watch)
+    begun = _begun_like(state.alarms, held)
+    if len(state.classes) != len(begun.classes):
+        raise ArtifactError(f"there are counts of {len(state.classes)} classes, and the gate has {len(begun.classes)}.")
+    seen = {name: value for name, value in vars(state).items() if name not in ("kind", "gate")}
+    lists = {"classes": list(state.classes), "history": list(state.history)}
+    watch = replace(begun, **{**seen, **lists, "waiting": dict(state.waiting), "first": dict(state.first)})
+    _agree(watch, len(state.waiting), len(state.first))
     return watch
 
 
 def _fingerprint(gate: Gate) -> str:
     return checksum(document_of(Content(gate)))
-
-
-def _nested() -> ChainMap[str, type]:
-    found = maps_in(PromiseMonitor)
-    for kind in _BEGUN:
-        found |= maps_in(kind)
-    return found
 
 
 def _begun_like(alarms: Alarms, gate: Gate) -> Watch:
@@ -189,8 +306,8 @@ def _begun_like(alarms: Alarms, gate: Gate) -> Watch:
     return watch
 
 
-def _begun(monitor: Any) -> list[Any]:
-    return [getattr(monitor, name) for name in _BEGUN[type(monitor)]]
+def _begun(monitor: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(monitor).items() if name not in _SEEN}
 
 
 def _check_capital(one: Any, new: Any) -> None:
@@ -202,8 +319,8 @@ def _check_capital(one: Any, new: Any) -> None:
         raise ArtifactError("evidence lies above its own peak.")
 
 
-def _agree(watch: Watch) -> None:
-    """Raise where counts contradict each other."""
+def _agree(watch: Watch, n_waiting: int, n_first: int) -> None:
+    """Raise where counts contradict each other, an id waits twice or too many do."""
     for counts in (watch.counts, *watch.classes):
         least = min(vars(counts).values())
         fits = counts.accepted <= counts.rows and counts.right_accepted <= counts.labelled_accepted <= counts.labelled
@@ -214,41 +331,9 @@ def _agree(watch: Watch) -> None:
     width = len(list(watch.alarms))
     if watch.stride < 1 or len(watch.history) > MOST_POINTS or any(len(p.evidence) != width for p in watch.history):
         raise ArtifactError("the history does not fit what is watched.")
-
-
-def _listed(value: Any) -> list[Any]:
-    return [encode(getattr(value, each.name), each.name, {}) for each in fields(value)]
-
-
-def _list(data: Any, where: str) -> list[Any]:
-    if not isinstance(data, list):
-        raise ArtifactError(f"{where} must be a list, not {shown(data)}.")
-    return data
-
-
-def _from_list(cls: Any, data: Any, where: str) -> Any:
-    names, kinds = [each.name for each in fields(cls)], annotations_of(cls)
-    if len(_list(data, where)) != len(names):
-        raise ArtifactError(f"{where} must have {len(names)} entries, not {len(data)}.")
-    return cls(*(decode(kinds[name], value, f"{where}.{name}", {}) for name, value in zip(names, data)))
-
-
-def _waiting(data: Any) -> dict[str | int, Waiting]:
-    rows = _list(data, "waiting")
-    if len(rows) > MOST_WAITING:
-        raise ArtifactError(f"{len(rows):,} rows wait for a label; {MOST_WAITING:,} is the most.")
-    found = {}
-    for row in rows:
-        name = decode(str | int, _list(row, "waiting")[0] if row else None, "waiting", {})
-        if isinstance(name, str) and len(name) > LONGEST_ID:
-            raise ArtifactError("an id is too long.")
-        found[name] = _from_list(Waiting, row[1:], "waiting")
-    if len(found) < len(rows):
-        raise ArtifactError("an id waits twice.")
-    return found
-
-
-def _first(data: Any) -> dict[str, int]:
-    if not isinstance(data, dict) or not set(data) <= set(NAMES):
-        raise ArtifactError("first must say at which row alarms were raised, by their names.")
-    return {name: decode(int, row, f"first.{name}", {}) for name, row in data.items()}
+    if n_waiting > MOST_WAITING:
+        raise ArtifactError(f"{n_waiting:,} rows wait for a label; {MOST_WAITING:,} is the most.")
+    if any(isinstance(name, str) and len(name) > LONGEST_ID for name in watch.waiting):
+        raise ArtifactError("an id is too long.")
+    if len(watch.waiting) < n_waiting or len(watch.first) < n_first:
+        raise ArtifactError("an id waits twice, or an alarm was first raised twice.")

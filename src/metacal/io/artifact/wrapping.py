@@ -15,10 +15,11 @@ from typing import Any
 
 from metacal import __version__
 from metacal.errors import ArtifactError, InputError
-from metacal.io.artifact.encoding import brief, shown
+from metacal.io.artifact.messages import brief, shown
 from metacal.io.artifact.signature import Key, checked_signature, verify
+from metacal.io.disk import plain_write_errors
 from metacal.io.opening import kind_of, plain_read_errors
-from metacal.io.writing import atomic_path, plain_write_errors
+from metacal.io.writing import atomic_path
 
 FORMAT = "metacal"
 VERSION = 3
@@ -57,7 +58,7 @@ def text_of(document: dict[str, Any], key: Key | None = None) -> str:
       "format": "metacal",
     """
     whole = {"format": FORMAT, "version": VERSION, "metacal_version": __version__, **document}
-    signature = {} if key is None else {"signature": key.sign(canonical(whole))}
+    signature = {} if key is None else {"signature": {"algorithm": key.algorithm, "value": key.make(canonical(whole))}}
     return _pretty({**whole, "checksum": checksum(whole), **signature}) + "\n"
 
 
@@ -173,12 +174,16 @@ def parsed(raw: bytes, max_bytes: int) -> Any:
 
 
 def _pretty(value: Any, indent: str = "") -> str:
-    """JSON with an entry per line, but lists on one line."""
-    if not isinstance(value, dict) or not value:
-        return json.dumps(value, allow_nan=False)
+    """JSON with an entry per line, but lists on one line, unless they hold objects inside objects."""
     deeper = indent + "  "
-    lines = (f"{deeper}{json.dumps(name)}: {_pretty(item, deeper)}" for name, item in value.items())
-    return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    if isinstance(value, dict) and value:
+        lines = [f"{deeper}{json.dumps(name)}: {_pretty(item, deeper)}" for name, item in value.items()]
+    elif isinstance(value, list) and any(dict in map(type, item.values()) for item in value if isinstance(item, dict)):
+        lines = [f"{deeper}{_pretty(item, deeper)}" for item in value]
+    else:
+        return json.dumps(value, allow_nan=False)
+    first, last = "{}" if isinstance(value, dict) else "[]"
+    return f"{first}\n" + ",\n".join(lines) + f"\n{indent}{last}"
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,21 +45,19 @@ class Layout(NamedTuple):
         return self.n_classes * self.dtype.itemsize
 
 
-class Batches(Protocol):
-    """What has a schema and gives record batches: a file, or a batch in memory."""
+class Batches:
+    """What has a schema and gives record batches: a file, or a batch in memory; rows, and the bytes that they take."""
 
-    schema: Any
-    #: Rows, and the bytes that they take where they are stored.
-    n_rows: int
-    held: int
+    def __init__(self, schema: Any, n_rows: int, held: int) -> None:
+        self.schema, self.n_rows, self.held = schema, n_rows, held
 
     def batches(self, names: Sequence[str], rows: int) -> Iterable[Any]:
         """These columns, in validated batches of at most so many rows where that can be chosen."""
-        ...
+        raise NotImplementedError
 
     def stored(self, layout: Layout) -> StoredTable | None:
         """The table as one that stays where it is; None where it cannot."""
-        ...
+        return None
 
 
 def pyarrow_for(path: str) -> Any:

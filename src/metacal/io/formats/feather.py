@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
 from metacal.io.columns import Columns, Request
-from metacal.io.formats.arrow import ArrowColumnsWriter, Layout, pyarrow_for, read_batches
+from metacal.io.formats.arrow import ArrowColumnsWriter, Batches, pyarrow_for, read_batches
 from metacal.io.formats.raw import RawFile
-from metacal.io.opening import check_unpacked, damaged
+from metacal.io.opening import check_unpacked
 
 #: What a file in the file format begins with, and ends with.
 _MAGIC = b"ARROW1"
@@ -37,18 +36,18 @@ def read(request: Request) -> Columns:
     return read_batches(request, _ArrowFile(pyarrow_for(request.path), request.path, request.source))
 
 
-class _ArrowFile:
+class _ArrowFile(Batches):
     """A file as `read_batches` wants it."""
 
     def __init__(self, pa: Any, path: str, source: str) -> None:
         self.pa, self.file = pa, RawFile(source, path)
         framed = self.file.bytes(0, len(_MAGIC)) == _MAGIC
         self.begin = 8 if framed else 0
-        claims = _claims_of(path, self.file, self.begin)
+        claims = _claims_of(self.file, self.begin)
         if framed:
-            self._check_footer(path, claims)
+            self._check_footer(claims)
         check_unpacked(path, claims.unpacked, self.file.size)
-        self.schema, self.n_rows, self.held = self._stream().schema, claims.rows, self.file.size
+        super().__init__(self._stream().schema, claims.rows, self.file.size)
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[Any]:
         place = {name: k for k, name in enumerate(self.schema.names)}
@@ -57,21 +56,17 @@ class _ArrowFile:
             batch.validate(full=True)
             yield batch
 
-    def stored(self, layout: Layout) -> None:
-        return None
-
     def _stream(self, fields: list[int] | None = None) -> Any:
         options = self.pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
         return self.pa.ipc.open_stream(self.pa.PythonFile(_Reader(self.file, self.begin), "r"), options=options)
 
-    def _check_footer(self, path: str, claims: _Claims) -> None:
+    def _check_footer(self, claims: _Claims) -> None:
         """Raise unless the frame is whole and speaks of as many batches as there are."""
         if self.file.bytes(self.file.size - len(_MAGIC), len(_MAGIC)) != _MAGIC:
-            raise InputError(damaged(path, EOFError("its end is missing")))
+            raise EOFError("its end is missing")
         counted = self.pa.ipc.open_file(self.pa.PythonFile(_Reader(self.file, 0), "r")).num_record_batches
         if counted != claims.batches:
-            what = f"its footer lists {counted} batches but {claims.batches} are there"
-            raise InputError(damaged(path, ValueError(what)))
+            raise ValueError(f"its footer lists {counted} batches but {claims.batches} are there")
 
 
 class _Reader(io.RawIOBase):
@@ -107,24 +102,21 @@ class _Claims(NamedTuple):
     unpacked: int
 
 
-def _claims_of(path: str, file: RawFile, begin: int) -> _Claims:
+def _claims_of(file: RawFile, begin: int) -> _Claims:
     """Add up what the messages from `begin` on claim, or raise where they claim more than the file holds."""
     rows = batches = unpacked = 0
-    try:
-        for header, body, length in _messages(file, begin):
-            kind = header.number(1, "B")
-            table = header.table(2)
-            batch = table.table(1) if kind == _DICTIONARY and table is not None else table
-            if kind not in (_DICTIONARY, _BATCH) or batch is None:
-                continue
-            count = batch.number(0, "q")
-            if count < 0:
-                raise ValueError(f"a batch of {count} rows")
-            unpacked += _unpacked(file, batch, body, length)
-            if kind == _BATCH:
-                rows, batches = rows + count, batches + 1
-    except (struct.error, ValueError) as error:
-        raise InputError(damaged(path, error)) from error
+    for header, body, length in _messages(file, begin):
+        kind = header.number(1, "B")
+        table = header.table(2)
+        batch = table.table(1) if kind == _DICTIONARY and table is not None else table
+        if kind not in (_DICTIONARY, _BATCH) or batch is None:
+            continue
+        count = batch.number(0, "q")
+        if count < 0:
+            raise ValueError(f"a batch of {count} rows")
+        unpacked += _unpacked(file, batch, body, length)
+        if kind == _BATCH:
+            rows, batches = rows + count, batches + 1
     return _Claims(rows, batches, unpacked)
 
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.io.columns import Columns, Request, listed, pick_arrays
 from metacal.io.formats.raw import RawFile, RawTable, array_at, bytes_of
-from metacal.io.opening import SAVE_AS_NPZ, check_unpacked, damaged
-from metacal.rows.stored import ConvertedTable, StoredTable
+from metacal.io.opening import SAVE_AS_NPZ, check_unpacked
+from metacal.rows.stored import ConvertedTable
 
 #: Bytes read for the header of an .npy, which NumPy bounds at 10,000.
 _HEADER_BYTES = 1 << 16
@@ -56,8 +56,8 @@ class _Header(NamedTuple):
                 "np.savez('predictions.npz', logits=np.stack(list(logits)).astype('f4'), labels=labels)."
             )
         if self.begin + self.n_bytes > held:
-            claim = f"{what} claims shape {self.shape} of {self.dtype}, {self.n_bytes:,} bytes, and holds {held:,}"
-            raise InputError(damaged(path, ValueError(claim)))
+            claims = f"{what} claims shape {self.shape} of {self.dtype}, {self.n_bytes:,} bytes"
+            raise ValueError(f"{claims}, and holds {held:,}")
 
 
 def read_npz(request: Request) -> Columns:
@@ -138,12 +138,15 @@ def read_npy(request: Request) -> Columns:
             f"{request.path}: a single array has no names; save np.savez('scores.npz', score=score, correct=correct)."
         )
     if fields is None:
-        return Columns(request.path, _table(request, file, head))
+        return Columns(request.path, _array(request, file, head, head.dtype, 0, may_stay=True))
     if len(head.shape) != 1:
         raise InputError(f"{request.path}: records must be a flat array, one per row; got shape {head.shape}.")
-    picked = pick_arrays(request, {name: str(kind[0]) for name, kind in fields.items()})
-    table = _field(request, file, head, picked.table[0], may_stay=not request.scores)
-    return picked._replace(classes=None).columns(request.path, table, lambda key: _field(request, file, head, key))
+    picked = pick_arrays(request, {name: str(kind[0]) for name, kind in fields.items()})._replace(classes=None)
+
+    def field(name: str, may_stay: bool = False) -> Any:
+        return _array(request, file, head, *fields[name][:2], may_stay=may_stay)
+
+    return picked.columns(request.path, field(picked.table[0], not request.scores), field)
 
 
 def whole_npy(path: str, source: str | None = None) -> NDArray[Any]:
@@ -159,38 +162,22 @@ def _opened(path: str, source: str) -> tuple[RawFile, _Header]:
     return file, head
 
 
-def _table(request: Request, file: RawFile, head: _Header) -> Any:
-    """The table, in its file if it is large; of one that will be refused only shape and type."""
-    if len(head.shape) not in (1, 2) or head.dtype.kind not in "fiub":
-        return _outline(head.dtype, head.shape)
-    if len(head.shape) == 2 and request.stays(head.n_bytes, copied=True):
-        return _double(RawTable(file, head.begin, (head.shape[0], head.shape[1]), head.dtype, fortran=head.fortran))
-    return array_at(file, head.begin, head.shape, head.dtype, fortran=head.fortran)
-
-
-def _field(request: Request, file: RawFile, head: _Header, key: str, *, may_stay: bool = False) -> Any:
-    assert head.dtype.fields is not None
-    kind, offset = head.dtype.fields[key][:2]
-    item, inner = kind.base, kind.shape
-    shape = (head.shape[0], *inner)
-    if item.kind not in "fiubU" or len(shape) > 2:
-        return _outline(item, shape)
-    flat = (head.shape[0], math.prod(inner))
-    table = RawTable(file, head.begin + offset, flat, item, row_bytes=head.dtype.itemsize)
-    if may_stay and len(shape) == 2 and request.stays(table.nbytes, copied=True):
-        return _double(table)
+def _array(request: Request, file: RawFile, head: _Header, kind: np.dtype[Any], offset: int, *, may_stay: bool) -> Any:
+    """The array, or a field of its records; a large table stays in its file, of what will be refused only the shape."""
+    item, shape = kind.base, (*head.shape, *kind.shape)
+    if item.kind not in "fiubU" or len(shape) not in (1, 2):
+        return np.broadcast_to(np.zeros((), item), shape)  # takes no memory
+    whole = kind is head.dtype
+    flat = (shape[0], math.prod(shape[1:]))
+    layout: dict[str, Any] = {"fortran": head.fortran} if whole else {"row_bytes": head.dtype.itemsize}
+    table = RawTable(file, head.begin + offset, flat, item, **layout)
+    if may_stay and len(shape) == 2 and item.kind != "U" and request.stays(table.nbytes, copied=True):
+        # In float64 where it holds the wider floats that some processors have.
+        wide = item.kind == "f" and item.itemsize > 8
+        return ConvertedTable(table, partial(np.asarray, dtype=np.float64), np.float64) if wide else table
+    if whole:
+        return array_at(file, head.begin, shape, item, fortran=head.fortran)
     return np.asarray(table).reshape(shape)
-
-
-def _outline(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """An array of this shape and type that takes no memory: enough to say why it is refused."""
-    return np.broadcast_to(np.zeros((), dtype), shape)
-
-
-def _double(table: RawTable) -> StoredTable:
-    """The table; in float64 where it holds the wider floats that some processors have."""
-    wide = table.dtype.kind == "f" and table.dtype.itemsize > 8
-    return ConvertedTable(table, partial(np.asarray, dtype=np.float64), np.float64) if wide else table
 
 
 class NpzWriter:

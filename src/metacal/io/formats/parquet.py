@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError, MetacalError
 from metacal.io.columns import Columns, Request
-from metacal.io.formats.arrow import ArrowColumnsWriter, Layout, pyarrow_for, read_batches, table_of
+from metacal.io.formats.arrow import ArrowColumnsWriter, Batches, Layout, pyarrow_for, read_batches, table_of
 from metacal.io.opening import damaged, decoding
 from metacal.rows.stored import StoredTable
 
@@ -117,7 +117,7 @@ class _Cursor:
         self.block = self.block[:0]
         batch = next(self.batches, None)
         if batch is None:
-            raise InputError(damaged(self.table.shown, EOFError(f"it ends at row {self.begin}")))
+            raise EOFError(f"it ends at row {self.begin}")
         self.block = table_of(batch, self.table.layout, self.table.shown, self.begin)
 
 
@@ -142,7 +142,7 @@ def read(request: Request) -> Columns:
     return read_batches(request, _ParquetFile(request.path, request.source))
 
 
-class _ParquetFile:
+class _ParquetFile(Batches):
     """A file as `read_batches` wants it.
 
     In batches: before pyarrow 26, `ParquetFile.read` reserves memory for the columns that were not asked for as well.
@@ -150,8 +150,7 @@ class _ParquetFile:
 
     def __init__(self, path: str, source: str) -> None:
         self.path, self.source, self.file = path, source, _open(source)
-        self.schema, self.n_rows = self.file.schema_arrow, int(self.file.metadata.num_rows)
-        self.held = os.path.getsize(source)
+        super().__init__(self.file.schema_arrow, int(self.file.metadata.num_rows), os.path.getsize(source))
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[Any]:
         return _batches(self.file, tuple(names), self.path, rows)

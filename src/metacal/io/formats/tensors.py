@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, MissingExtraError
 from metacal.io.columns import Columns, Request, pick_arrays
 from metacal.io.formats.raw import RawFile, RawTable, array_at
-from metacal.io.opening import check_unpacked, damaged
+from metacal.io.opening import check_unpacked
 from metacal.rows.stored import ConvertedTable
 from metacal.rows.validate import on_host
 
@@ -50,8 +50,8 @@ def read_safetensors(request: Request) -> Columns:
     file = RawFile(request.source, path)
     size = int.from_bytes(file.bytes(0, 8), "little")
     if not 2 <= size <= min(_LARGEST_HEADER, file.size - 8):
-        raise InputError(damaged(path, ValueError(f"its header claims {size:,} bytes")))
-    tensors = _header(path, file.bytes(8, size), file.size - 8 - size)
+        raise ValueError(f"its header claims {size:,} bytes")
+    tensors = _header(file.bytes(8, size), file.size - 8 - size)
     picked = pick_arrays(request, {name: f"{shape} {kind}" for name, (kind, shape, _) in tensors.items()})
 
     def tensor(name: str, stays: bool = False) -> Any:
@@ -69,9 +69,9 @@ def read_safetensors(request: Request) -> Columns:
     return picked.columns(path, tensor(picked.table[0], stays), tensor)
 
 
-def _header(path: str, text: bytes, held: int) -> dict[str, tuple[str, tuple[int, ...], int]]:
+def _header(text: bytes, held: int) -> dict[str, tuple[str, tuple[int, ...], int]]:
     """Each tensor's type, shape and offset, checked against the bytes that are there."""
-    found: dict[str, tuple[str, tuple[int, ...], int]] = {}
+    tensors: dict[str, tuple[str, tuple[int, ...], int]] = {}
     entries = json.loads(text)
     entries.pop("__metadata__", None)
     for name, entry in entries.items():
@@ -81,9 +81,9 @@ def _header(path: str, text: bytes, held: int) -> dict[str, tuple[str, tuple[int
             continue
         fits = stop - start == np.dtype(_DTYPES[kind]).itemsize * math.prod(shape)
         if not (fits and stop <= held and len(shape) <= _MOST_SIDES):
-            raise InputError(damaged(path, ValueError(f"tensor {name[:80]!r} does not fit into the file")))
-        found[name] = (kind, shape, start)
-    return found
+            raise ValueError(f"tensor {name[:80]!r} does not fit into the file")
+        tensors[name] = (kind, shape, start)
+    return tensors
 
 
 def _whole_number(value: Any) -> int:
@@ -94,15 +94,15 @@ def _whole_number(value: Any) -> int:
 
 def read_torch(request: Request) -> Columns:
     """Read a dictionary of tensors, or one tensor, with weights_only=True: nothing else is ever unpickled."""
-    found = _loaded(request)
-    if isinstance(found, list | tuple) and any(hasattr(part, "detach") for part in found):
+    content = _loaded(request)
+    if isinstance(content, list | tuple) and any(hasattr(part, "detach") for part in content):
         raise InputError(
-            f"{request.path}: it holds {len(found)} tensors without names; give them names: "
+            f"{request.path}: it holds {len(content)} tensors without names; give them names: "
             "torch.save({'logits': logits, 'labels': labels}, path)."
         )
-    if not isinstance(found, dict):
-        return Columns(request.path, _array(request, "the object in it", found))
-    named = {str(name): value for name, value in found.items()}
+    if not isinstance(content, dict):
+        return Columns(request.path, _array(request, "the object in it", content))
+    named = {str(name): value for name, value in content.items()}
     picked = pick_arrays(request, {name: _shown(value) for name, value in named.items()})
 
     def array(name: str) -> Any:

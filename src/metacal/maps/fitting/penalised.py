@@ -71,13 +71,6 @@ def penalties(
     return np.maximum(strengths, _FLOOR), target
 
 
-def checked_penalty(penalty: str, known: tuple[str, ...] = ("odir", "l2", "structured")) -> str:
-    """Return the name of a penalty, or raise."""
-    if penalty not in known:
-        raise InputError(f"penalty must be one of {', '.join(map(repr, known))}; got {penalty!r}.")
-    return penalty
-
-
 @dataclass(frozen=True)
 class Problem:
     """The penalised softmax regression of one kind of map: which features, which matrix, which penalty."""
@@ -93,6 +86,10 @@ class Problem:
     #: The mean curvature at temperature scaling, and the eigenvalues and -vectors of its products of features.
     curvature: Float = field(default_factory=lambda: np.ones((4, 1)))
     spectrum: tuple[Float, Float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.penalty not in (known := ("odir", "l2", "structured")):
+            raise InputError(f"penalty must be one of {', '.join(map(repr, known))}; got {self.penalty!r}.")
 
     def solve(
         self,

@@ -140,8 +140,8 @@ class Per(Promise):
         if parts.pooled and self.fallback != "pooled":
             return f"{parts.plural} are pooled, which was not asked for"
         for part in parts.items:
-            if part.status != "always rejected" and (found := self._impossible_part(part)) is not None:
-                return f"{self.by} {part.name}: {found}"
+            if part.status != "always rejected" and (why := self._impossible_part(part)) is not None:
+                return f"{self.by} {part.name}: {why}"
         return self._impossible_levels(parts)
 
     def _impossible_part(self, part: Part) -> str | None:
@@ -297,17 +297,17 @@ def settle_parts(
     promise: ByPart, table: Sequence[Sample], delta: float, shares: Shares
 ) -> list[tuple[float | None, bool, float | None]]:
     """Of each part: threshold, None where no test passed; whether every test did; level, None where none was made."""
-    found: list[tuple[float | None, bool, float | None]] = [(None, False, None)] * len(table)
+    settled: list[tuple[float | None, bool, float | None]] = [(None, False, None)] * len(table)
     still = shared_by([promise.counted(rows.right) for rows in table], promise, delta, shares)
     planned = level = delta if shares == "each" else delta / max(1, len(still))
     while still:
         for i in still:
-            found[i] = *promise.settle(table[i], level, planned), level
-        left = [i for i in still if not found[i][1]]
+            settled[i] = *promise.settle(table[i], level, planned), level
+        left = [i for i in still if not settled[i][1]]
         if shares == "each" or len(left) == len(still):
             break
         still, level = left, delta / max(1, len(left))
-    return found
+    return settled
 
 
 def _rows_of(codes: Codes, own: tuple[int, ...]) -> Flags:

@@ -126,11 +126,11 @@ def rows_of_groups(groups: Any, n_rows: int) -> tuple[NDArray[np.intp], tuple[Na
 
 def plain_groups(groups: Any) -> NDArray[Any]:
     """One group per row, integers or strings."""
-    found = flat_labels(groups, "group")
-    if found.dtype.kind == "f" and np.isfinite(found).all() and (found == np.floor(found)).all():
-        found = found.astype(np.int64)
-    if found.dtype.kind == "b":
-        found = found.astype(np.int64)
-    if found.dtype.kind not in "iuU":
+    names = flat_labels(groups, "group")
+    if names.dtype.kind == "f" and np.isfinite(names).all() and (names == np.floor(names)).all():
+        names = names.astype(np.int64)
+    if names.dtype.kind == "b":
+        names = names.astype(np.int64)
+    if names.dtype.kind not in "iuU":
         raise InputError("groups must be integers or strings, one per row; missing ones are a group of their own name.")
-    return found
+    return names

@@ -163,9 +163,9 @@ class Counted:
 
     def mask(self, n_rows: int) -> NDArray[np.bool_]:
         """Of each row whether it counts."""
-        found = np.zeros(n_rows, dtype=bool)
-        found[self.rows] = True
-        return found
+        mask = np.zeros(n_rows, dtype=bool)
+        mask[self.rows] = True
+        return mask
 
     def spread(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """A flag for each counted row, spread over all rows; True for rows that nobody speaks for."""
@@ -173,8 +173,8 @@ class Counted:
 
     def told(self, certificate: Certificate) -> Certificate:
         """The certificate of the counted rows, which says that they were."""
-        found = under(certificate, self.circumstances)
-        return replace(found, notes=(*found.notes, *self.notes))
+        counted = under(certificate, self.circumstances)
+        return replace(counted, notes=(*counted.notes, *self.notes))
 
 
 def counted_rows(
@@ -221,12 +221,12 @@ def unit_codes(units: Any, n_rows: int) -> Places:
     >>> unit_codes(["b", "a", "b"], 3)
     array([1, 0, 1])
     """
-    found = plain_array(units, "units")
-    if found.shape != (n_rows,):
-        raise InputError(f"units must have shape ({n_rows},), the name of each row's unit; got {found.shape}.")
-    missing = found != found if found.dtype.kind in "fc" else np.array([g is None or g != g for g in found.tolist()])
+    names = plain_array(units, "units")
+    if names.shape != (n_rows,):
+        raise InputError(f"units must have shape ({n_rows},), the name of each row's unit; got {names.shape}.")
+    missing = names != names if names.dtype.kind in "fc" else np.array([g is None or g != g for g in names.tolist()])
     if missing.any():
         row = int(np.argmax(missing))
         raise InputError(f"units: row {row} has no unit; give each row the name of its unit, or one of its own.")
-    names = found.astype(str) if found.dtype == object else found
+    names = names.astype(str) if names.dtype == object else names
     return np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.intp)

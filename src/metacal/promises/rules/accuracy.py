@@ -284,8 +284,8 @@ def too_many_wrong_accepted(certificate: Certificate | Part, beta: float, delta:
 
 def _best_accuracy(n: int, delta: float | None, certifies: Callable[[float], bool]) -> float | None:
     """The largest beta, to four decimals, that these rows certify for any prefix; None when not even 0.0001."""
-    found = _largest(0, math.floor(1e4 * bounds.largest_certifiable_accuracy(n, delta)) + 1, certifies)
-    return found / 1e4 if found else None
+    best = _largest(0, math.floor(1e4 * bounds.largest_certifiable_accuracy(n, delta)) + 1, certifies)
+    return best / 1e4 if best else None
 
 
 def _largest(low: int, high: int, certifies: Callable[[float], bool], ahead: int = 3) -> int:

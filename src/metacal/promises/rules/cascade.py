@@ -33,63 +33,77 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.notes import labels_ran_out
-from metacal.promises.parts.stages import StageCount, Stages
+from metacal.promises.parts.part import StageCount, Stages
 from metacal.promises.promise import Promise
+from metacal.promises.quantity import LOSS
 from metacal.promises.rules import bounds
 from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.promises.rules.cascade_walks import (
+    PLAN,
     Candidate,
     Counts,
     Paired,
+    Plan,
     Walk,
     accuracy_walks,
     counts,
     loss_walks,
+    parted,
     people_walks,
 )
-from metacal.promises.rules.max_loss import MaxLoss
 from metacal.promises.rules.noninferiority import GAMMA, shows_at_most
-from metacal.promises.sample import Evidence, Flags, Scores
-from metacal.promises.words import rounded_down, rounded_up
+from metacal.promises.sample import Evidence, Flags, Outcome, Sample
+from metacal.promises.words import SAME_SOURCE_OF_BOTH, register_rule, rounded_down, rounded_up
 
-#: Rows set aside: their share, the fewest, the most. Scores alone choose thresholds well; an order takes labels.
-_SCORES_ASIDE, _LABELS_ASIDE = (0.05, 20, 500), (0.2, 20, 5000)
+DIFFERENCE = register_rule(
+    "cascade-difference",
+    "exact tests of the difference of two error rates at fixed thresholds, in a fixed sequence "
+    "(Hsueh, Liu & Chen 2001; Angelopoulos et al. 2021)",
+    SAME_SOURCE_OF_BOTH,
+)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How a cascade is certified, besides the promise.
+@dataclass
+class MaxLoss(Promise):
+    """Of all answers at most `epsilon` more are wrong than if the large model answered alone.
 
-    Attributes
-    ----------
-    people : bool
-        Whether what neither model accepts is left to people; else the large model answers all of the rest.
-    review_cost : float
-        What a row costs that a person answers, in calls of the large model: which of two cascades is cheaper.
-    random_state : int
-        Seed of the draw of the rows that are set aside.
-    thresholds_from : array or None
-        Scores of other rows, without labels: no row is set aside then. Not with `people`.
+    Examples
+    --------
+    >>> MaxLoss(0.01)
+    MaxLoss(epsilon=0.01, delta=0.1)
+    >>> MaxLoss(1)
+    Traceback (most recent call last):
+    metacal.errors.InputError: epsilon must be strictly between 0 and 1, got 1.
     """
 
-    people: bool = False
-    review_cost: float = 10.0
-    random_state: int = 0
-    thresholds_from: Scores | None = None
+    epsilon: float
+    delta: float = 0.1
+    limited: ClassVar = {"epsilon": LOSS}
+    rules: ClassVar = (DIFFERENCE,)
+    cascade_rules: ClassVar = (DIFFERENCE,)
 
+    def from_sample(self, sample: Sample) -> Certificate:
+        """It takes the answers of two models: `metacal.promises.rules.cascade.Pair`."""
+        raise InputError("MaxLoss compares two models; fit a Cascade with it, or ask for MinAccuracy(0.97).")
 
-#: No people, thresholds from a part of the rows.
-PLAN = Plan()
+    def impossible(self, certificate: Certificate) -> str | None:
+        """Whether the differences between the models are too many to certify the loss."""
+        stages, gamma = certificate.stages, GAMMA * self.delta
+        if stages is None:
+            return "a loss is promised of a cascade alone"
+        counts = stages.n_worse, stages.n_better, certificate.n_rows
+        if shows_at_most(*counts, self.epsilon, bounds.SLACK * self.delta, gamma):
+            return None
+        return "the counts do not certify what is promised"
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +133,7 @@ class Pair(Evidence):
         """The thresholds at which the small model answers most (or which cost least), with their certificate."""
         test: PairTest = TESTS[type(as_promise(promise))](promise)
         plan = self.plan
-        aside, tested = _parts(self.rows, plan)
+        aside, tested = parted(self.rows, plan)
         test.check(aside, tested, plan)
         walked = _walked(test, tested, test.walks(aside, len(tested), plan, self.grids))
         if walked.found is None:
@@ -131,7 +145,6 @@ class Pair(Evidence):
 def _certificate(test: PairTest, tested: Paired, walked: Walked, plan: Plan, *, n_aside: int) -> Certificate:
     """The certificate of the candidate that was found, with what the tested rows look like under it."""
     assert walked.found is not None
-    promise = test.promise
     seen, whole = counts(tested, walked.found), bool(tested.known.all())
     stages = Stages(
         (
@@ -145,53 +158,10 @@ def _certificate(test: PairTest, tested: Paired, walked: Walked, plan: Plan, *, 
         n_labels=int(test.needed(tested, walked.highest).sum()),
     )
     right = seen.answered - seen.wrong if whole else 0
-    ((limited, target),) = promise.limits
-    return Certificate(
-        quantity=limited,
-        target=target,
-        delta=promise.delta,
-        guarantee=promise.guarantee,
-        threshold=walked.found.small,
-        rule=promise.cascade_rules[plan.people],
-        n_rows=len(tested),
-        n_correct=right,
-        n_accepted=seen.answered,
-        n_correct_accepted=right,
-        highest_accepted=None,
-        lowest_rejected=None,
-        notes=(labels_ran_out(),) if walked.ran_out else (),
-        labelled=whole,
-        stages=stages,
-    )
-
-
-# ── which rows ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def aside_rows(n: int, plan: Plan) -> NDArray[np.intp]:
-    """The rows that are set aside to choose thresholds, in order; none where these come from elsewhere."""
-    if plan.thresholds_from is not None:
-        return np.empty(0, dtype=np.intp)
-    share, fewest, most = _LABELS_ASIDE if plan.people else _SCORES_ASIDE
-    size = min(most, max(fewest, math.ceil(share * n)))
-    return np.sort(np.random.default_rng(plan.random_state).permutation(n)[:size])
-
-
-def _parts(rows: Paired, plan: Plan) -> tuple[Paired, Paired]:
-    """The rows that choose thresholds (their scores alone, if from elsewhere) and those that are tested."""
-    n = len(rows)
-    if plan.thresholds_from is not None:
-        if plan.people:
-            raise InputError("thresholds_from gives scores alone; with people in the cascade their order takes labels.")
-        scores = np.asarray(plan.thresholds_from, dtype=np.float64)
-        if scores.ndim != 1 or not len(scores) or np.isnan(scores).any():
-            raise InputError("thresholds_from needs one row or more, each with a score.")
-        no = np.zeros(len(scores), dtype=bool)
-        return Paired(scores, scores, no, no, no, no), rows
-    aside = aside_rows(n, plan)
-    if n <= 2 * len(aside):
-        raise InputError(f"a cascade needs more than {2 * len(aside)} rows to be certified on; got {n}.")
-    return rows.take(aside), rows.take(np.setdiff1d(np.arange(n), aside))
+    outcome = Outcome(len(tested), right, seen.answered, right, None, None)
+    notes = (labels_ran_out(),) if walked.ran_out else ()
+    own = test.promise._certified(walked.found.small, outcome, notes, labelled=whole)
+    return replace(own, rule=test.promise.cascade_rules[plan.people], stages=stages)
 
 
 # ── the walk ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc, expit
 
+from metacal.errors import InputError
 from metacal.kernels.grid import Grid
 from metacal.promises.certificate import accepts
 from metacal.promises.sample import Flags, Scores
@@ -109,6 +110,62 @@ def counts(rows: Paired, candidate: Candidate) -> Counts:
         large & ~rows.large_right,
     )
     return Counts(*(int(np.count_nonzero(column)) for column in columns))
+
+
+#: Rows set aside: their share, the fewest, the most. Scores alone choose thresholds well; an order takes labels.
+_SCORES_ASIDE, _LABELS_ASIDE = (0.05, 20, 500), (0.2, 20, 5000)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a cascade is certified, besides the promise.
+
+    Attributes
+    ----------
+    people : bool
+        Whether what neither model accepts is left to people; else the large model answers all of the rest.
+    review_cost : float
+        What a row costs that a person answers, in calls of the large model: which of two cascades is cheaper.
+    random_state : int
+        Seed of the draw of the rows that are set aside.
+    thresholds_from : array or None
+        Scores of other rows, without labels: no row is set aside then. Not with `people`.
+    """
+
+    people: bool = False
+    review_cost: float = 10.0
+    random_state: int = 0
+    thresholds_from: Scores | None = None
+
+
+#: No people, thresholds from a part of the rows.
+PLAN = Plan()
+
+
+def aside_rows(n: int, plan: Plan) -> NDArray[np.intp]:
+    """The rows that are set aside to choose thresholds, in order; none where these come from elsewhere."""
+    if plan.thresholds_from is not None:
+        return np.empty(0, dtype=np.intp)
+    share, fewest, most = _LABELS_ASIDE if plan.people else _SCORES_ASIDE
+    size = min(most, max(fewest, math.ceil(share * n)))
+    return np.sort(np.random.default_rng(plan.random_state).permutation(n)[:size])
+
+
+def parted(rows: Paired, plan: Plan) -> tuple[Paired, Paired]:
+    """The rows that choose thresholds (their scores alone, if from elsewhere) and those that are tested."""
+    n = len(rows)
+    if plan.thresholds_from is not None:
+        if plan.people:
+            raise InputError("thresholds_from gives scores alone; with people in the cascade their order takes labels.")
+        scores = np.asarray(plan.thresholds_from, dtype=np.float64)
+        if scores.ndim != 1 or not len(scores) or np.isnan(scores).any():
+            raise InputError("thresholds_from needs one row or more, each with a score.")
+        no = np.zeros(len(scores), dtype=bool)
+        return Paired(scores, scores, no, no, no, no), rows
+    aside = aside_rows(n, plan)
+    if n <= 2 * len(aside):
+        raise InputError(f"a cascade needs more than {2 * len(aside)} rows to be certified on; got {n}.")
+    return rows.take(aside), rows.take(np.setdiff1d(np.arange(n), aside))
 
 
 class Walk(NamedTuple):

@@ -183,10 +183,10 @@ def checked_costs(wrong: Any) -> Wrong:
         raise InputError(
             f"costs must be numbers from 0 to {_MOST:g}, not all of them 0; add a constant where an answer earns money."
         )
-    found = tuple(map(tuple, table.tolist()))
+    checked = tuple(map(tuple, table.tolist()))
     # The very object where it is checked already: scikit-learn clones promises, and compares by identity.
-    same = isinstance(wrong, tuple) and wrong == found and all(type(cost) is float for row in wrong for cost in row)
-    return wrong if same else found
+    same = isinstance(wrong, tuple) and wrong == checked and all(type(cost) is float for row in wrong for cost in row)
+    return wrong if same else checked
 
 
 def positive(name: str, value: Any) -> float:

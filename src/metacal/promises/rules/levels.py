@@ -117,9 +117,9 @@ def local_level(n: int, delta: float) -> float:
 @lru_cache(maxsize=512)
 def quantiles(n: int, level: float) -> Column:
     """L_0 = 0 and the `level` quantiles L_1 … L_n of the order statistics of n uniforms."""
-    found = quantiles_at(np.arange(n + 1), n, level)
-    found.setflags(write=False)
-    return found
+    bounds = quantiles_at(np.arange(n + 1), n, level)
+    bounds.setflags(write=False)
+    return bounds
 
 
 def quantiles_at(ranks: NDArray[np.intp], n: int, level: float) -> Column:

@@ -220,17 +220,17 @@ def rungs(n: int, limit: float, delta: float) -> list[tuple[Fraction, list[int]]
     >>> sum(shares) == 1, ranks[0][:4], ranks[-1][-1]
     (True, [284, 289, 294, 299], 1000)
     """
-    found: list[tuple[Fraction, list[int]]] = []
+    walks: list[tuple[Fraction, list[int]]] = []
     carried, step = Fraction(0), max(1, n // _RUNGS)
     for part in segments(n, 1.0 - limit, delta):
-        start = part.start if found else min(n, math.ceil(_LATER * part.start))
+        start = part.start if walks else min(n, math.ceil(_LATER * part.start))
         ranks = list(range(start, part.stop, step))
         if ranks and part.stop > n and ranks[-1] != n:
             ranks.append(n)
         if ranks:
-            found.append((carried + part.share, ranks))
+            walks.append((carried + part.share, ranks))
         carried = Fraction(0) if ranks else carried + part.share
-    return found
+    return walks
 
 
 def expected_cost_rank(ranked: CostRanking, limit: float) -> int:

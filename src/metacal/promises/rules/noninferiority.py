@@ -101,7 +101,7 @@ def difference_interval(worse: int, better: int, n: int, level: float) -> tuple[
     >>> [round(end, 3) for end in difference_interval(40, 10, 1000, 0.95)]
     [0.016, 0.045]
     >>> [round(end, 3) for end in difference_interval(3, 2, 1000, 0.95)]
-    [-0.007, 0.008]
+    [-0.005, 0.007]
     """
     each = (1.0 - level) / 2.0
     gamma = GAMMA * each

@@ -49,8 +49,8 @@ class OrderStatistic(Promise):
         """How many rows it looks at, of so many with so many wrong ones among them."""
 
     @abstractmethod
-    def _too_few(self, n: int) -> Note:
-        """What is said where n rows are too few to reject any."""
+    def _too_few(self, n: int, best: float, needed: int) -> Note:
+        """What is said where n rows are too few to reject any: at which limit they are not, and how many would do."""
 
     def from_sample(self, sample: Sample) -> Certificate:
         """Choose the threshold on the scores of the rows that it looks at."""
@@ -69,7 +69,12 @@ class OrderStatistic(Promise):
         if block < len(seen):
             threshold = RELATIVE.settled(float(ranking.scores[block]))
             return self._certified(threshold, ranking.outcome(threshold), labelled=labelled)
-        note = self._too_few(int(seen[-1]))
+        n, limit = int(seen[-1]), self.limits[0][1]
+        best, needed = (
+            bounds.smallest_certifiable_miscoverage(n, self.delta),
+            bounds.correct_rows_needed(limit, self.delta),
+        )
+        note = self._too_few(n, best, needed)
         warn_caller(str(note))
         return self._certified(math.inf, ranking.outcome(math.inf), (note,), labelled=labelled)
 
@@ -132,9 +137,7 @@ class MaxMiscoverage(OrderStatistic, ByPart):
         best = bounds.smallest_certifiable_miscoverage(right, level) if right else None
         return best, self.fewest(level)
 
-    def _too_few(self, n: int) -> Note:
-        best = bounds.smallest_certifiable_miscoverage(n, self.delta)
-        needed = bounds.correct_rows_needed(self.alpha, self.delta)
+    def _too_few(self, n: int, best: float, needed: int) -> Note:
         return too_few_right(right=n, alpha=float(self.alpha), best=best, needed=needed)
 
 
@@ -183,9 +186,7 @@ class MaxReview(OrderStatistic):
         said = f"{kept:,} of {n:,} rows accepted do not certify that at most {self.share:g} go to review"
         return f"{said}{bounds.surely(self.delta)}"
 
-    def _too_few(self, n: int) -> Note:
-        best = bounds.smallest_certifiable_miscoverage(n, self.delta)
-        needed = bounds.correct_rows_needed(self.share, self.delta)
+    def _too_few(self, n: int, best: float, needed: int) -> Note:
         return too_few_to_review(rows=n, share=float(self.share), best=best, needed=needed)
 
 

@@ -100,23 +100,23 @@ class Tally:
     def first(cls, count: Pass, cells: int = CELLS) -> Tally:
         """From a first pass, by the top bits."""
         cut = Cut.whole(cells)
-        found = count(cut)
-        if found.missing:
+        counts = count(cut)
+        if counts.missing:
             raise InputError("certify needs a score for every row; some are NaN.")
-        if not found.right.any():
-            raise none_correct(int(found.wrong.sum()))
-        unit = 63 if not found.bits else (found.bits & -found.bits).bit_length() - 1
-        return cls(*cut.bounds_of(found.cells), found.right, found.wrong, unit)
+        if not counts.right.any():
+            raise none_correct(int(counts.wrong.sum()))
+        unit = 63 if not counts.bits else (counts.bits & -counts.bits).bit_length() - 1
+        return cls(*cut.bounds_of(counts.cells), counts.right, counts.wrong, unit)
 
     def refined(self, wanted: Iterable[int], count: Pass, cells: int = CELLS) -> Tally:
         """The same with these cells counted more finely: another pass."""
         asked = np.unique(np.array(list(wanted), dtype=np.int64))[: max(1, cells // _REFINED)]
         cut = Cut.of(self.low[asked], self.high[asked], self.unit, cells)
-        found = count(cut)
-        if int((found.right + found.wrong).sum()) != int((self.right + self.wrong)[asked].sum()):
+        counts = count(cut)
+        if int((counts.right + counts.wrong).sum()) != int((self.right + self.wrong)[asked].sum()):
             raise InputError("the rows changed between two passes over them; count rows that stay as they are.")
-        low, high = cut.bounds_of(found.cells)
-        parts = ((self.low, low), (self.high, high), (self.right, found.right), (self.wrong, found.wrong))
+        low, high = cut.bounds_of(counts.cells)
+        parts = ((self.low, low), (self.high, high), (self.right, counts.right), (self.wrong, counts.wrong))
         merged = [np.concatenate((np.delete(old, asked), new)) for old, new in parts]
         order = np.argsort(merged[0])
         low, high, right, wrong = (column[order] for column in merged)
@@ -304,10 +304,10 @@ class Passes(Evidence):
         while True:
             wanted = tally.open_at(self.ranks)
             try:
-                found = promise.from_counts(tally)
+                certificate = promise.from_counts(tally)
                 if not wanted:
                     self._tally = tally
-                    return found
+                    return certificate
             except Undecided as question:
                 wanted = [*question.cells, *wanted]
             tally = tally.refined(wanted, self.count, self.cells)

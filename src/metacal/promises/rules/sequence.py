@@ -126,17 +126,17 @@ def segments(n: int, beta: float, delta: float) -> tuple[Segment, ...]:
     [(236, 424, 0.95), (424, 807, 0.03), (807, 1001, 0.02)]
     """
     rate = 1 - bounds.exact(beta)
-    found: list[tuple[Ladder, int, Fraction]] = []
+    starts: list[tuple[Ladder, int, Fraction]] = []
     spent = Fraction(0)
     for errors, share in _starts(n * rate, rate):
         spent += share
         ladder = Ladder(n, 1.0 - beta, float(spent) * delta)
         errors = min(errors, ladder.most_errors(n))
         start = ladder.first(errors) if errors >= 0 else n + 1
-        if start <= n and (not found or start > found[-1][1]):
-            found.append((ladder, start, share))
-    stops = [start for _, start, _ in found[1:]] + [n + 1]
-    return tuple(Segment(ladder, start, stop, share) for (ladder, start, share), stop in zip(found, stops))
+        if start <= n and (not starts or start > starts[-1][1]):
+            starts.append((ladder, start, share))
+    stops = [start for _, start, _ in starts[1:]] + [n + 1]
+    return tuple(Segment(ladder, start, stop, share) for (ladder, start, share), stop in zip(starts, stops))
 
 
 def last_passed(ranking: Ranking, beta: float, delta: float) -> int:

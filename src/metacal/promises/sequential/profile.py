@@ -121,14 +121,16 @@ def profile_of(ranking: Ranking, confidence: Column | None = None, correct: Flag
     for block in [] if alone else np.unique(blocks).tolist():
         tied, first = np.flatnonzero(blocks == block), int(ranking.ranks[block - 1]) if block else 0
         shares[tied] = _smallest_of(random, int(ranking.ranks[block]) - first, ranks[tied] - first)
-    found = 0 if confidence is None else len(confidence)
+    n_accepted, mean = 0 if confidence is None else len(confidence), None
+    if confidence is not None and n_accepted:
+        mean = float(np.clip(np.mean(confidence, dtype=np.float64), 0.0, 1.0))
     return Profile(
         ranking.n,
         tuple(ranking.scores[blocks].tolist()),
         tuple(shares.tolist()),
-        found,
-        int(correct.sum()) if correct is not None and found else 0,
-        float(np.clip(np.mean(confidence, dtype=np.float64), 0.0, 1.0)) if confidence is not None and found else None,
+        n_accepted,
+        int(correct.sum()) if correct is not None and n_accepted else 0,
+        mean,
     )
 
 

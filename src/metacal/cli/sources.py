@@ -1,28 +1,170 @@
-"""Lines of text as a source of a watch: rows and labels as the gate knows them; what cannot be read is put aside."""
+"""Files as sources of a watch, from where they were read to before: text line by line, any other kind as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import numpy as np
 
+from metacal.cli.options import Reading
+from metacal.cli.printing import is_strict
+from metacal.cli.reading import check_reading, read_rows
 from metacal.errors import InputError
 from metacal.gate.watch import Late, kept_id
-from metacal.io.artifact.taken import Taken, Unreadable
+from metacal.io.artifact.watch import Kept, Taken, Unreadable
+from metacal.io.columns import Request
 from metacal.io.formats.jsonl import LineError
-from metacal.io.lines import KEPT, Line, Pipe
-from metacal.io.stream import HeaderError, Reader, Record
+from metacal.io.lines import KEPT, Line, Logs, Pipe, Position
+from metacal.io.opening import check_head
+from metacal.io.stream import KINDS, HeaderError, Reader, Record
 from metacal.io.tail import Tail
 from metacal.rows.score_columns import WORDS
 
 if TYPE_CHECKING:
+    from metacal.cli.monitor import Options
     from metacal.gate import Gate
     from metacal.gate.watch import Watch
 
 #: A source that is no file.
 STANDARD_INPUT = "-"
+#: Rows of a file of fixed length that are taken in at a time.
+_ROWS = 5000
+_OTHER = (
+    "{} is not the stream that the state was made with, nor does it begin with what was counted. Say --append if it "
+    "holds only rows and labels that came after those."
+)
+
+
+def source_of(kept: Kept, artifact: str, path: str, options: Options) -> Text | Table:
+    """FILE as a source for this watch, from where it was read to before."""
+    gate, reading, follow = kept.watch.gate, options.reading, options.goes_on
+    kind = reading.format or ("csv" if path == "-" else Path(path).suffix.lower().lstrip("."))
+    if kind not in KINDS:
+        if options.probability_key is not None or path == "-":
+            raise click.UsageError(f"--probability-key and - (standard input) are for text: {', '.join(KINDS)}.")
+        return _table_of(kept, gate, artifact, path, reading, append=options.append)
+    check_reading(gate, artifact, reading)
+    if reading.classes is not None:
+        raise click.UsageError("--classes does not fit here: the gate knows them; leave it out.")
+    name, state = STANDARD_INPUT, dict[str, Any]()
+    lines: Tail | Pipe
+    if path == "-" or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)):
+        lines = Pipe(sys.stdin.fileno() if path == "-" else os.open(path, os.O_RDONLY))
+    else:
+        name = os.path.abspath(path)
+        state = _known(kept, name, path, append=options.append) or {}
+        if not (follow or state) or (os.path.isfile(path) and os.path.getsize(path)):
+            check_head(path, ())  # a log that is to grow may be empty, or not there yet
+        since = Position.of(state["position"]) if state else None
+        lines = Tail(path, follow=follow, since=since, unfinished=not (follow or options.state is not None))
+    header, lists = state.get("header"), state.get("lists", [])
+    reader = Reader(_request(gate, path, reading), kind, options.probability_key, reading.group_key, header, lists)
+    return Text(kept.watch, reader, lines, name, strict=is_strict())
+
+
+def _known(kept: Kept, name: str, path: str, *, append: bool) -> dict[str, Any] | None:
+    """How far this file was read before; None where it is new. InputError where it does not belong to the state."""
+    file = Logs().open(path) if os.path.isfile(path) else None
+    fits = {}
+    for each, state in kept.sources.items():
+        try:
+            place = Position.of(state.get("position"))
+        except ValueError:
+            continue
+        if file is not None and place.offset > 0 and place.fits(file):
+            fits[each] = state
+    if name in fits or (kept.sources.get(name) and not append and "position" in kept.sources[name]):
+        return kept.sources[name]
+    if fits:
+        return next(iter(fits.values()))
+    if append or kept.sources.get(name) == {} or not set(kept.sources) - {STANDARD_INPUT}:
+        return None
+    raise InputError(_OTHER.format(path))
+
+
+def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, reading: Reading, *, append: bool) -> Table:
+    name = os.path.abspath(path)
+    given = read_rows(gate, artifact, path, reading)
+    labels = given.truth
+    if labels is not None and gate.n_classes:
+        labels = gate.classes[gate.codes(labels, len(given))]
+    rows = given.found.table
+    table = Table(np.asarray(rows), labels, given.ids, given.groups, name)
+    known = [state for state in (kept.sources.get(name), *kept.sources.values()) if state is not None]
+    if not any(table.skip(state) for state in known) and known and not append:
+        raise InputError(_OTHER.format(path))
+    return table
+
+
+def _request(gate: Gate, path: str, reading: Reading) -> Request:
+    """What is what in FILE, for this gate."""
+    if gate.kind == "scores":
+        name = reading.score_key or gate.source.score
+        return Request(path, logits_key=name, label_key=reading.correct_key, id_key=reading.id_key, scores=True)
+    return Request(
+        path,
+        input=gate.source.input,
+        logits_key=reading.logits_key,
+        label_key=reading.label_key,
+        classes=tuple(gate.classes.tolist()),
+        id_key=reading.id_key,
+    )
+
+
+class Table:
+    """A file of fixed length, by its rows."""
+
+    def __init__(self, X: Any, labels: Any, ids: Any, groups: Any, name: str) -> None:
+        self.X, self.groups, self.name, self.done = X, groups, name, 0
+        self.labels = [None] * len(X) if labels is None else labels.tolist()
+        self.ids: list[str | None] = [None] * len(X) if ids is None else [str(one) for one in ids.tolist()]
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    place, ended, waits, first_fault, good = "", True, False, "", 0
+
+    def wait(self) -> None:
+        """There is nothing to wait for."""
+
+    def notes(self) -> list[str]:
+        """Nothing happens to such a file."""
+        return []
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Rows that were taken, and a fingerprint of them."""
+        return {"rows": self.done, "digest": self._digest.hexdigest()}
+
+    def take(self) -> Taken | None:
+        """The next rows; None at the end."""
+        part = slice(self.done, min(self.done + _ROWS, len(self.X)))
+        if part.start == part.stop:
+            return None
+        self._go_to(part.stop)
+        groups = None if self.groups is None else [str(one) for one in self.groups[part]]
+        rows = np.asarray(self.X[part])
+        return Taken(rows, self.labels[part], self.ids[part], groups=groups)
+
+    def skip(self, state: dict[str, Any]) -> bool:
+        """Leave out rows that were taken before; False where they were others."""
+        rows = state.get("rows")
+        if not isinstance(rows, int) or not 0 <= rows <= len(self.X):
+            return False
+        self._go_to(rows)
+        if self._digest.hexdigest() == state.get("digest"):
+            return True
+        self._digest, self.done = hashlib.blake2b(digest_size=16), 0
+        return False
+
+    def _go_to(self, row: int) -> None:
+        self._digest.update(np.ascontiguousarray(self.X[self.done : row]).tobytes())
+        self.done = row
 
 
 class Text:
@@ -30,7 +172,9 @@ class Text:
 
     def __init__(self, watch: Watch, reader: Reader, lines: Tail | Pipe, name: str, *, strict: bool = False) -> None:
         self.watch, self.reader, self.lines, self.name, self.strict = watch, reader, lines, name, strict
-        self.labels = _labels(watch.gate)
+        # What labels are called, and what the gate calls them; of a gate on scores right and wrong.
+        names = watch.gate.classes.tolist()
+        self.labels: Mapping[str, Any] = {str(name): name for name in names} if watch.gate.n_classes else WORDS
         self.good, self.first_fault = 0, ""
         self._gaps, self._chances = 0, dict[str, float | None]()
 
@@ -93,7 +237,7 @@ class Text:
             raise InputError(fault)
         self.first_fault = self.first_fault or fault
         gaps, self._gaps = self.lines.gaps - self._gaps, self.lines.gaps
-        return _taken(self.watch, [(n, record, label) for n, _, record, label in good], n, bad, gaps)
+        return _taken(self.watch, good, n, bad, gaps)
 
     def _read(self, line: Line) -> tuple[Record, Any] | None:
         """A record with its label as the gate knows it; LineError where there is none."""
@@ -152,11 +296,6 @@ def _aside(index: int, line: Line, reason: str) -> Unreadable:
     return Unreadable(index, line.number, reason, line.content[:KEPT].decode("utf-8", "replace"))
 
 
-def _labels(gate: Gate) -> dict[str, Any]:
-    """What labels are called, and what the gate calls them; of a gate on scores right and wrong."""
-    return {str(name): name for name in gate.classes.tolist()} if gate.n_classes else WORDS
-
-
 def _odd_rows(watch: Watch, rows: list[tuple[int, Any]]) -> Iterator[tuple[int, str]]:
     """The numbers of the rows that the gate cannot read, and why: by halves, as most can be."""
     if not rows:
@@ -191,10 +330,10 @@ def _table(watch: Watch, rows: list[Any]) -> Any:
     return table if width else table[:, 0]
 
 
-def _taken(watch: Watch, good: list[tuple[int, Record, Any]], n: int, bad: list[Unreadable], gaps: int) -> Taken:
+def _taken(watch: Watch, good: list[tuple[int, Line, Record, Any]], n: int, bad: list[Unreadable], gaps: int) -> Taken:
     """Rows, and labels of earlier rows, in the order in which they came."""
     rows, late = list[tuple[Record, Any]](), list[Late]()
-    for _, record, label in good:
+    for _, _, record, label in good:
         if record.row is not None:
             rows.append((record, label))
         elif record.id is not None:
@@ -207,7 +346,7 @@ def _taken(watch: Watch, good: list[tuple[int, Record, Any]], n: int, bad: list[
         [record.probability for record, _ in rows] if sampled else None,
         [str(record.group) for record, _ in rows] if watch.gate.by_group else None,
         late,
-        [nth for nth, record, _ in good if record.row is None],
+        [nth for nth, _, record, _ in good if record.row is None],
         n,
         bad,
         gaps,

@@ -1,18 +1,19 @@
 """The options that say what is promised, and the promise that they ask for. Only click is imported here.
 
-A new promise adds its option to `_OPTIONS`, a field of the same name to `Asked`, and a line to `Asked.promise`.
+A new promise adds its option, a field of `PromiseOptions`, and a line to `PromiseOptions.promise`.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import csv
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from metacal.cli.options import Command, share
+from metacal.cli.options import flag, option, share
+from metacal.errors import InputError
 
 if TYPE_CHECKING:
     from metacal.promises.promise import Promise
@@ -35,26 +36,61 @@ def cost(value: Any) -> float:
     return number
 
 
+def min_accuracy_field(what: str = "is accepted") -> Any:
+    """A field for --min-accuracy."""
+    return option(f"Promise: what {what} is right at least B of the time.", type=share, metavar="B")
+
+
+def max_miscoverage_field() -> Any:
+    """A field for --max-miscoverage."""
+    return option("Promise: at most A of the right answers are turned away.", type=share, metavar="A")
+
+
 @dataclass(frozen=True)
-class Asked:
+class PromiseOptions:
     """What the user wants promised, option by option."""
 
-    min_accuracy: float | None = None
-    max_miscoverage: float | None = None
-    max_review: float | None = None
-    max_cost: float | None = None
-    cheapest: bool = False
-    cost_wrong: float | None = None
-    cost_matrix: str | None = None
-    cost_review: float | None = None
-    confidence: float | None = None
-    in_expectation: bool = False
-    after_looking: bool = False
-    at_threshold: float | None = None
-    per_class: bool = False
-    each: bool = False
-    pool_small: bool = False
-    rule: str = "certified"
+    min_accuracy: float | None = min_accuracy_field()
+    max_miscoverage: float | None = max_miscoverage_field()
+    max_review: float | None = option(
+        "Promise: at most B of all rows go to review. Needs no labels.", type=share, metavar="B"
+    )
+    max_cost: float | None = option(
+        "Promise: what is accepted costs at most LIMIT a row on average.", type=cost, metavar="LIMIT"
+    )
+    cheapest: bool = option(
+        "The threshold at which wrong answers and reviews cost least, and a promise what that is at most.",
+        default=False,
+    )
+    cost_wrong: float | None = option("What a wrong answer costs, in any unit.", type=cost, metavar="W")
+    cost_matrix: str | None = option(
+        "Or a file with a line for each true class and in it the cost of each answer.", type=click.Path(), metavar="CSV"
+    )
+    cost_review: float | None = option("What it costs to review a row, for --cheapest.", type=cost, metavar="R")
+    confidence: float | None = option(
+        "How surely, over the draw of the rows of FILE.  [default: 0.9]", type=share, metavar="C"
+    )
+    in_expectation: bool = option("Promise the average over calibration sets instead.", default=False)
+    after_looking: bool = option(
+        "Certify although B or A was chosen on these very rows, say from a report.", default=False
+    )
+    at_threshold: float | None = option(
+        "Certify this very threshold, chosen on these rows; B and A are what a report says that it carries.",
+        type=float,
+        metavar="T",
+    )
+    per_class: bool = option("A threshold, and the promise, for each predicted class.", default=False)
+    each: bool = option(
+        "With --per-class or --group-key: C for each by itself, not for all of them together.", default=False
+    )
+    pool_small: bool = option(
+        "With --per-class or --group-key: those with too few rows share one threshold.", default=False
+    )
+    rule: str = option(
+        "How the threshold is chosen. paper: by the paper's algorithms, for reproduction, without a guarantee.",
+        type=click.Choice(("certified", "paper")),
+        default="certified",
+    )
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, before any file is read."""
@@ -91,14 +127,10 @@ class Asked:
         """The paper has a rule for each limit and none for both, and none of them says how surely."""
         if (self.min_accuracy is None) == (self.max_miscoverage is None):
             raise click.UsageError("--rule paper takes --min-accuracy or --max-miscoverage, not both; give one.")
-        for given, option in (
-            (self.confidence is not None, "--confidence"),
-            (self.in_expectation, "--in-expectation"),
-            (self.after_looking, "--after-looking"),
-        ):
-            if given:
+        for name in ("confidence", "in_expectation", "after_looking"):
+            if getattr(self, name) not in (None, False):
                 raise click.UsageError(
-                    f"{option} does not go with --rule paper, which guarantees nothing; leave it out."
+                    f"{flag(name)} does not go with --rule paper, which guarantees nothing; leave it out."
                 )
 
     def _check_costs(self) -> None:
@@ -108,7 +140,7 @@ class Asked:
         if self.max_cost is None and not self.cheapest:
             extra = [*one, *(["cost_review"] if self.cost_review is not None else [])]
             if extra:
-                raise click.UsageError(f"--{extra[0].replace('_', '-')} goes with --max-cost or --cheapest.")
+                raise click.UsageError(f"{flag(extra[0])} goes with --max-cost or --cheapest.")
             return
         if len(one) != 1:
             raise click.UsageError(f"{about} needs --cost-wrong (say 50 for any wrong answer) or --cost-matrix FILE.")
@@ -149,9 +181,9 @@ class Asked:
 
         Examples
         --------
-        >>> Asked(min_accuracy=0.97, confidence=0.95).promise()
+        >>> PromiseOptions(min_accuracy=0.97, confidence=0.95).promise()
         MinAccuracy(beta=0.97, delta=0.05)
-        >>> Asked(max_miscoverage=0.05, rule="paper").promise(seed=7)
+        >>> PromiseOptions(max_miscoverage=0.05, rule="paper").promise(seed=7)
         MaxMiscoverage(alpha=0.05, random_state=7)
         """
         import metacal as mc
@@ -187,7 +219,6 @@ class Asked:
 
     def _about_costs(self, seed: int, classes: list[Any] | None) -> Promise:
         import metacal as mc
-        from metacal.cli.costs import read_costs
 
         wrong = self.cost_wrong if self.cost_matrix is None else read_costs(self.cost_matrix, classes)
         assert wrong is not None
@@ -198,77 +229,53 @@ class Asked:
         return mc.Cheapest(wrong, self.cost_review, self.delta, seed)
 
 
-_OPTIONS = [
-    click.option(
-        "--min-accuracy", type=share, metavar="B", help="Promise: what is accepted is right at least B of the time."
-    ),
-    click.option(
-        "--max-miscoverage", type=share, metavar="A", help="Promise: at most A of the right answers are turned away."
-    ),
-    click.option(
-        "--max-review", type=share, metavar="B", help="Promise: at most B of all rows go to review. Needs no labels."
-    ),
-    click.option(
-        "--max-cost", type=cost, metavar="LIMIT", help="Promise: what is accepted costs at most LIMIT a row on average."
-    ),
-    click.option(
-        "--cheapest",
-        is_flag=True,
-        help="The threshold at which wrong answers and reviews cost least, and a promise what that is at most.",
-    ),
-    click.option("--cost-wrong", type=cost, metavar="W", help="What a wrong answer costs, in any unit."),
-    click.option(
-        "--cost-matrix",
-        type=click.Path(),
-        metavar="CSV",
-        help="Or a file with a line for each true class and in it the cost of each answer.",
-    ),
-    click.option("--cost-review", type=cost, metavar="R", help="What it costs to review a row, for --cheapest."),
-    click.option(
-        "--confidence", type=share, metavar="C", help="How surely, over the draw of the rows of FILE.  [default: 0.9]"
-    ),
-    click.option("--in-expectation", is_flag=True, help="Promise the average over calibration sets instead."),
-    click.option(
-        "--after-looking",
-        is_flag=True,
-        help="Certify although B or A was chosen on these very rows, say from a report.",
-    ),
-    click.option(
-        "--at-threshold",
-        type=float,
-        metavar="T",
-        help="Certify this very threshold, chosen on these rows; B and A are what a report says that it carries.",
-    ),
-    click.option("--per-class", is_flag=True, help="A threshold, and the promise, for each predicted class."),
-    click.option(
-        "--each",
-        is_flag=True,
-        help="With --per-class or --group-key: C for each by itself, not for all of them together.",
-    ),
-    click.option(
-        "--pool-small",
-        is_flag=True,
-        help="With --per-class or --group-key: those with too few rows share one threshold.",
-    ),
-    click.option(
-        "--rule",
-        type=click.Choice(("certified", "paper")),
-        default="certified",
-        show_default=True,
-        help="How the threshold is chosen. paper: by the paper's algorithms, for reproduction, without a guarantee.",
-    ),
-]
+# ── a table of costs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def promise_options(command: Command) -> Command:
-    """Add the options that say what is promised; the command gets them as one `asked`."""
+def read_costs(path: str, classes: list[Any] | None) -> tuple[tuple[float, ...], ...]:
+    """The costs in the order of the columns of the logits.
 
-    @functools.wraps(command)
-    def with_promise(**options: Any) -> Any:
-        found = {name: options.pop(name) for name in Asked.__dataclass_fields__}
-        return command(asked=Asked(**found), **options)
+    K rows of K numbers are taken as they stand. A first line with the names of the answers and a first column with
+    those of the true classes put them in order by name.
+    """
+    from metacal.io.opening import plain_read_errors
+    from metacal.promises.rules.costs import checked_costs
 
-    decorated: Callable[..., Any] = with_promise
-    for option in reversed(_OPTIONS):
-        decorated = option(decorated)
-    return decorated
+    try:
+        with plain_read_errors(path):
+            lines = list(csv.reader(Path(path).read_text(encoding="utf-8-sig").splitlines()))
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: this is not UTF-8 text; save the table of costs as csv.") from None
+    table = [[cell.strip() for cell in line] for line in lines if any(cell.strip() for cell in line)]
+    if table and not _is_number(table[0][-1]):
+        table = _by_name(path, table, classes)
+    try:
+        rows = [[float(cell) for cell in line] for line in table]
+        return checked_costs(rows)  # type: ignore[return-value]
+    except ValueError as error:
+        said = str(error) if isinstance(error, InputError) else "every cost must be a number"
+        raise click.BadParameter(f"{path}: {said}", param_hint="'--cost-matrix'") from None
+
+
+def _by_name(path: str, table: list[list[str]], classes: list[Any] | None) -> list[list[str]]:
+    """The numbers alone, in the order of the classes."""
+    answers, truths = table[0][1:], [line[0] for line in table[1:]]
+    own = [str(name) for name in (range(len(answers)) if classes is None else classes)]
+    if sorted(answers) != sorted(own) or sorted(truths) != sorted(own):
+        raise click.BadParameter(
+            f"{path}: the first line must name every answer and the first column every true class, as the predictions "
+            f"do: {', '.join(own[:8])}{', ...' if len(own) > 8 else ''}.",
+            param_hint="'--cost-matrix'",
+        )
+    if any(len(line) != len(own) + 1 for line in table):
+        raise click.BadParameter(f"{path}: some line has too few or too many costs.", param_hint="'--cost-matrix'")
+    rows = {line[0]: dict(zip(answers, line[1:], strict=True)) for line in table[1:]}
+    return [[rows[truth][answer] for answer in own] for truth in own]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

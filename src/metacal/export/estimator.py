@@ -15,19 +15,18 @@ from metacal.estimators.cascade import Cascade
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.scored import ScoreGate
 from metacal.gate import Gate, Recipe
-from metacal.io.artifact.document import Content
-from metacal.io.artifact.encoding import article, built
-from metacal.io.artifact.parameters import calibrator_kinds, method_of
+from metacal.io.artifact.document import Content, kind_of
+from metacal.io.artifact.encoding import built
+from metacal.io.artifact.messages import article
+from metacal.io.artifact.sources import calibrator_kinds, method_of
 from metacal.maps.methods import method_named
 from metacal.rows.labels import default_reject_label
 from metacal.scores.registry import AUTO
 
-#: Parameters of MetaCal that its gate has taken over; changed after fit, they would say what was never fitted.
-_TAKEN_OVER = ("promise", "reject_label", "input")
-
-
-#: By estimator, the parameters that its gate has taken over; changed after fit, they would say what was not fitted.
-_PLAIN_KINDS: dict[type, tuple[str, ...]] = {ScoreGate: ("higher_is", "promise"), Cascade: ("promise",)}
+#: The estimators around a gate with a promise, by the kind of their file.
+ESTIMATORS: dict[str, Any] = {"MetaCal": MetaCal, "ScoreGate": ScoreGate, "Cascade": Cascade}
+#: Parameters that may be others than what was fitted: they say how to compute, or another name for the same.
+_FREE = ("n_jobs", "score_name", "calibrator", "large_score", "people")
 
 
 def content_of(estimator: Any) -> Content:
@@ -36,34 +35,26 @@ def content_of(estimator: Any) -> Content:
     kind = type(estimator).__name__
     if isinstance(estimator, type):
         raise ArtifactError(f"cannot save the class {estimator.__name__}; save a fitted {estimator.__name__}(...).")
-    plain = _PLAIN_KINDS.get(type(estimator))
-    if plain is None and type(estimator) is not MetaCal and not _is_ours(estimator):
+    if type(estimator) is not ESTIMATORS.get(kind) and not _is_ours(estimator):
         if kind == "CalibratedClassifier":
             raise ArtifactError(
                 "a CalibratedClassifier holds your classifier, which this file cannot; save the gate, "
                 "mc.save(clf.gate_, path), and the classifier by its own means; then gate.predict(clf.logits(X))."
             )
-        known = ", ".join(["MetaCal", "ScoreGate", "Cascade", *calibrator_kinds()])
+        known = ", ".join([*ESTIMATORS, *calibrator_kinds()])
         raise ArtifactError(f"cannot save {article(kind)}; what can be saved is a fitted {known}.")
     try:
-        check_is_fitted(estimator, "gate_" if plain else None)
+        check_is_fitted(estimator, None if _is_ours(estimator) else "gate_")
     except ValueError:
         raise ArtifactError(f"this {kind} is not fitted; call fit first, then save.") from None
     if isinstance(estimator, MetaCal):
         _check_base(estimator)
-    changed = _changed(estimator) if plain is None else _changed_since(estimator, plain)
+    changed = _changed(estimator)
     if changed is not None:
         raise ArtifactError(f"the parameter {changed} was changed after fit; fit again, then save.")
     names = getattr(estimator, "feature_names_in_", None)
     n_jobs = getattr(estimator, "n_jobs", None)
     return Content(estimator.gate_, n_jobs, None if names is None else tuple(map(str, names)))
-
-
-def _changed_since(estimator: Any, names: tuple[str, ...]) -> str | None:
-    """The first of these parameters that the gate has otherwise."""
-    gate = estimator.gate_
-    held = {name: getattr(gate, name) if hasattr(gate, name) else getattr(gate.source, name) for name in names}
-    return next((name for name in names if getattr(estimator, name) != held[name]), None)
 
 
 def estimator_of(content: Content) -> MetaCal | Calibrator | Cascade | ScoreGate:
@@ -77,15 +68,55 @@ def estimator_of(content: Content) -> MetaCal | Calibrator | Cascade | ScoreGate
     2.0
     """
     gate = content.gate
-    make = {"scores": _scored, "cascade": _cascade, "logits": _metacal if gate.certificate is not None else _calibrator}
-    return make[gate.kind](content)
-
-
-def _scored(content: Content) -> ScoreGate:
-    gate = content.gate
-    estimator = ScoreGate(gate.promise, gate.source.higher_is, gate.source.score)
+    if gate.certificate is None:
+        return _calibrator(content)
+    estimator: Any = ESTIMATORS[kind_of(gate)](
+        **_parameters(gate), **({} if content.n_jobs is None else {"n_jobs": content.n_jobs})
+    )
     estimator.gate_ = gate
-    return estimator
+    if gate.kind == "logits":
+        base = _made(_recipe_of(gate))
+        base.classes_, base.n_features_in_, base.map_ = np.arange(gate.n_classes), gate.n_classes, gate.source.map
+        estimator.calibrator_ = base
+    return _with_columns(estimator, content) if gate.n_classes else estimator  # type: ignore[no-any-return]
+
+
+def _parameters(gate: Gate) -> dict[str, Any]:
+    """The parameters of the estimator around a gate with a promise, as far as the gate has taken them over."""
+    source, certificate = gate.source, gate.certificate
+    if gate.kind == "scores":
+        return {"promise": gate.promise, "higher_is": source.higher_is, "score_name": source.score}
+    held = {"promise": gate.promise, "score": source.score, "reject_label": gate.reject_label, "input": source.input}
+    held["classes"] = gate.classes.tolist() if source.classes_given else None
+    if gate.kind == "logits":
+        return {**held, "calibrator": _asked_for(gate)}
+    assert certificate is not None
+    assert certificate.stages is not None
+    return {**held, "large_score": gate.stages[1].source.score, "people": certificate.stages.people}
+
+
+def _changed(estimator: Any) -> str | None:
+    """The first parameter that no longer says what was fitted, if there is one."""
+    gate = estimator.gate_
+    if gate.certificate is None:
+        given = estimator.classes
+        return None if given is None or np.array_equal(np.asarray(given), gate.classes) else "classes"
+    if isinstance(estimator, MetaCal) and gate.certificate.labelled:
+        base = base_calibrator(estimator.calibrator, estimator.promise)
+        if not isinstance(base, AutoCalibrator) and type(base).__name__ != _recipe_of(gate).estimator:
+            return "calibrator"
+    for name, fitted in _parameters(gate).items():
+        now = getattr(estimator, name)
+        if name == "reject_label" and now is None:
+            now = default_reject_label(gate.classes)
+        if name == "classes" and now is None and gate.classes.dtype.kind == "U":
+            continue  # names always come from a user, if not by this parameter
+        if name == "classes" and now is not None:
+            now = np.asarray(now).tolist()
+        same = name in _FREE or now is fitted or now == fitted or (name == "score" and now == AUTO)
+        if not same:
+            return name
+    return None
 
 
 def _is_ours(estimator: Any) -> bool:
@@ -102,66 +133,6 @@ def _check_base(estimator: MetaCal) -> None:
             f"the base calibrator is {article(type(base).__name__)}, which only pickle could store; "
             f"use one of metacal's own ({', '.join(calibrator_kinds())})."
         )
-
-
-def _changed(estimator: MetaCal | Calibrator) -> str | None:
-    """The parameter that no longer says what was fitted, if there is one."""
-    gate, given = estimator.gate_, estimator.classes
-    if given is not None and not np.array_equal(np.asarray(given), gate.classes):
-        return "classes"
-    if not isinstance(estimator, MetaCal):
-        return None
-    if (given is not None or gate.classes.dtype.kind == "U") != gate.source.classes_given:
-        return "classes"
-    base = base_calibrator(estimator.calibrator, estimator.promise)
-    learned = gate.certificate is None or gate.certificate.labelled
-    if learned and not isinstance(base, AutoCalibrator) and type(base).__name__ != _recipe_of(gate).estimator:
-        return "calibrator"
-    asked_for = {name: getattr(estimator, name) for name in _TAKEN_OVER}
-    if asked_for["reject_label"] is None:
-        asked_for["reject_label"] = default_reject_label(gate.classes)
-    held = {"promise": gate.promise, "reject_label": gate.reject_label, "input": gate.source.input}
-    taken_over = [(name, now, held[name]) for name, now in asked_for.items()]
-    asked_score = estimator.score
-    pairs = [*taken_over, ("score", gate.source.score if asked_score == AUTO else asked_score, gate.source.score)]
-    return next((name for name, now, fitted in pairs if now is not fitted and now != fitted), None)
-
-
-def _cascade(content: Content) -> Cascade:
-    """The fitted estimator around a cascade; it reads tables, for the models are not in the file."""
-    gate, certificate = content.gate, content.gate.certificate
-    assert certificate is not None
-    assert certificate.stages is not None
-    estimator = Cascade(
-        promise=gate.promise,  # type: ignore[arg-type]
-        score=gate.source.score,
-        large_score=gate.stages[1].source.score,
-        people=certificate.stages.people,
-        reject_label=gate.reject_label,
-        input=gate.source.input,
-        classes=gate.classes.tolist() if gate.source.classes_given else None,
-        n_jobs=content.n_jobs,
-    )
-    estimator.gate_, estimator.classes_ = gate, gate.classes
-    return estimator
-
-
-def _metacal(content: Content) -> MetaCal:
-    gate = content.gate
-    estimator = MetaCal(
-        gate.promise,
-        calibrator=_asked_for(gate),
-        score=gate.source.score,
-        reject_label=gate.reject_label,
-        input=gate.source.input,
-        classes=gate.classes.tolist() if gate.source.classes_given else None,
-        n_jobs=content.n_jobs,
-    )
-    base = _made(_recipe_of(gate))
-    base.classes_, base.n_features_in_, base.map_ = np.arange(gate.n_classes), gate.n_classes, gate.source.map
-    estimator.gate_, estimator.calibrator_ = gate, base
-    fitted: MetaCal = _with_columns(estimator, content)
-    return fitted
 
 
 def _with_columns(estimator: Any, content: Content) -> Any:

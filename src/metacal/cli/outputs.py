@@ -1,0 +1,120 @@
+"""What a command writes, and where: never over what it reads; a saved gate only once it has been read back."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from metacal.cli.options import Reading, option
+from metacal.cli.printing import note
+from metacal.io.formats import endings
+
+if TYPE_CHECKING:
+    from metacal.gate import Gate
+
+
+class OutputPath(click.Path):
+    """A file to write; the names that systems have for standard output are -."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path as text."""
+        return "-" if value in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1") else super().convert(value, param, ctx)
+
+
+def is_folder(output: str | None) -> bool:
+    """Whether results go to a folder, a file for each that is read: one that is there, or a name that ends in /."""
+    return output is not None and output != "-" and (output.endswith(("/", os.sep)) or os.path.isdir(output))
+
+
+def check_is_a_file(output: str | None) -> None:
+    """Refuse to save a gate on standard output, where the certificate goes, or where there is no folder."""
+    if output == "-":
+        raise click.BadParameter(
+            "what is saved goes into a file, such as -o cal.json; --json prints the certificate on standard output.",
+            param_hint="'-o'",
+        )
+    if output is not None:
+        from metacal.io.writing import check_folder
+
+        check_folder(output)
+
+
+def check_not_an_input(output: str | None, *inputs: str | None, reading: Reading | None = None) -> None:
+    """Refuse to write over a file that is being read, under whatever name: another path, a link, --classes @FILE."""
+    if reading is not None:
+        named = reading.classes is not None and reading.classes.startswith("@")
+        inputs = (*inputs, reading.labels, reading.classes[1:] if named and reading.classes else None)
+    for path in inputs:
+        if output in (None, "-") or path in (None, "-"):
+            continue
+        if _same_file(str(output), str(path)) or _among(str(output), str(path)):
+            raise click.UsageError(f"{output} is also read; write to another file.")
+
+
+def _among(output: str, path: str) -> bool:
+    """Whether a table would be written among those that a folder or a pattern names, and be read with them next."""
+    if os.path.splitext(output)[1].lower() not in endings():
+        return False
+    here = os.path.realpath(output)
+    if os.path.isdir(path):
+        return here.startswith(os.path.join(os.path.realpath(path), ""))
+    folder, name = os.path.split(path)
+    if glob.has_magic(folder):
+        return fnmatch.fnmatch(here, os.path.abspath(path))
+    return os.path.dirname(here) == os.path.realpath(folder or ".") and fnmatch.fnmatch(os.path.basename(here), name)
+
+
+def _same_file(one: str, other: str) -> bool:
+    if os.path.realpath(one) == os.path.realpath(other):
+        return True
+    try:
+        return os.path.samefile(one, other)  # hard links, and names that differ in case alone
+    except (OSError, ValueError):
+        return False  # one of them is not there
+
+
+# ── a gate that is saved ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def sign_field() -> Any:
+    """A field for --sign, of the commands that save a gate."""
+    return option(
+        "Sign what is saved: with a secret of 32 bytes or more, or an Ed25519 private key in PEM.",
+        "--sign",
+        type=click.Path(),
+        metavar="KEYFILE",
+    )
+
+
+def check_can_sign(key: str | None, output: str | None) -> None:
+    """Refuse a key that cannot sign before anything is fitted."""
+    if key is None:
+        return
+    from metacal.io.artifact.signature import read_key
+
+    if output is None:
+        raise click.UsageError("--sign signs what -o saves; give -o cal.json.")
+    read_key(key).make(b"")
+
+
+def save(gate: Gate, path: str | None, key: str | None, n_jobs: int | None = None) -> None:
+    """Put the gate into a file, once what is to be saved has been read back and decides the same; nothing for None."""
+    if path is None:
+        return
+    from metacal.io.artifact.document import Content
+    from metacal.io.artifact.file import text_that_loads
+    from metacal.io.artifact.wrapping import write_text
+
+    write_text(text_that_loads(Content(gate, n_jobs), key=key), path)
+
+
+def say_saved(output: str | None, key: str | None, *, then: str, without: str, as_json: bool) -> None:
+    """Say where it was saved and what comes `then`, or what `-o` would do; whoever reads JSON has not asked."""
+    if output is not None:
+        note(f"Saved to {output}{' and signed' if key else ''}. Next: {then}")
+    elif not as_json:
+        note(f"Nothing was saved; {without}")

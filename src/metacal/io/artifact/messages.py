@@ -1,0 +1,62 @@
+"""What the messages about files are made of: values in a few words, and the one about keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from metacal.errors import ArtifactError
+
+
+def exact_keys(data: Any, names: Sequence[str], where: str) -> None:
+    """Raise unless `data` is an object with just these keys.
+
+    Examples
+    --------
+    >>> exact_keys({"a": 1, "c": 2}, ["a", "b"], "map")
+    Traceback (most recent call last):
+    metacal.errors.ArtifactError: map: 'b' is missing.
+    """
+    if not isinstance(data, dict):
+        raise ArtifactError(f"{where} must be an object, not {shown(data)}.")
+    missing = [name for name in names if name not in data]
+    extra = [name for name in data if name not in names]
+    if missing:
+        raise ArtifactError(f"{where}: {missing[0]!r} is missing.")
+    if extra:
+        raise ArtifactError(f"{where}: {shown(extra[0])} does not belong here.")
+
+
+def brief(error: BaseException) -> str:
+    """What an error says, on one line of at most 300 characters: it may quote the file.
+
+    Examples
+    --------
+    >>> brief(ValueError(f"two{chr(10)}lines")), brief(MemoryError())
+    ('two lines', 'MemoryError')
+    """
+    said = " ".join(str(error).split()) or type(error).__name__
+    plain = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in said[:300])
+    return f"{plain} ..." if len(said) > 300 else plain
+
+
+def article(noun: str) -> str:
+    """The noun with its article.
+
+    Examples
+    --------
+    >>> article("estimator")
+    'an estimator'
+    """
+    return f"{'an' if noun[:1] in 'AEIOUaeiou' else 'a'} {noun}"
+
+
+def shown(data: Any) -> str:
+    """A JSON value in a few words, for messages."""
+    if isinstance(data, dict | list):
+        return "an object" if isinstance(data, dict) else "a list"
+    if data is None or isinstance(data, bool):
+        return {None: "null", True: "true", False: "false"}[data]
+    if isinstance(data, str):
+        return '"' + data[:40].encode("unicode_escape").decode() + '"'
+    return repr(data)[:40]

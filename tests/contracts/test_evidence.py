@@ -1,0 +1,59 @@
+"""One door: every promise takes every kind of evidence, or says in a sentence why it cannot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import metacal as mc
+from contracts.composition import PROMISES
+from metacal.promises import Answers, Passes, Sample
+from metacal.promises.rules.cascade import Pair
+from metacal.promises.rules.cascade_walks import Paired
+
+RNG = np.random.default_rng(0)
+SCORE = RNG.random(2000)
+RIGHT = RNG.random(2000) > 0.2 * SCORE**2
+LARGE = RIGHT | (RNG.random(2000) < 0.8)
+PART = RNG.integers(2, size=2000)
+EVIDENCE = {
+    "rows": lambda: Sample.of(SCORE, RIGHT, part=PART, names=["north", "south"]),
+    "counts": lambda: Passes.over(lambda block: (SCORE[block::4], RIGHT[block::4]), range(4)),
+    "answers": lambda: Answers(SCORE, RIGHT.astype(np.int8)),
+    "pair": lambda: Pair(Paired(SCORE, SCORE, RIGHT, LARGE, RIGHT == LARGE, np.ones(2000, dtype=bool))),
+}
+SORTED, COMPARED = "is certified by sorting", "a cascade promises MaxLoss"
+#: The cells that are empty, and what is said there.
+REASONS = {
+    **{("counts", name): SORTED for name in PROMISES if not name.startswith(("MinAccuracy", "MaxMiscov", "MaxReview"))},
+    **{("pair", name): COMPARED for name in PROMISES if name not in ("MinAccuracy", "MaxLoss")},
+    ("pair", "MinAccuracy, in expectation"): "a cascade is certified with a confidence",
+    ("rows", "MaxLoss"): "compares two models",
+    ("answers", "MaxLoss"): "compares two models",
+}
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+@pytest.mark.parametrize("kind", EVIDENCE)
+def test_each_cell_works_or_says_why_not(kind, promise):
+    asked, evidence = PROMISES[promise](), EVIDENCE[kind]()
+    if (kind, promise) in REASONS:
+        with pytest.raises(mc.InputError, match=REASONS[kind, promise]):
+            asked.certify(evidence)
+        return
+    found = asked.certify(evidence)
+    assert found.n_accepted > 0
+    assert asked.contradiction(found) is None or found.guarantee == "none"  # the paper's split is smaller
+    if kind != "pair":
+        assert found.threshold == asked.certify(SCORE, RIGHT).threshold
+
+
+@pytest.mark.parametrize("kind", EVIDENCE)
+def test_parts_need_rows_whose_part_is_known(kind):
+    promise = mc.PerClass(mc.MinAccuracy(0.85))
+    if kind == "rows":
+        assert {part.name for part in promise.certify(EVIDENCE[kind]()).parts.items} == {"north", "south"}
+        return
+    reason = {"counts": SORTED, "answers": "certifies rows of known class", "pair": COMPARED}[kind]
+    with pytest.raises(mc.InputError, match=reason):
+        promise.certify(EVIDENCE[kind]())
