@@ -53,10 +53,7 @@ class Tensors(Host):
         super().__init__(kernel)
 
     def score(self, name, table):
-        tensor = self.torch.from_numpy(table)
-        if NAMED[name].kernel:
-            return super().score(name, tensor).numpy()
-        return self.kernel.of_formula(tensor, NAMED[name].formula_function()).numpy()
+        return self.kernel.of_formula(self.torch.from_numpy(table), NAMED[name].formula_function()).numpy()
 
     def softmax(self, table, b):
         tensor = self.torch.from_numpy(table)

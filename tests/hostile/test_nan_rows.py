@@ -138,13 +138,14 @@ def test_exports_reject_it(score, alpha):
 
 def test_the_plain_kernels_on_tensors():
     torch = pytest.importorskip("torch")
+    from metacal.formulas import rowwise
     from metacal.kernels import torch as on_tensors
 
     for width in (2, 5, 40):
         for dtype in DTYPES:
             table = torch.from_numpy(np.concatenate([good_rows(width, dtype), bad_rows(width, dtype)]))
             for name in SCORES:
-                values = getattr(on_tensors, name)(table).numpy()
+                values = on_tensors.of_formula(table, getattr(rowwise, name)).numpy()
                 assert np.isnan(values[3:]).all()
                 assert np.isfinite(values[:3]).all()
             columns = on_tensors.predicted(table).numpy()
@@ -160,9 +161,9 @@ for width, dtype in ((5, np.float32), (150, np.float32)):
     good = good_rows(width, dtype)
     table = torch.from_numpy(np.concatenate([good, bad_rows(width, dtype)]))
     assert triton.can_fuse(table)
-    for kind, name in enumerate(("predicted", "entropy", "doubt", "negative_margin", "free_energy")):
-        values = triton.score(table, kind, torch.float64 if kind else torch.int64).numpy()
-        if kind:
+    for name in ("predicted", "entropy", "doubt", "negative_margin", "free_energy"):
+        values = triton.score(table, name, torch.int64 if name == "predicted" else torch.float64).numpy()
+        if name != "predicted":
             assert np.isnan(values[3:]).all(), (name, values)
             np.testing.assert_allclose(values[:3], getattr(definition, name)(good), rtol=1e-13)
         else:

@@ -15,7 +15,7 @@ import pytest
 import metacal as mc
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
-from metacal.formulas.rowwise import rivals_norm
+from metacal.formulas import rowwise
 from metacal.gate import Gate, Table
 from metacal.kernels import keys
 from metacal.kernels import numpy as definition
@@ -93,9 +93,8 @@ def one_walk_for_all(tensor, array):
     """Predictions beside the scores; carefully, no score where a mask may be, and the same scores elsewhere."""
     low = tensor.clone()
     low[1, 1] = -10_000.0
-    walks = {name: getattr(device_kernels, name) for name in KERNELS.values()}
-    walks["rivals_norm"] = partial(device_kernels.of_formula, formula=rivals_norm)
-    for name, scored in walks.items():
+    for name in (*KERNELS.values(), "rivals_norm"):
+        scored = partial(device_kernels.of_formula, formula=getattr(rowwise, name))
         top = torch.empty(len(tensor), dtype=torch.int64, device=tensor.device)
         plain = scored(tensor).cpu().numpy()
         np.testing.assert_array_equal(scored(tensor, top=top, careful=True).cpu(), plain, err_msg=name)
@@ -112,7 +111,7 @@ def test_kernels_agree(device, dtype, with_mask, n_classes):
     logits, labels = data(23 if n_classes < 1000 else 5, n_classes)
     tensor, array = on_both(masked(logits, labels) if with_mask else logits, dtype, device)
     for name in KERNELS.values():
-        found = getattr(device_kernels, name)(tensor)
+        found = device_kernels.of_formula(tensor, getattr(rowwise, name))
         assert found.device == tensor.device
         assert found.dtype == torch.float64
         np.testing.assert_allclose(found.cpu(), getattr(definition, name)(array), rtol=1e-12, atol=1e-300, err_msg=name)
@@ -192,7 +191,8 @@ def test_extreme_rows(device):
     tensor, array = on_both(rows, torch.float32, device)
     with np.errstate(over="ignore"):
         for name in KERNELS.values():
-            found, expected = getattr(device_kernels, name)(tensor).cpu(), getattr(definition, name)(array)
+            found = device_kernels.of_formula(tensor, getattr(rowwise, name)).cpu()
+            expected = getattr(definition, name)(array)
             np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg=name)
     np.testing.assert_array_equal(device_kernels.predicted(tensor).cpu(), definition.predicted(array))
 
@@ -492,7 +492,7 @@ def test_a_failing_compiler_is_survived(device, monkeypatch):
     monkeypatch.setattr(fused_kernels, "_score_kernel", Broken())
     table = torch.eye(4, dtype=torch.float64, device=device)
     with pytest.warns(MetacalWarning, match="plain torch is used"):
-        found = device_kernels.entropy(table)
+        found = device_kernels.of_formula(table, rowwise.entropy)
     np.testing.assert_allclose(found.cpu(), definition.entropy(np.eye(4)), rtol=1e-12)
     assert not fused_kernels.works
 

@@ -82,6 +82,12 @@ def free_energy(xp: Operations, x: Any) -> Any:
 
 
 @formula
+def spread(xp: Operations, x: Any) -> Any:
+    """Largest minus smallest finite logit."""
+    return xp.max(xp.where(xp.possible(x), -gaps(xp, x), 0.0))
+
+
+@formula
 def rivals_norm(xp: Operations, x: Any) -> Any:
     """‖(z_j)_{j≠top}‖_8 / z_top with z = x - mean x over the possible classes; 0 where only one is possible.
 

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -153,11 +154,8 @@ def walks_blocks(function: Callable[..., Any], table: Any) -> bool:
     return active.walkable(table) if isinstance(table, np.ndarray) else not on_device(table)
 
 
-def _for_either(host: Callable[..., Any], *, by_block: bool = False) -> Any:
-    """The kernel `host` for arrays, its namesake in torch.py for tensors on a device.
-
-    Those `by_block` take a block of any size at one call in C.
-    """
+def _for_either(host: Callable[..., Any]) -> Any:
+    """The kernel `host` for arrays, its namesake in torch.py for tensors. One that takes `rows` walks blocks."""
     name = host.__name__
 
     @wraps(host)
@@ -168,7 +166,7 @@ def _for_either(host: Callable[..., Any], *, by_block: bool = False) -> Any:
 
     kernel.__module__ = __name__  # so that it pickles by the name it is found under
     kernel.reads_tensors = True  # type: ignore[attr-defined]
-    kernel.walks_blocks = by_block and takes_whole_blocks  # type: ignore[attr-defined]
+    kernel.walks_blocks = "rows" in signature(host).parameters  # type: ignore[attr-defined]
     return kernel
 
 
@@ -208,22 +206,18 @@ def keep_winner(winner: NDArray[np.intp], out: NDArray[Any]) -> None:
         out[lines, winner[lines]] = np.nextafter(out[lines].max(axis=1), out.dtype.type(2.0))
 
 
-@_for_either
-def spread(block: NDArray[Any]) -> NDArray[np.float64]:
-    """Largest minus smallest finite logit of each row."""
-    top = block.max(axis=1, keepdims=True).astype(np.float64)
-    return np.asarray(np.where(block > -np.inf, top - block, 0.0).max(axis=1))
-
-
-@partial(_for_either, by_block=True)
-def correct(block: NDArray[Any], labels: NDArray[np.intp], **chosen: Any) -> NDArray[np.bool_]:
+def correct(block: Any, labels: Any, **chosen: Any) -> Any:
     """Whether the largest logit is the true class."""
-    return np.asarray(predicted(block, **chosen) == labels)
+    return predicted(block, **chosen) == labels
+
+
+correct.reads_tensors, correct.walks_blocks = True, takes_whole_blocks  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
 class FormulaKernel:
-    """A score by its formula, in float64: of arrays here, of tensors where they lie.
+    """A score by its formula, in float64: of arrays here, by the kernel in its stead if there is one; of tensors where
+    they lie.
 
     Examples
     --------
@@ -232,41 +226,42 @@ class FormulaKernel:
     """
 
     formula: Callable[..., Any]
+    host: Callable[..., NDArray[np.float64]] | None = None
 
     reads_tensors = True
+
+    @property
+    def walks_blocks(self) -> bool:
+        """Whether it takes blocks of any size."""
+        return self.host is not None and takes_whole_blocks
 
     def __call__(self, block: Any, **how: Any) -> Any:
         """One number per row, NaN for one with NaN or +inf, or with every class masked."""
         if on_device(block):
             return device_kernels().of_formula(block, self.formula, **how)
+        if self.host is not None:
+            return self.host(block, **how)
         found = NUMPY.run(self.formula, np.asarray(block, dtype=np.float64))[:, 0]
         legal = np.isfinite(block.max(axis=1))
         return found if legal.all() else np.where(legal, found, np.nan)
 
 
-def _as_columns(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """A score's kernel in place of its formula in NumPy."""
-    return lambda xp, table: kernel(table)[:, None]
+def _fast(formula: Callable[..., Any], host: Callable[..., Any]) -> FormulaKernel:
+    """A score that has a kernel, which stands in place of its formula in NumPy, too."""
+    NUMPY.fast[formula] = lambda xp, table: host(table)[:, None]
+    return FormulaKernel(formula, host)
 
 
-predicted = _for_either(active.predicted, by_block=True)
-entropy = _for_either(active.entropy, by_block=True)
-doubt = _for_either(active.doubt, by_block=True)
-negative_margin = _for_either(active.negative_margin, by_block=True)
-free_energy = _for_either(active.free_energy, by_block=True)
-softmax = _for_either(active.softmax, by_block=True)
+entropy = _fast(rowwise.entropy, active.entropy)
+doubt = _fast(rowwise.doubt, active.doubt)
+negative_margin = _fast(rowwise.negative_margin, active.negative_margin)
+free_energy = _fast(rowwise.free_energy, active.free_energy)
+spread = FormulaKernel(rowwise.spread)
+predicted = _for_either(active.predicted)
+softmax = _for_either(active.softmax)
 lifted_softmax = _for_either(active.lifted_softmax)
-tempered_loss = _for_either(active.tempered_loss, by_block=True)
-mixed_rows = _for_either(active.mixed_rows, by_block=True)
+tempered_loss = _for_either(active.tempered_loss)
+mixed_rows = _for_either(active.mixed_rows)
 members = active.members
 members.walks_blocks = takes_whole_blocks
 looked_over = _for_either(active.looked_over)
-# What the kernels compute faster than the formulas in NumPy.
-NUMPY.fast.update(
-    {
-        rowwise.entropy: _as_columns(entropy),
-        rowwise.doubt: _as_columns(doubt),
-        rowwise.negative_margin: _as_columns(negative_margin),
-        rowwise.free_energy: _as_columns(free_energy),
-    }
-)

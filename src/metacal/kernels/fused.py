@@ -6,12 +6,13 @@ They walk a block of any size, strip by strip where they sum, and pick rows them
 
 from __future__ import annotations
 
-from typing import Any, TypedDict, Unpack
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.kernels import _fused
+import metacal.kernels._fused as _fused
 from metacal.kernels.columns import Curve
 from metacal.kernels.grid import Grid
 
@@ -20,19 +21,8 @@ Float = NDArray[np.float64]
 Chosen = NDArray[np.intp] | None
 
 
-class How(TypedDict, total=False):
-    """What a score takes besides the block."""
-
-    #: The rows that count.
-    rows: Chosen
-    #: Where the predicted columns go.
-    top: NDArray[np.intp] | None
-    #: Whether a row that has to be looked at, `looked_over` says why, gets no score: for a table not looked over yet.
-    careful: bool
-
-
-_ENTROPY, _DOUBT, _MARGIN, _ENERGY = range(4)
-_KINDS = {"entropy": _ENTROPY, "doubt": _DOUBT, "negative_margin": _MARGIN, "free_energy": _ENERGY}
+#: The scores, in the order in which the C code numbers them.
+_SCORES = ("entropy", "doubt", "negative_margin", "free_energy")
 #: What the C code asks of labels and weights; `ascontiguousarray` would let one pass whose bytes begin anywhere.
 _COLUMN: Any = ("C_CONTIGUOUS", "ALIGNED")
 #: What first_bad_row answers where no row is bad but some logit may stand for a mask.
@@ -49,26 +39,6 @@ def predicted(block: NDArray[Any], *, rows: Chosen = None) -> NDArray[np.intp]:
     out = np.empty(_count(block, rows), dtype=np.int64)
     _fused.predicted(_readable(block), rows, out)
     return out.astype(np.intp, copy=False)
-
-
-def entropy(block: NDArray[Any], **how: Unpack[How]) -> Float:
-    """Entropy of softmax(x), without cancellation."""
-    return _score(block, _ENTROPY, **how)
-
-
-def doubt(block: NDArray[Any], **how: Unpack[How]) -> Float:
-    """1 - max p, without cancellation."""
-    return _score(block, _DOUBT, **how)
-
-
-def negative_margin(block: NDArray[Any], **how: Unpack[How]) -> Float:
-    """Second largest logit minus the largest."""
-    return _score(block, _MARGIN, **how)
-
-
-def free_energy(block: NDArray[Any], **how: Unpack[How]) -> Float:
-    """-logsumexp(x)."""
-    return _score(block, _ENERGY, **how)
 
 
 def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any], *, rows: Chosen = None) -> None:
@@ -140,7 +110,7 @@ def ranked_rows(
 ) -> None:
     """Write the score of each row, on its grid, and whether its largest logit is the true class, in one walk."""
     labels = np.require(labels, np.int64, _COLUMN)
-    _fused.ranked_rows(_readable(block), _KINDS[score], careful, labels, grid.dropped, grid.floor, scores, right)
+    _fused.ranked_rows(_readable(block), _SCORES.index(score), careful, labels, grid.dropped, grid.floor, scores, right)
 
 
 def rounded(values: Float, grid: Grid) -> Float:
@@ -214,16 +184,23 @@ def count_in_cells(
 
 
 def _score(
-    block: NDArray[Any],
     kind: int,
+    block: NDArray[Any],
     *,
     rows: Chosen = None,
     top: NDArray[np.intp] | None = None,
     careful: bool = False,
 ) -> Float:
+    """One score per row; predicted columns go into `top`.
+
+    Carefully, for a table not looked over yet, a row that has to be looked at (`looked_over` says why) gets no score.
+    """
     out = np.empty(_count(block, rows))
     _fused.scores(_readable(block), rows, kind, careful, out, top)
     return out
+
+
+entropy, doubt, negative_margin, free_energy = (partial(_score, kind) for kind in range(len(_SCORES)))
 
 
 def _count(block: NDArray[Any], rows: Chosen) -> int:

@@ -32,6 +32,8 @@ CHUNK_ELEMENTS = 1 << 22
 _ZERO = {torch.float64: -800.0, torch.float32: -100.0}
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _LOWEST = -float(np.finfo(np.float64).max)
+#: The scores that are fused, by their names.
+_FUSED = (rowwise.entropy, rowwise.doubt, rowwise.negative_margin, rowwise.free_energy)
 #: Every bit but that of the sign.
 _FLIPPED = int(np.iinfo(np.int64).max)
 
@@ -64,7 +66,7 @@ def _distances(block: Tensor, dtype: torch.dtype) -> Tensor:
 
 def predicted(block: Tensor) -> Tensor:
     """ŷ = argmax x, the lowest index on an exact tie."""
-    found = fused.score(block, fused.PREDICTED, torch.int64)
+    found = fused.score(block, "predicted", torch.int64)
     return torch.cat([_predicted(block[rows]) for rows in _chunks(block)]) if found is None else found
 
 
@@ -73,40 +75,19 @@ def _predicted(block: Tensor) -> Tensor:
     return (block == block.amax(dim=1, keepdim=True)).to(torch.uint8).argmax(dim=1)
 
 
-def entropy(block: Tensor, **how: Any) -> Tensor:
-    """Entropy of softmax(x), without cancellation."""
-    return of_formula(block, rowwise.entropy, kind=fused.ENTROPY, **how)
-
-
-def doubt(block: Tensor, **how: Any) -> Tensor:
-    """1 - max p, without cancellation."""
-    return of_formula(block, rowwise.doubt, kind=fused.DOUBT, **how)
-
-
-def negative_margin(block: Tensor, **how: Any) -> Tensor:
-    """Second largest logit minus the largest; the most negative float where every other class is masked."""
-    return of_formula(block, rowwise.negative_margin, kind=fused.MARGIN, **how)
-
-
-def free_energy(block: Tensor, **how: Any) -> Tensor:
-    """-logsumexp(x)."""
-    return of_formula(block, rowwise.free_energy, kind=fused.ENERGY, **how)
-
-
 def of_formula(
     block: Tensor,
     formula: Callable[..., Tensor],
     *,
-    kind: int | None = None,
     top: Tensor | None = None,
     careful: bool = False,
 ) -> Tensor:
     """A score by its formula, in float64; NaN where the largest logit is not finite: no row of logits.
 
-    Predictions go into `top`. Carefully, rows with what may be a mask have no score. `kind` is the fused score.
+    Predictions go into `top`. Carefully, rows with what may be a mask have no score.
     """
-    if kind is not None:
-        found = fused.score(block, kind, torch.float64, top, LOWEST_ORDINARY if careful else None)
+    if formula in _FUSED:
+        found = fused.score(block, formula.__name__, torch.float64, top, LOWEST_ORDINARY if careful else None)
         if found is not None:
             return found
     parts = []
@@ -235,20 +216,9 @@ def sorted_keys(scores: Tensor, flags: Tensor) -> NDArray[np.int64]:
     return found
 
 
-def correct(block: Tensor, labels: Tensor) -> Tensor:
-    """Whether the largest logit is the true class."""
-    return predicted(block) == labels
-
-
 def label_is_possible(block: Tensor, labels: Tensor) -> Tensor:
     """Whether the true class of each row is not masked."""
     return block.gather(1, labels[:, None])[:, 0] > -math.inf
-
-
-def spread(block: Tensor) -> Tensor:
-    """Largest minus smallest finite logit of each row."""
-    gaps = (_distances(block[rows], torch.float64) for rows in _chunks(block))
-    return torch.cat([-torch.where(part > -math.inf, part, 0.0).amin(dim=1) for part in gaps])
 
 
 # --- between host and device ---------------------------------------------------------------------------------------

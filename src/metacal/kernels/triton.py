@@ -43,8 +43,6 @@ TILE_ELEMENTS, THREAD_ELEMENTS = 1024, 32
 LONG_TILE_ELEMENTS, LONG_THREAD_ELEMENTS = 2048, 8
 LONG_WIDE_TILE_ELEMENTS = 256
 
-PREDICTED, ENTROPY, DOUBT, MARGIN, ENERGY = range(5)
-
 works = triton is not None and os.environ.get("METACAL_KERNEL") != "numpy"
 
 
@@ -55,15 +53,15 @@ def can_fuse(block: Tensor) -> bool:
 
 
 def score(
-    block: Tensor, kind: int, dtype: torch.dtype, top: Tensor | None = None, lowest: float | None = None
+    block: Tensor, kind: str, dtype: torch.dtype, top: Tensor | None = None, lowest: float | None = None
 ) -> Tensor | None:
-    """One score, or the prediction, per row. Predictions also go into `top`.
+    """One score, or what is "predicted", per row. Predictions also go into `top`.
 
     With `lowest` the walk is careful: a row with a finite logit that is no higher has no score, nor has one that is
     no row of logits.
     """
     out = torch.empty(len(block), dtype=dtype, device=block.device)
-    layout = _Layout(block, WHOLE_ROW, wide=kind in (ENTROPY, DOUBT, ENERGY))
+    layout = _Layout(block, WHOLE_ROW, wide=kind not in ("predicted", "negative_margin"))
     arguments = (block, out, out if top is None else top, 0.0 if lowest is None else lowest)
     careful = {"TOP": top is not None, "CAREFUL": lowest is not None}
     return out if layout.launch(_score_kernel, *arguments, KIND=kind, **careful) else None
@@ -219,62 +217,52 @@ def _score_kernel(
     """One score per row. First the winner and the runner-up, then the others' weight relative to the runner-up."""
     WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
     rows, inside, start, cols, n_classes = _begin(table, stride_units, n_rows, class_units, UNIT, ROWS, COLS)
-    if TILES == 1:
-        x = _tile(start, inside, cols, n_classes, WIDE)
-        bad = tl.max(_wrong(x, tl.zeros([ROWS, COLS], tl.int32), lowest, CAREFUL), axis=1)
-        top = tl.max(x, axis=1)
-        winner = tl.min(tl.where(x == top[:, None], cols[None, :], 2147483647), axis=1)
-        second = tl.max(tl.where(cols[None, :] == winner[:, None], float("-inf"), x), axis=1)
-    else:
-        best = tl.full([ROWS, COLS], float("-inf"), WORK)
-        following = tl.full([ROWS, COLS], float("-inf"), WORK)
-        place = tl.zeros([ROWS, COLS], tl.int32)
-        wrong = tl.zeros([ROWS, COLS], tl.int32)
-        for first in range(0, TILES * COLS, COLS):
-            x = _tile(start, inside, first + cols, n_classes, WIDE)
-            wrong = _wrong(x, wrong, lowest, CAREFUL)
-            higher = x > best
-            following = tl.where(higher, best, tl.maximum(following, x))
-            place = tl.where(higher, (first + cols)[None, :], place)
-            best = tl.where(higher, x, best)
-        bad = tl.max(wrong, axis=1)
-        top = tl.max(best, axis=1)
-        winner = tl.min(tl.where(best == top[:, None], place, 2147483647), axis=1)
-        second = tl.max(tl.where(place == winner[:, None], following, best), axis=1)
+    x = _tile(start, inside, cols, n_classes, WIDE)
+    best, place = x, tl.zeros([ROWS, COLS], tl.int32) + cols[None, :]
+    following = tl.full([ROWS, COLS], float("-inf"), WORK)
+    wrong = _wrong(x, tl.zeros([ROWS, COLS], tl.int32), lowest, CAREFUL)
+    for first in range(COLS, TILES * COLS, COLS):
+        x = _tile(start, inside, first + cols, n_classes, WIDE)
+        wrong = _wrong(x, wrong, lowest, CAREFUL)
+        higher = x > best
+        following = tl.where(higher, best, tl.maximum(following, x))
+        place = tl.where(higher, (first + cols)[None, :], place)
+        best = tl.where(higher, x, best)
+    bad = tl.max(wrong, axis=1)
+    top = tl.max(best, axis=1)
+    winner = tl.min(tl.where(best == top[:, None], place, 2147483647), axis=1)
+    second = tl.max(tl.where(place == winner[:, None], following, best), axis=1)
     # A row with NaN, +inf or nothing above -inf: no score, and some column.
     legal = (bad == 0) & (top < float("inf")) & (top > float("-inf"))
-    if KIND == 0:
+    if KIND == "predicted":
         tl.store(out + rows, tl.where(winner < n_classes, winner, 0).to(tl.int64), mask=inside)
     else:
         if TOP:
             tl.store(tops + rows, tl.where(winner < n_classes, winner, 0).to(tl.int64), mask=inside)
         alone = second == float("-inf")
         gap = tl.where(alone, float("-inf"), second.to(tl.float64) - top.to(tl.float64))
-        if KIND == 3:
+        if KIND == "negative_margin":
             value = tl.maximum(gap, -1.7976931348623157e308)
         else:
             base = tl.where(alone, 0.0, second)[:, None]
-            if TILES == 1:
-                w, u = _beside_second(x, base, cols, winner)
-                mass = tl.sum(w, axis=1)
-                tilt = tl.sum(w * u, axis=1)
-            else:
-                masses = tl.zeros([ROWS, COLS], tl.float64)
-                tilts = tl.zeros([ROWS, COLS], tl.float64)
-                for first in range(0, TILES * COLS, COLS):
-                    x = _tile(start, inside, first + cols, n_classes, WIDE)
-                    w, u = _beside_second(x, base, first + cols, winner)
-                    masses += w
-                    tilts += w * u
-                mass = tl.sum(masses, axis=1)
-                tilt = tl.sum(tilts, axis=1)
+            if TILES > 1:
+                x = _tile(start, inside, cols, n_classes, WIDE)
+            masses, u = _beside_second(x, base, cols, winner)
+            tilts = masses * u
+            for first in range(COLS, TILES * COLS, COLS):
+                x = _tile(start, inside, first + cols, n_classes, WIDE)
+                w, u = _beside_second(x, base, first + cols, winner)
+                masses += w
+                tilts += w * u
+            mass = tl.sum(masses, axis=1)
+            tilt = tl.sum(tilts, axis=1)
             gap = tl.maximum(gap, -800.0)
             scale = tl.where(alone, 0.0, tl.exp(gap))
             tilt = scale * (tilt + gap * mass)
             mass = scale * mass
-            if KIND == 1:
+            if KIND == "entropy":
                 value = _log1p(mass) - tilt / (1.0 + mass)
-            elif KIND == 2:
+            elif KIND == "doubt":
                 value = mass / (1.0 + mass)
             else:
                 value = -(top.to(tl.float64) + _log1p(mass))

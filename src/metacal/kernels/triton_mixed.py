@@ -28,23 +28,38 @@ def tempered_loss(
     """Sum over rows of the loss and its first three derivatives in b; exponents below `floor` count as it."""
     layout = _Layout(block, WHOLE_ROW)
     parts = torch.empty((4, layout.programs), dtype=torch.float64, device=block.device)
-    counts = labels if weights is None else weights
-    arguments = (block, labels.contiguous(), counts.contiguous(), parts, *_split(inverse_temperature), floor)
-    return parts.sum(dim=1) if layout.launch(_loss_kernel, *arguments, WEIGHTED=weights is not None) else None
+    done = _walked(layout, "loss", block, labels, weights, parts, inverse_temperature, floor)
+    return parts.sum(dim=1) if done else None
 
 
 def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float, floor: float) -> Tensor | None:
     """The eight columns of `mixed_rows`; exponents below `floor` count as it."""
     out = torch.empty((len(block), 8), dtype=torch.float64, device=block.device)
-    arguments = (block, labels.contiguous(), out, *_split(inverse_temperature), floor)
-    return out if _Layout(block, WHOLE_ROW, many=True).launch(_rows_kernel, *arguments, LIFT=False) else None
+    layout = _Layout(block, WHOLE_ROW, many=True)
+    return out if _walked(layout, "columns", block, labels, None, out, inverse_temperature, floor) else None
 
 
 def rivals(block: Tensor, inverse_temperature: float, floor: float) -> Tensor | None:
     """Of softmax(b·x): the sum and the largest of all but the predicted class, the possible classes, the prediction."""
     out = torch.empty((len(block), 4), dtype=torch.float64, device=block.device)
-    arguments = (block, out, out, *_split(inverse_temperature), floor)
-    return out if _Layout(block, WHOLE_ROW).launch(_rows_kernel, *arguments, LIFT=True) else None
+    return (
+        out if _walked(_Layout(block, WHOLE_ROW), "rivals", block, out, None, out, inverse_temperature, floor) else None
+    )
+
+
+def _walked(
+    layout: _Layout,
+    kind: str,
+    block: Tensor,
+    labels: Tensor,
+    weights: Tensor | None,
+    out: Tensor,
+    b: float,
+    floor: float,
+) -> bool:
+    counts = labels if weights is None else weights
+    arguments = (block, labels.contiguous(), counts.contiguous(), out, *_split(b), floor)
+    return layout.launch(_rows_kernel, *arguments, KIND=kind, WEIGHTED=weights is not None)
 
 
 def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> bool:
@@ -75,18 +90,37 @@ def mixed_sums(columns: Tensor, weights: Tensor | None, walked: float, b: float,
 
 
 @jit
-def _moments(w, d):
-    """w, w·d, … w·d⁴."""
-    w1 = w * d
-    w2 = w1 * d
-    w3 = w2 * d
-    return w, w1, w2, w3, w3 * d
+def _places(x, top):
+    """Where d = x - top is 0, where a class is possible, and d below the top."""
+    d = x - top[:, None]
+    return tl.where(d == 0.0, 1, 0), tl.where(x > float("-inf"), 1, 0), tl.where(d < 0.0, d, float("-inf"))
+
+
+@jit
+def _of_rows(tied, there, behind):
+    """How many tie at the top, how many are possible, and d of the runner-up."""
+    return tl.sum(tied, axis=1), tl.sum(there, axis=1), tl.max(behind, axis=1)
+
+
+@jit
+def _moments(x, top, b, floor, KIND: tl.constexpr):
+    """With d = x - top: w = e^{bd}, w·d, … w·d⁴."""
+    d = x - top[:, None]
+    near = tl.maximum(d, floor)
+    w = tl.exp(near * b)
+    if KIND != "loss":  # the top's own, which is 1, is added at the end
+        w = tl.where(d == 0.0, 0.0, w)
+    w1 = w * near
+    w2 = w1 * near
+    w3 = w2 * near
+    return w, w1, w2, w3, w3 * near
 
 
 @jit
 def _rows_kernel(
     table,
     labels,
+    weights,
     out,
     high,
     low,
@@ -94,74 +128,57 @@ def _rows_kernel(
     stride_units,
     n_rows,
     class_units,
-    LIFT: tl.constexpr,
+    KIND: tl.constexpr,
+    WEIGHTED: tl.constexpr,
     WIDE: tl.constexpr,
     UNIT: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """A few numbers of each row at one inverse temperature."""
+    """Sums over the classes of each row at one inverse temperature, and what is wanted of them."""
     WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
-    NONE: tl.constexpr = 2147483647
     rows, inside, start, cols, n_classes = _begin(table, stride_units, n_rows, class_units, UNIT, ROWS, COLS)
-    b = _whole(high, low).to(WORK)
-    if TILES == 1:
+    b64 = _whole(high, low)
+    b = b64.to(WORK)
+    x = _tile(start, inside, cols, n_classes, WIDE)
+    best, place = x, tl.zeros([ROWS, COLS], tl.int32) + cols[None, :]
+    for first in range(COLS, TILES * COLS, COLS):
+        x = _tile(start, inside, first + cols, n_classes, WIDE)
+        place = tl.where(x > best, (first + cols)[None, :], place)
+        best = tl.maximum(best, x)
+    top = tl.max(best, axis=1)
+    winner = tl.min(tl.where(best == top[:, None], place, 2147483647), axis=1)
+    if TILES > 1:
         x = _tile(start, inside, cols, n_classes, WIDE)
-        top = tl.max(x, axis=1)
-        winner = tl.min(tl.where(x == top[:, None], cols[None, :], NONE), axis=1)
-        d = x - top[:, None]
-        ties = tl.sum(tl.where(d == 0.0, 1, 0), axis=1)
-        possible = tl.sum(tl.where(x > float("-inf"), 1, 0), axis=1)
-        second = tl.max(tl.where(d < 0.0, d, float("-inf")), axis=1)
-        near = tl.maximum(d, floor)
-        w0, w1, w2, w3, w4 = _moments(tl.where(d == 0.0, 0.0, tl.exp(near * b)), near)
-        s0 = tl.sum(w0, axis=1)
-        s1 = tl.sum(w1, axis=1)
-        s2 = tl.sum(w2, axis=1)
-        s3 = tl.sum(w3, axis=1)
-        s4 = tl.sum(w4, axis=1)
-    else:
-        best = tl.full([ROWS, COLS], float("-inf"), WORK)
-        place = tl.zeros([ROWS, COLS], tl.int32)
-        for first in range(0, TILES * COLS, COLS):
+    tied, there, behind = _places(x, top)
+    if TILES == 1:  # at once: what is added up is not held any longer
+        ties, possible, second = _of_rows(tied, there, behind)
+    v0, v1, v2, v3, v4 = _moments(x, top, b, floor, KIND)
+    if TILES > 1:
+        for first in range(COLS, TILES * COLS, COLS):
             x = _tile(start, inside, first + cols, n_classes, WIDE)
-            place = tl.where(x > best, (first + cols)[None, :], place)
-            best = tl.maximum(best, x)
-        top = tl.max(best, axis=1)
-        winner = tl.min(tl.where(best == top[:, None], place, NONE), axis=1)
-        tied = tl.zeros([ROWS, COLS], tl.int32)
-        there = tl.zeros([ROWS, COLS], tl.int32)
-        behind = tl.full([ROWS, COLS], float("-inf"), WORK)
-        v0 = tl.zeros([ROWS, COLS], WORK)
-        v1 = tl.zeros([ROWS, COLS], WORK)
-        v2 = tl.zeros([ROWS, COLS], WORK)
-        v3 = tl.zeros([ROWS, COLS], WORK)
-        v4 = tl.zeros([ROWS, COLS], WORK)
-        for first in range(0, TILES * COLS, COLS):
-            x = _tile(start, inside, first + cols, n_classes, WIDE)
-            d = x - top[:, None]
-            tied += tl.where(d == 0.0, 1, 0)
-            there += tl.where(x > float("-inf"), 1, 0)
-            behind = tl.maximum(behind, tl.where(d < 0.0, d, float("-inf")))
-            near = tl.maximum(d, floor)
-            w0, w1, w2, w3, w4 = _moments(tl.where(d == 0.0, 0.0, tl.exp(near * b)), near)
+            at_top, not_masked, lower = _places(x, top)
+            tied += at_top
+            there += not_masked
+            behind = tl.maximum(behind, lower)
+            w0, w1, w2, w3, w4 = _moments(x, top, b, floor, KIND)
             v0 += w0
             v1 += w1
             v2 += w2
             v3 += w3
             v4 += w4
-        ties = tl.sum(tied, axis=1)
-        possible = tl.sum(there, axis=1)
-        second = tl.max(behind, axis=1)
-        s0 = tl.sum(v0, axis=1)
-        s1 = tl.sum(v1, axis=1)
-        s2 = tl.sum(v2, axis=1)
-        s3 = tl.sum(v3, axis=1)
-        s4 = tl.sum(v4, axis=1)
-    tail = s0.to(tl.float64) + (ties - 1).to(tl.float64)
-    total = 1.0 + tail
-    if LIFT:
+        ties, possible, second = _of_rows(tied, there, behind)
+    s0 = tl.sum(v0, axis=1)
+    s1 = tl.sum(v1, axis=1)
+    s2 = tl.sum(v2, axis=1)
+    s3 = tl.sum(v3, axis=1)
+    s4 = tl.sum(v4, axis=1)
+    total = s0.to(tl.float64)
+    if KIND != "loss":
+        tail = total + (ties - 1).to(tl.float64)
+        total = 1.0 + tail
+    if KIND == "rivals":
         into = out + rows * 4
         gap = tl.where(ties > 1, 0.0, second.to(tl.float64))
         tl.store(into, tail / total, mask=inside)
@@ -171,94 +188,37 @@ def _rows_kernel(
     else:
         label = tl.load(labels + rows, mask=inside, other=0)
         true = tl.load(table + rows.to(tl.int64) * (stride_units * UNIT) + label, mask=inside, other=0.0)
+        if KIND == "loss":
+            own = true.to(tl.float64) - top.to(tl.float64)
         m1 = s1.to(tl.float64) / total
         m2 = s2.to(tl.float64) / total
         m3 = s3.to(tl.float64) / total
         m4 = s4.to(tl.float64) / total
         square = m1 * m1
-        into = out + rows * 8
-        tl.store(into, tail, mask=inside)
-        tl.store(into + 1, m1, mask=inside)
-        tl.store(into + 2, m2 - square, mask=inside)
-        tl.store(into + 3, m3 - m1 * (3.0 * m2 - 2.0 * square), mask=inside)
-        fourth = m4 - 4.0 * m3 * m1 - 3.0 * m2 * m2 + 6.0 * square * (2.0 * m2 - square)
-        tl.store(into + 4, fourth, mask=inside)
-        tl.store(into + 5, true.to(tl.float64) - top.to(tl.float64), mask=inside)
-        tl.store(into + 6, possible.to(tl.float64), mask=inside)
-        tl.store(into + 7, tl.where(winner == label, 1.0, 0.0).to(tl.float64), mask=inside)
+        if KIND == "loss":
+            count = _counts(weights, rows, inside, WEIGHTED, ROWS)
+            _add_up(out, 0, count * (tl.log(total) - b64 * own), inside)
+            _add_up(out, 1, count * (m1 - own), inside)
+            _add_up(out, 2, count * (m2 - square), inside)
+            _add_up(out, 3, count * (m3 - m1 * (3.0 * m2 - 2.0 * square)), inside)
+        else:
+            into = out + rows * 8
+            tl.store(into, tail, mask=inside)
+            tl.store(into + 1, m1, mask=inside)
+            tl.store(into + 2, m2 - square, mask=inside)
+            tl.store(into + 3, m3 - m1 * (3.0 * m2 - 2.0 * square), mask=inside)
+            fourth = m4 - 4.0 * m3 * m1 - 3.0 * m2 * m2 + 6.0 * square * (2.0 * m2 - square)
+            tl.store(into + 4, fourth, mask=inside)
+            tl.store(into + 5, true.to(tl.float64) - top.to(tl.float64), mask=inside)
+            tl.store(into + 6, possible.to(tl.float64), mask=inside)
+            tl.store(into + 7, tl.where(winner == label, 1.0, 0.0).to(tl.float64), mask=inside)
 
 
 @jit
-def _loss_kernel(
-    table,
-    labels,
-    weights,
-    parts,
-    high,
-    low,
-    floor,
-    stride_units,
-    n_rows,
-    class_units,
-    WEIGHTED: tl.constexpr,
-    WIDE: tl.constexpr,
-    UNIT: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-    TILES: tl.constexpr,
-):
-    """The tempered loss and its derivatives, summed over the program's rows."""
-    WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
-    rows, inside, start, cols, n_classes = _begin(table, stride_units, n_rows, class_units, UNIT, ROWS, COLS)
-    b64 = _whole(high, low)
-    b = b64.to(WORK)
-    if TILES == 1:
-        x = _tile(start, inside, cols, n_classes, WIDE)
-        top = tl.max(x, axis=1)
-        near = tl.maximum(x - top[:, None], floor)
-        w0, w1, w2, w3, _ = _moments(tl.exp(near * b), near)
-        s0 = tl.sum(w0, axis=1)
-        s1 = tl.sum(w1, axis=1)
-        s2 = tl.sum(w2, axis=1)
-        s3 = tl.sum(w3, axis=1)
-    else:
-        best = tl.full([ROWS, COLS], float("-inf"), WORK)
-        for first in range(0, TILES * COLS, COLS):
-            best = tl.maximum(best, _tile(start, inside, first + cols, n_classes, WIDE))
-        top = tl.max(best, axis=1)
-        v0 = tl.zeros([ROWS, COLS], WORK)
-        v1 = tl.zeros([ROWS, COLS], WORK)
-        v2 = tl.zeros([ROWS, COLS], WORK)
-        v3 = tl.zeros([ROWS, COLS], WORK)
-        for first in range(0, TILES * COLS, COLS):
-            x = _tile(start, inside, first + cols, n_classes, WIDE)
-            near = tl.maximum(x - top[:, None], floor)
-            w = tl.exp(near * b)
-            v0 += w
-            w = w * near
-            v1 += w
-            w = w * near
-            v2 += w
-            v3 += w * near
-        s0 = tl.sum(v0, axis=1)
-        s1 = tl.sum(v1, axis=1)
-        s2 = tl.sum(v2, axis=1)
-        s3 = tl.sum(v3, axis=1)
-    label = tl.load(labels + rows, mask=inside, other=0)
-    true = tl.load(table + rows.to(tl.int64) * (stride_units * UNIT) + label, mask=inside, other=0.0)
-    own = true.to(tl.float64) - top.to(tl.float64)
-    total = s0.to(tl.float64)
-    m1 = s1.to(tl.float64) / total
-    m2 = s2.to(tl.float64) / total
-    m3 = s3.to(tl.float64) / total
-    count = _counts(weights, rows, inside, WEIGHTED, ROWS)
-    programs = tl.num_programs(0)
-    out = parts + tl.program_id(0)
-    third = m3 - m1 * (3.0 * m2 - 2.0 * m1 * m1)
-    tl.store(out, tl.sum(tl.where(inside, count * (tl.log(total) - b64 * own), 0.0), axis=0))
-    tl.store(out + programs, tl.sum(tl.where(inside, count * (m1 - own), 0.0), axis=0))
-    tl.store(out + 2 * programs, tl.sum(tl.where(inside, count * (m2 - m1 * m1), 0.0), axis=0))
-    tl.store(out + 3 * programs, tl.sum(tl.where(inside, count * third, 0.0), axis=0))
+def _add_up(parts, which, values, inside):
+    """Store the sum of the program's rows among the parts of one of the sums."""
+    at = parts + which * tl.num_programs(0) + tl.program_id(0)
+    tl.store(at, tl.sum(tl.where(inside, values, 0.0), axis=0))
 
 
 @jit
@@ -360,12 +320,10 @@ def _sums_kernel(
     away = (chance - even) * each
     part = share * slope
     count = _counts(weights, rows, inside, WEIGHTED, ROWS)
-    programs = tl.num_programs(0)
-    out = parts + tl.program_id(0)
     bent = (b * b) * share * second - part - (part - share * part) * slope
-    tl.store(out, tl.sum(tl.where(inside, -count * tl.log(mixed), 0.0), axis=0))
-    tl.store(out + programs, tl.sum(tl.where(inside, -count * part, 0.0), axis=0))
-    tl.store(out + 2 * programs, tl.sum(tl.where(inside, count * away, 0.0), axis=0))
-    tl.store(out + 3 * programs, tl.sum(tl.where(inside, count * bent, 0.0), axis=0))
-    tl.store(out + 4 * programs, tl.sum(tl.where(inside, count * chance * even * slope * each * each, 0.0), axis=0))
-    tl.store(out + 5 * programs, tl.sum(tl.where(inside, count * away * away, 0.0), axis=0))
+    _add_up(parts, 0, -count * tl.log(mixed), inside)
+    _add_up(parts, 1, -count * part, inside)
+    _add_up(parts, 2, count * away, inside)
+    _add_up(parts, 3, count * bent, inside)
+    _add_up(parts, 4, count * chance * even * slope * each * each, inside)
+    _add_up(parts, 5, count * away * away, inside)

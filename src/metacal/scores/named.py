@@ -144,10 +144,6 @@ class Ranked:
         return found
 
 
-#: The scores that one walk of the C kernel computes, rounds and compares with the true class.
-_IN_ONE_WALK = (kernels.entropy, kernels.doubt, kernels.negative_margin, kernels.free_energy)
-
-
 def ranked(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Rows, Any, Any]:
     """The rows, looked over, the score of each and whether its largest logit is the true class: one walk for all.
 
@@ -164,8 +160,8 @@ def ranked(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Row
         walk = partial(device.ranked, score=kernel)
         rows, both = _carefully(rows, lambda here, how: here.collect(partial(walk, **how), codes, there=True))
         return rows, device.rounded(both[:, 0].contiguous(), grid), both[:, 1] > 0.0
-    if rows.in_place and any(kernel is known for known in _IN_ONE_WALK):
-        in_c = partial(kernels.active.ranked_rows, score=kernel.__name__, grid=grid)
+    if rows.in_place and isinstance(kernel, kernels.FormulaKernel) and kernel.host is not None:
+        in_c = partial(kernels.active.ranked_rows, score=kernel.formula.__name__, grid=grid)
         right = np.empty(len(rows), dtype=bool)
         rows, values = _carefully(
             rows, lambda here, how: here.fill(partial(in_c, **how), np.empty(len(right)), right, codes, whole=True)
