@@ -14,13 +14,21 @@ from scipy.special import ndtri
 
 from metacal import display
 from metacal.errors import InputError, MetacalWarning
-from metacal.metrics import registry, selective
+from metacal.metrics import registry
 from metacal.metrics.binning import mean_statistic
 from metacal.metrics.intervals import Interval
 from metacal.metrics.ranking import RANKING, Ranking
 from metacal.metrics.registry import DECISION, PROBABILITIES, TOP_LABEL, Measured, Metric
 from metacal.metrics.resampling import RandomState, Resampling, one_blas_thread
-from metacal.metrics.toplabel import CheckedTable, FloatColumn, TopLabel, checked_table, number_column, same_length
+from metacal.metrics.toplabel import (
+    CheckedTable,
+    FloatColumn,
+    TopLabel,
+    bool_column,
+    checked_table,
+    number_column,
+    same_length,
+)
 from metacal.rows.memory import give_back_freed_memory
 
 #: Metrics to compute, each with what it is computed from.
@@ -243,7 +251,7 @@ def evaluate_rows(
 ) -> Evaluation:
     """The same from columns, where a table has been reduced to them already; what needs all of it is undefined then."""
     top = rows.top
-    accepted = None if accept is None else selective.bool_column(accept, "accept")
+    accepted = None if accept is None else bool_column(accept, "accept")
     if accepted is not None:
         same_length(proba=top.confidence, accept=accepted)
     kept = None
@@ -323,7 +331,7 @@ def gate_wanted(
     top: TopLabel, accept: NDArray[np.bool_] | None, correct: ArrayLike | None, score: ArrayLike | None
 ) -> Wanted:
     """The gate's shares where `accept` is given, and the quality of the ranking where `score` is."""
-    right = top.correct == 1.0 if correct is None else selective.bool_column(correct, "correct")
+    right = top.correct == 1.0 if correct is None else bool_column(correct, "correct")
     same_length(proba=top.confidence, correct=right)
     found: Wanted = []
     if accept is not None:

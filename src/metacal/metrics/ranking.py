@@ -20,8 +20,14 @@ from numpy.typing import ArrayLike
 from metacal.errors import InputError
 from metacal.metrics.binning import CodeSums, Statistic, Weights, distinct_codes, few_at_a_time
 from metacal.metrics.registry import Input, register, value
-from metacal.metrics.selective import BoolColumn, bool_column
-from metacal.metrics.toplabel import FloatColumn, number_column, refuse_correct_first, same_length
+from metacal.metrics.toplabel import (
+    BoolColumn,
+    FloatColumn,
+    bool_column,
+    number_column,
+    refuse_correct_first,
+    same_length,
+)
 
 __all__ = [
     "RiskCoverageCurve",

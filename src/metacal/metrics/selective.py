@@ -9,38 +9,12 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from metacal.errors import InputError
 from metacal.metrics.registry import DECISION, register
-from metacal.metrics.toplabel import number_column, same_length
+from metacal.metrics.toplabel import BoolColumn, bool_column, same_length
 
 __all__ = ["coverage", "coverage_accuracy", "miscoverage", "type_1_error", "type_2_error"]
-
-BoolColumn = NDArray[np.bool_]
-
-
-def bool_column(values: ArrayLike, name: str) -> BoolColumn:
-    """Return `values` as a boolean column; numbers must be 0 or 1.
-
-    Examples
-    --------
-    >>> bool_column([1, 0], "accept")
-    array([ True, False])
-    >>> bool_column([0.5], "correct")
-    Traceback (most recent call last):
-    metacal.errors.InputError: correct must be True or False in each row; row 0 holds 0.5. ...
-    """
-    column = number_column(values, name)
-    other = (column != 0.0) & (column != 1.0)
-    if other.any():
-        row = int(other.argmax())
-        raise InputError(
-            f"{name} must be True or False in each row; row {row} holds {column[row]}. "
-            "For correctness that is logits.argmax(axis=1) == labels."
-        )
-    return np.asarray(column == 1.0, dtype=np.bool_)
 
 
 def _gate(accept: ArrayLike, correct: ArrayLike) -> tuple[BoolColumn, BoolColumn]:

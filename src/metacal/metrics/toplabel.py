@@ -23,6 +23,7 @@ from metacal.rows import validate
 from metacal.rows.arrays import plain_array
 
 FloatColumn = NDArray[np.float64]
+BoolColumn = NDArray[np.bool_]
 
 #: Elements per block: the block stays in the cache between the maximum and the sum.
 _BLOCK_ELEMENTS = 1 << 17
@@ -319,3 +320,25 @@ def _true_per_row(mask: NDArray[np.bool_]) -> NDArray[np.intp]:
     mixed = np.flatnonzero(~mask.all(axis=1))
     counts[mixed] = mask[mixed].sum(axis=1)
     return counts
+
+
+def bool_column(values: ArrayLike, name: str) -> BoolColumn:
+    """Return `values` as a boolean column; numbers must be 0 or 1.
+
+    Examples
+    --------
+    >>> bool_column([1, 0], "accept")
+    array([ True, False])
+    >>> bool_column([0.5], "correct")
+    Traceback (most recent call last):
+    metacal.errors.InputError: correct must be True or False in each row; row 0 holds 0.5. ...
+    """
+    column = number_column(values, name)
+    other = (column != 0.0) & (column != 1.0)
+    if other.any():
+        row = int(other.argmax())
+        raise InputError(
+            f"{name} must be True or False in each row; row {row} holds {column[row]}. "
+            "For correctness that is logits.argmax(axis=1) == labels."
+        )
+    return np.asarray(column == 1.0, dtype=np.bool_)
