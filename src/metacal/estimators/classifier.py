@@ -33,6 +33,7 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.parts.units import counted_rows, unit_codes
 from metacal.promises.promise import Promise
 from metacal.rows import validate
+from metacal.rows.arrays import fraction
 from metacal.rows.labels import reject_label_of
 from metacal.rows.plausibility import unquestioned
 from metacal.scores import Score
@@ -297,7 +298,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         if self.cv is not None:
             folds = checked_folds(self.cv, X, y, self.random_state, units, **routed.split)
             return fitting.cross_fit(X, y, folds, self.n_jobs)
-        holdout = validate.fraction("holdout", self.holdout)
+        holdout = fraction("holdout", self.holdout)
         return fitting.held_out(X, y, *split_rows(len(y), holdout, self.random_state, units))
 
 

@@ -25,7 +25,7 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.parts.thresholds import One, Policy, Thresholds, plain_groups
 from metacal.promises.promise import Promise
-from metacal.promises.rules.costs import Losses
+from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.sequential.profile import Profile
 from metacal.rows import Rows
 from metacal.rows.validate import room_for_probabilities
@@ -246,8 +246,10 @@ class Gate:
 
     def losses(self, codes: Codes, answers: Codes) -> Losses | None:
         """What each answer costs, by the codes of truth and answer; None where no cost is promised."""
-        losses: Losses | None = self.source.losses(self.promise, codes, answers)
-        return losses
+        if not isinstance(self.promise, Costed):
+            return None
+        # Of scores it is known only which rows are right.
+        return self.promise.losses(codes, answers) if self.n_classes else self.promise.losses_of(codes == answers)
 
     def fitted_on(self, doubt: Float, correct: Flags | None) -> bool:
         """Whether these are the very rows that the gate was fitted on, by the fingerprint it has recorded.

@@ -17,7 +17,6 @@ from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.fingerprint import RUN
 from metacal.promises.parts.thresholds import Policy
 from metacal.promises.promise import Promise
-from metacal.promises.rules.costs import Costed, Losses
 from metacal.rows.score_columns import correct_column, score_column
 
 #: What a higher score says of a row.
@@ -98,10 +97,6 @@ class Marks:
         if len(right) != n_rows:
             raise InputError(f"there are {n_rows} scores but {len(right)} entries of correct; give one each per row.")
         return right.astype(np.intp)
-
-    def losses(self, promise: Promise | None, codes: Codes, answers: Codes) -> Losses | None:
-        """What each row costs, right or wrong; None where no cost is promised."""
-        return promise.losses_of(codes == answers) if isinstance(promise, Costed) else None
 
     def doubts(self, score: NDArray[np.floating[Any]]) -> Float:
         """The score as promises see it: higher is less sure, on the grid; NaN where there is none."""

@@ -17,8 +17,6 @@ from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import accepts
 from metacal.promises.parts.thresholds import Policy
-from metacal.promises.promise import Promise
-from metacal.promises.rules.costs import Costed, Losses
 from metacal.rows import Rows, run_rows
 from metacal.rows.validate import label_codes, logits_from
 from metacal.scores import Score, grid_of, name_of, needs_logits, ranked_block, resolve, score_rows
@@ -138,10 +136,6 @@ class Table:
     def codes(self, truth: Any, n_rows: int) -> Codes:
         """Each label's column."""
         return label_codes(truth, n_rows, self.classes)
-
-    def losses(self, promise: Promise | None, codes: Codes, answers: Codes) -> Losses | None:
-        """What each answer costs; None where no cost is promised."""
-        return promise.losses(codes, answers) if isinstance(promise, Costed) else None
 
     def doubts(self, rows: Rows) -> Float:
         """The ranking score of each row."""

@@ -14,13 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.metrics.toplabel import FloatColumn, TopLabel
+
+if TYPE_CHECKING:
+    from metacal.metrics.toplabel import TopLabel
+
+FloatColumn = NDArray[np.float64]
 
 #: Whole numbers: floats that lie in memory with the resamples of a row side by side, or bytes for what is `wide`.
 Weights = NDArray[Any]

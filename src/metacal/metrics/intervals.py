@@ -13,7 +13,7 @@ from scipy.special import betaincinv
 
 from metacal import display
 from metacal.errors import InputError
-from metacal.rows import validate
+from metacal.rows.arrays import fraction
 
 Column = NDArray[np.float64]
 
@@ -76,7 +76,7 @@ def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
     >>> clopper_pearson(0, 30)
     Interval(estimate=0.0, low=0.0, high=0.115..., level=0.95, method='Clopper-Pearson')
     """
-    level = validate.fraction("level", level)
+    level = fraction("level", level)
     if not 0 <= successes <= n:
         raise InputError(f"successes must lie between 0 and n = {n}, got {successes}.")
     if n == 0:

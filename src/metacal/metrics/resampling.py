@@ -40,7 +40,8 @@ from metacal.metrics.binning import Statistic, Weights, estimate, per_resample
 from metacal.metrics.intervals import BOOTSTRAP, NO_INTERVAL, Interval, clopper_pearson
 from metacal.metrics.registry import METRICS, Measured, Metric
 from metacal.metrics.toplabel import FloatColumn
-from metacal.rows import advance, validate
+from metacal.rows import advance
+from metacal.rows.arrays import fraction
 from metacal.rows.memory import keep_freed_memory
 
 RandomState = int | np.random.Generator | None
@@ -171,7 +172,7 @@ class Resampling:
     shares: bool = False
 
     def __post_init__(self) -> None:
-        validate.fraction("level", self.level)
+        fraction("level", self.level)
         if self.n_resamples != int(self.n_resamples) or self.n_resamples < 0:
             raise InputError(f"n_resamples must be a whole number, got {self.n_resamples!r}; 1000 is the usual choice.")
 

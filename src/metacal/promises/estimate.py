@@ -29,7 +29,7 @@ from scipy.special import gammaln, ndtri
 
 from metacal import display
 from metacal.errors import InputError
-from metacal.rows.validate import fraction
+from metacal.rows.arrays import fraction
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate

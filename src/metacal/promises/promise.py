@@ -16,7 +16,7 @@ from metacal.promises.notes import Note
 from metacal.promises.quantity import Limits, Quantity
 from metacal.promises.sample import Evidence, Flags, Outcome, Sample, Scores
 from metacal.promises.words import at_least
-from metacal.rows.validate import fraction
+from metacal.rows.arrays import fraction
 
 if TYPE_CHECKING:
     from metacal.promises.rules.passes import Tally

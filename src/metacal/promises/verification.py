@@ -15,7 +15,7 @@ from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.verdict import Seen, Verdict, judge
 from metacal.promises.words import at_least, at_most, rounded_up
-from metacal.rows.validate import fraction
+from metacal.rows.arrays import fraction
 
 if TYPE_CHECKING:
     from metacal.promises.rules.costs import Losses

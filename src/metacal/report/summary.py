@@ -29,6 +29,7 @@ from metacal.report.promise import Promise, promised
 from metacal.report.reliability import Diagram, diagrams
 from metacal.report.tables import ClassTable, PartTable, Row, class_table, part_table, striking_rows
 from metacal.rows import Rows, validate, workers
+from metacal.rows.arrays import fraction
 from metacal.rows.plausibility import unquestioned
 
 #: Number of the JSON shape; it changes when an entry changes its meaning.
@@ -193,8 +194,8 @@ def summarise(
     >>> round(summary.diagram("before", "all").ece["estimate"], 4)
     0.0507
     """
-    validate.fraction("level", level)
-    validate.fraction("delta", delta)
+    fraction("level", level)
+    fraction("delta", delta)
     own, given = opened(gate, X, large)
     through, tables = read(own, given, classes, input)
     settings = Settings(level, delta, n_bins, _resamples(n_resamples, len(tables[0]), through.n_classes), seed)

@@ -13,6 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
 
+#: A share of rows below this is a slip of the pen.
+_SMALLEST_FRACTION = 1e-15
+
 _NUMPY_FLOATS = ("torch.float16", "torch.float32", "torch.float64")
 #: The largest weight lies between 2^-64 and 2^64, or all are multiplied by the power of two that takes it there. No sum
 #: or square of such weights overflows or vanishes, and no weight that counts rows or dollars is touched.
@@ -126,3 +129,28 @@ def _of_ordinary_size(array: NDArray[np.float64]) -> NDArray[np.float64]:
     if abs(power) <= _LARGEST_POWER:
         return array
     return np.ldexp(array, int(np.sign(power)) * _LARGEST_POWER - power)
+
+
+def fraction(name: str, value: object) -> float:
+    """Return `value` as a float strictly between 0 and 1, or raise.
+
+    Examples
+    --------
+    >>> fraction("alpha", 0.05)
+    0.05
+    >>> fraction("alpha", 5)
+    Traceback (most recent call last):
+    metacal.errors.InputError: alpha must be strictly between 0 and 1, got 5; write 5% as 0.05.
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        raise InputError(f"{name} must be a number strictly between 0 and 1, got {value!r}.")
+    number = float(value)
+    if not 0.0 < number < 1.0:
+        hint = f"; write {number:g}% as {number / 100:g}" if 1.0 < number < 100.0 else ""
+        raise InputError(f"{name} must be strictly between 0 and 1, got {value!r}{hint}.")
+    if number < _SMALLEST_FRACTION:
+        raise InputError(
+            f"{name} must be at least {_SMALLEST_FRACTION:g} (and strictly between 0 and 1), got {value!r}: "
+            "no table has rows enough to speak of so small a share."
+        )
+    return number

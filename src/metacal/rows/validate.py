@@ -32,35 +32,8 @@ _THREAD_ELEMENTS, _WORTH_THREADS = 1 << 20, 1 << 21
 
 #: How far a row of probabilities may be from summing to one, by dtype of the table.
 _SUM_TOLERANCE = {"bfloat16": 1e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-4}
-#: A share of rows below this is a slip of the pen.
-_SMALLEST_FRACTION = 1e-15
 #: Whole numbers beyond this are not all doubles: two logits may fall together.
 _LARGEST_WHOLE = 1 << 53
-
-
-def fraction(name: str, value: object) -> float:
-    """Return `value` as a float strictly between 0 and 1, or raise.
-
-    Examples
-    --------
-    >>> fraction("alpha", 0.05)
-    0.05
-    >>> fraction("alpha", 5)
-    Traceback (most recent call last):
-    metacal.errors.InputError: alpha must be strictly between 0 and 1, got 5; write 5% as 0.05.
-    """
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
-        raise InputError(f"{name} must be a number strictly between 0 and 1, got {value!r}.")
-    number = float(value)
-    if not 0.0 < number < 1.0:
-        hint = f"; write {number:g}% as {number / 100:g}" if 1.0 < number < 100.0 else ""
-        raise InputError(f"{name} must be strictly between 0 and 1, got {value!r}{hint}.")
-    if number < _SMALLEST_FRACTION:
-        raise InputError(
-            f"{name} must be at least {_SMALLEST_FRACTION:g} (and strictly between 0 and 1), got {value!r}: "
-            "no table has rows enough to speak of so small a share."
-        )
-    return number
 
 
 def logits_table(table: Any, *, name: str = "logits", executor: Executor | None = None) -> NDArray[Any]:

@@ -27,6 +27,7 @@ from metacal import kernels
 from metacal.errors import InputError
 from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid
 from metacal.rows import Rows, validate
+from metacal.rows.arrays import fraction
 
 Float = NDArray[np.float64]
 
@@ -53,7 +54,7 @@ def split_rows(
     table, codes = np.asarray(logits), np.asarray(labels)
     if len(table) != len(codes) or len(table) < 2:
         raise InputError(f"split_rows needs at least 2 rows and one label per row; got {len(table)} and {len(codes)}.")
-    n_train = min(max(1, round(validate.fraction("share", share) * len(table))), len(table) - 1)
+    n_train = min(max(1, round(fraction("share", share) * len(table))), len(table) - 1)
     order = np.random.default_rng(random_state).permutation(len(table))
     train, rest = order[:n_train], order[n_train:]
     return (table[train], codes[train]), (table[rest], codes[rest])

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
 from metacal.promises.rules.levels import local_level, quantiles, quantiles_at
-from metacal.rows.validate import fraction
+from metacal.rows.arrays import fraction
 
 Column = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -17,7 +17,7 @@ from metacal.promises.rules.accuracy import MinAccuracy, certified_prefix, too_m
 from metacal.promises.rules.order_statistic import too_few_right_kept
 from metacal.promises.sample import Ranking, Sample
 from metacal.promises.words import RISING, SAME_SOURCE, register_rule, rounded_down, rounded_up
-from metacal.rows.validate import fraction
+from metacal.rows.arrays import fraction
 
 #: Certified, and in expectation.
 HALF_EACH = register_rule(

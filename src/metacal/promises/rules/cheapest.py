@@ -16,7 +16,7 @@ from metacal.promises.rules.bands import DistributionBand
 from metacal.promises.rules.costs import Costed, CostRanking, Wrong, checked_costs, is_uniform, largest_cost, positive
 from metacal.promises.sample import Sample
 from metacal.promises.words import SAME_SOURCE, register_rule
-from metacal.rows.validate import fraction
+from metacal.rows.arrays import fraction
 
 CANDIDATES = register_rule(
     "cheapest-candidates",

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, gammaln
 
-from metacal.rows.validate import fraction
+from metacal.rows.arrays import fraction
 
 Column = NDArray[np.float64]
 

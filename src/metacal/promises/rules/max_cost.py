@@ -19,7 +19,7 @@ from metacal.promises.rules.costs import Costed, CostRanking, Wrong, checked_cos
 from metacal.promises.rules.sequence import segments
 from metacal.promises.sample import Sample
 from metacal.promises.words import RANKED, SAME_SOURCE, register_rule
-from metacal.rows.validate import fraction
+from metacal.rows.arrays import fraction
 
 #: Certified, and in expectation.
 BETTING = register_rule(

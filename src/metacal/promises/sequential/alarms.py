@@ -31,7 +31,7 @@ from metacal.promises.sequential.monitor import PromiseMonitor
 from metacal.promises.sequential.profile import Profile
 from metacal.promises.sequential.wager import Monitor
 from metacal.promises.words import at_most
-from metacal.rows.validate import fraction
+from metacal.rows.arrays import fraction
 
 Flags = NDArray[np.bool_]
 Column = NDArray[np.float64]

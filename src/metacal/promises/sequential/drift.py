@@ -41,7 +41,7 @@ from metacal.promises.rules.levels import local_level, quantiles_at
 from metacal.promises.sequential.profile import Profile, drawn_from_positions
 from metacal.promises.sequential.wager import MOST, Capital, Monitor, Play, Wager, above, sampling_weights
 from metacal.promises.words import percent
-from metacal.rows.validate import fraction
+from metacal.rows.arrays import fraction
 
 Column = NDArray[np.float64]
 

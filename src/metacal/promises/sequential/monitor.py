@@ -25,7 +25,7 @@ from metacal.promises.parts.part import Name
 from metacal.promises.quantity import Quantity, amount, quantity
 from metacal.promises.sequential.wager import Capital, Monitor, Wager, above, listed, sampling_weights
 from metacal.promises.words import at_most
-from metacal.rows.validate import fraction
+from metacal.rows.arrays import fraction
 
 if TYPE_CHECKING:
     from metacal.promises.rules.costs import Losses

@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.rows.validate import fraction
+from metacal.rows.arrays import fraction
 
 Column = NDArray[np.float64]
 
