@@ -25,11 +25,11 @@ from metacal.errors import MetacalWarning
 
 try:
     import triton
-    import triton.language as tl
+    import triton.language
 
-    jit = triton.jit
+    jit, tl = triton.jit, triton.language
 except ImportError:  # a build of torch without Triton: the plain form always works
-    triton = None
+    triton = tl = None
 
     def jit(function: Callable) -> Callable:
         """Leave the function as it is; without Triton it is never called."""
