@@ -29,9 +29,9 @@ from sklearn.ensemble import RandomForestClassifier
 
 import metacal as mc
 from metacal import datasets, kernels
+from metacal.export import saved as artifact
 from metacal.export.onnx import to_onnx
 from metacal.export.torch import to_module
-from metacal.export import saved as artifact
 from metacal.kernels import numpy as definition
 from metacal.promises.verdict import judge
 

@@ -548,6 +548,15 @@ def test_missing_values(path):
     refuse(f"{path[-1]!r} is missing", data)
 
 
+def test_a_recipe_does_not_say_what_a_calibrator_reads():
+    """Input and classes stand in the source; were the recipe believed, `load` and `load_gate` would read otherwise."""
+    data = document(fitted(ESTIMATORS["temperature, named"]))
+    data["stages"][0]["source"]["recipe"] |= {"input": "probabilities", "classes": None}
+    found = artifact.loads(signed(data))
+    assert (found.input, found.classes) == ("logits", NAMES.tolist())
+    assert found.gate_.source.input == "logits"
+
+
 def test_long_class_names_are_not_allocated():
     data = document(fitted(ESTIMATORS["named"]))
     data["stages"][0]["source"]["classes"]["values"] = ["x" * 2**20, *map(str, range(10_000))]

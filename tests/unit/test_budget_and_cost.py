@@ -410,7 +410,7 @@ def test_the_command_line_asks_for_each(folder):
         shown = json.loads(run(folder, "show", "out.json", "--json").stdout)
         assert {**shown["promise"], **promise} == shown["promise"]
         assert run(folder, "verify", "out.json", "val.npz").exit_code == 0
-        assert run(folder, "evaluate", "val.npz", "--with", "out.json").exit_code == 0
+        assert run(folder, "evaluate", "val.npz", "--with", "out.json", "--resamples", "20").exit_code == 0
 
 
 def test_a_budget_from_the_command_line_needs_no_labels(folder):

@@ -138,7 +138,7 @@ def _fitted(small: str, large: str, promise: Promise, people: bool, options: Opt
     from metacal.cli.fit import method_named, reject_label_for
     from metacal.cli.reading import read
     from metacal.gate import fit_cascade
-    from metacal.gate.fitting import check_score
+    from metacal.gate.table import check_score
     from metacal.promises.rules.cascade_walks import Plan
     from metacal.rows import Rows, validate, workers
     from metacal.rows.labels import codes_where_known, reject_label_of

@@ -48,8 +48,6 @@ class VectorScaling(Penalised):
 
     Attributes
     ----------
-    map_ : VectorMap
-        The fitted map, a frozen value.
     scale_, bias_ : arrays of shape (K,)
         a and c, for untempered logits.
     regularisation_ : float
@@ -92,8 +90,6 @@ class MatrixScaling(Penalised):
 
     Attributes
     ----------
-    map_ : MatrixMap
-        The fitted map, a frozen value.
     matrix_ : array of shape (K, K)
         A, for untempered logits.
     bias_ : array of shape (K,)
@@ -136,8 +132,6 @@ class DirichletCalibration(Penalised):
 
     Attributes
     ----------
-    map_ : DirichletMap
-        The fitted map, a frozen value.
     matrix_ : array of shape (K, K)
         A.
     bias_ : array of shape (K,)
@@ -179,8 +173,6 @@ class StructuredScaling(Penalised):
 
     Attributes
     ----------
-    map_ : StructuredMap
-        The fitted map, a frozen value.
     scale_, bias_ : arrays of shape (K,)
         a and c, for tempered log-probabilities.
     temperature_ : float

@@ -170,7 +170,7 @@ class Fitted(Generic[T]):
 
 
 class Calibrator(ClassifierMixin, LogitsEstimator, Parameters):
-    """An estimator that holds a fitted map: `fit` makes `map_`, `predict_proba` applies it.
+    """An estimator that holds a fitted map, a frozen value: `fit` makes `map_`, `predict_proba` applies it.
 
     How to fit is said by its row in `metacal.maps.methods`; the fields of a subclass are that function's options.
     """

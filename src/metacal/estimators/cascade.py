@@ -17,7 +17,7 @@ from metacal.estimators.base import Calibrator, GateEstimator, base_calibrator
 from metacal.estimators.responses import METHODS, logits_of
 from metacal.gate import Decision
 from metacal.gate.cascade import fit_cascade, labels_needed
-from metacal.gate.fitting import check_score
+from metacal.gate.table import check_score
 from metacal.maps.map import Map
 from metacal.promises.promise import Promise
 from metacal.promises.rules.accuracy import MinAccuracy

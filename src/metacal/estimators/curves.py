@@ -123,11 +123,6 @@ class GaussianProcessCalibration(Calibrator):
     input, classes, n_jobs
         As in `TemperatureScaling`.
 
-    Attributes
-    ----------
-    map_ : GaussianProcessMap
-        The fitted map, a frozen value.
-
     Examples
     --------
     >>> import metacal as mc

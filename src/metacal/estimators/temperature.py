@@ -31,8 +31,6 @@ class TemperatureScaling(Calibrator):
 
     Attributes
     ----------
-    map_ : TemperatureMap
-        The fitted map, a frozen value.
     temperature_ : float
         T; above 1 when the classifier was over-confident.
 
@@ -65,8 +63,6 @@ class UniformTemperatureScaling(Calibrator):
 
     Attributes
     ----------
-    map_ : UniformTemperatureMap
-        The fitted map, a frozen value.
     temperature_ : float
         T; above 1 when the classifier was over-confident.
     uniform_ : float
@@ -105,8 +101,6 @@ class EnsembleTemperatureScaling(Calibrator):
 
     Attributes
     ----------
-    map_ : EnsembleTemperatureMap
-        The fitted map, a frozen value.
     temperature_ : float
         T; above 1 when the classifier was over-confident.
     weights_ : tuple of three floats
@@ -141,11 +135,6 @@ class LocalTemperatureScaling(Calibrator):
         Strength of the shrinkage, in rows: half of it times the squared coefficients is added to the summed loss.
     input, classes, n_jobs
         As in `TemperatureScaling`.
-
-    Attributes
-    ----------
-    map_ : LocalTemperatureMap
-        The fitted map, a frozen value.
 
     Examples
     --------

@@ -161,7 +161,9 @@ def _asked_for(gate: Gate) -> Calibrator | None:
 def _calibrator(content: Content) -> Calibrator:
     gate = content.gate
     recipe = _recipe_of(gate)
-    estimator = _made(replace(recipe, parameters={"input": gate.source.input, **recipe.parameters}))
+    source = gate.source  # what it reads is what the source says, whatever the recipe has recorded
+    own = {"input": source.input, "classes": gate.classes.tolist() if source.classes_given else None}
+    estimator = _made(replace(recipe, parameters={**recipe.parameters, **own}))
     estimator.map_ = gate.source.map
     fitted: Calibrator = _with_columns(estimator, content)
     return fitted

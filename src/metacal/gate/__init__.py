@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 _HOME = {
-    "FitMap": "metacal.maps.heldout",
+    "FitMap": "metacal.maps.map",
     "Decision": "metacal.gate.decision",
     "Gate": "metacal.gate.gate",
     "Marks": "metacal.gate.marks",
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from metacal.gate.table import Table as Table
     from metacal.gate.unlabelled import fit_unlabelled as fit_unlabelled
     from metacal.gate.unlabelled import needs_labels as needs_labels
-    from metacal.maps.heldout import FitMap as FitMap
+    from metacal.maps.map import FitMap as FitMap
 else:
 
     def __getattr__(name):

@@ -14,7 +14,7 @@ from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
 from metacal.gate.gate import Gate, Stage
 from metacal.gate.table import Table
-from metacal.maps.heldout import FitMap
+from metacal.maps.map import FitMap
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import data_hash

@@ -17,11 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError
-from metacal.gate.fit_marks import check_scored
-from metacal.gate.fitting import check_score
 from metacal.gate.gate import Gate
 from metacal.gate.labelled import gate_of
-from metacal.gate.marks import HigherIs, Marks, plain_name
+from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
+from metacal.gate.table import check_score
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import declared_extension, pool_without_score

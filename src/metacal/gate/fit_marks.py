@@ -16,7 +16,7 @@ import numpy as np
 from metacal.errors import InputError, MetacalWarning
 from metacal.gate.decision import Flags, Float
 from metacal.gate.gate import Gate
-from metacal.gate.marks import HIGHER_IS, HigherIs, Marks, plain_name
+from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
 from metacal.gate.ranked import RowParts, certified
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import fit_confidence
@@ -133,14 +133,6 @@ def _parts(promise: Promise, groups: Any, there: Flags) -> RowParts:
             "groups are for a promise per group, mc.PerGroup(...); rows that belong together are named with units=..."
         )
     return None
-
-
-def check_scored(promise: Any, higher_is: Any) -> None:
-    """Raise unless these can make a gate."""
-    if isinstance(promise, type) or not isinstance(promise, Promise):
-        raise InputError(f"promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got {promise!r}.")
-    if higher_is not in HIGHER_IS:
-        raise InputError(f"higher_is must be 'surer' or 'doubtful', got {higher_is!r}.")
 
 
 def _remarks(ranking: Ranking, doubt: Float, right: Flags, higher_is: HigherIs, *, missing: int, of: int) -> list[Note]:

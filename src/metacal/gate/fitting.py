@@ -18,10 +18,10 @@ from metacal.gate.helping import helping
 from metacal.gate.long_rows import Counts, accepted_and_right, remarks_on_long_rows
 from metacal.gate.meanwhile import WORTH_A_THREAD, meanwhile
 from metacal.gate.ranked import Columns, parts_of_rows, ranked_and_certified
-from metacal.gate.table import Table
+from metacal.gate.table import Table, check_score
 from metacal.maps.composed import plain_softmax
-from metacal.maps.heldout import FitMap, soon_fitted
-from metacal.maps.map import Map
+from metacal.maps.heldout import soon_fitted
+from metacal.maps.map import FitMap, Map
 from metacal.promises.certificate import accepts
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import (
@@ -41,7 +41,7 @@ from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows import Rows, run_rows
 from metacal.rows.executors import started
 from metacal.rows.plausibility import Suspicion, warn_of_suspicion
-from metacal.scores import Score, needs_logits, resolve
+from metacal.scores import Score
 from metacal.scores.registry import AUTO
 
 #: Entries of the table that the profile's confidence is computed from, at most.
@@ -218,15 +218,6 @@ def check_gate(promise: Any, score: str | Score, input: str) -> None:
     elif not isinstance(promise, Promise) or promise.delta is None:
         raise InputError(
             f"score='auto' lets several scores share delta, and {promise!r} has none; give a delta, or name a score."
-        )
-
-
-def check_score(score: str | Score, input: str) -> None:
-    """Raise unless this score ranks rows of this kind."""
-    resolve(score)
-    if needs_logits(score) and input == "probabilities":
-        raise InputError(
-            f"the score {score!r} is the same for every row of probabilities; use 'entropy', or pass logits."
         )
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.maps.heldout import FitMap, HeldOut, held_out
-from metacal.maps.map import Map
+from metacal.maps.heldout import HeldOut, held_out
+from metacal.maps.map import FitMap, Map
 from metacal.metrics.binning import equal_width
 from metacal.promises.notes import Note, calibration_harms
 from metacal.rows import Rows

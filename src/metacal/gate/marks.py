@@ -173,3 +173,11 @@ def plain_name(name: str) -> str:
     """
     printable = "".join(sign if sign.isprintable() else "?" for sign in str(name))[:_LONGEST_NAME]
     return printable.strip().lstrip("-").strip() or "score"
+
+
+def check_scored(promise: Any, higher_is: Any) -> None:
+    """Raise unless these can make a gate."""
+    if isinstance(promise, type) or not isinstance(promise, Promise):
+        raise InputError(f"promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got {promise!r}.")
+    if higher_is not in HIGHER_IS:
+        raise InputError(f"higher_is must be 'surer' or 'doubtful', got {higher_is!r}.")

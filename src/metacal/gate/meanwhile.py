@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.maps.heldout import FitMap
-from metacal.maps.map import Map
+from metacal.maps.map import FitMap, Map
 from metacal.promises.promise import Promise
 from metacal.rows import Rows
 

@@ -21,7 +21,7 @@ from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
 from metacal.rows import Rows, run_rows
 from metacal.rows.validate import label_codes, logits_from
-from metacal.scores import Score, grid_of, name_of, ranked_block, resolve, score_rows
+from metacal.scores import Score, grid_of, name_of, needs_logits, ranked_block, resolve, score_rows
 
 #: What probabilities a rejected row gets: the calibrated ones, or 1/K in every class, the paper's map.
 Rejected = Literal["calibrated", "uniform"]
@@ -262,3 +262,12 @@ class Table:
         score = kernels.rounded(score, grid_of(self.score))
         accept = accepts(score, policy.of(top) if limits is None else limits)
         return Decision(accept, score, score, top, confidence, self.classes[codes], probabilities=table)
+
+
+def check_score(score: str | Score, input: str) -> None:
+    """Raise unless this score ranks rows of this kind."""
+    resolve(score)
+    if needs_logits(score) and input == "probabilities":
+        raise InputError(
+            f"the score {score!r} is the same for every row of probabilities; use 'entropy', or pass logits."
+        )

@@ -78,7 +78,7 @@ class ComposedMap(Map):
         return composed if self.usual is None else lifted
 
     @property
-    def in_table_precision(self) -> bool:
+    def in_table_precision(self) -> bool:  # type: ignore[override]
         """Whether single precision is enough for a float32 table: of the usual pair, which a kernel writes."""
         return self.usual is not None
 

@@ -23,16 +23,13 @@ from metacal.errors import MetacalError, MetacalWarning
 from metacal.kernels.columns import FOURTH, MEAN, OWN, POSSIBLE, TAIL, VARIANCE, log_partition
 from metacal.maps.composed import ComposedMap, as_front
 from metacal.maps.labelled import Float, Labelled, Labels, Weights
-from metacal.maps.map import Map
+from metacal.maps.map import FitMap, Map
 from metacal.maps.methods import CHOOSERS, method_of_map
 from metacal.maps.spline import fit_averaged_each
 from metacal.maps.temperature import TemperatureMap
 from metacal.maps.uniform import MOST_UNIFORM, Seen, UniformTemperatureMap, newton
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
-
-#: Fits a map: fit(rows, labels, weights or None), labels being column numbers. `Method.fit_function` is one.
-FitMap = Callable[[Rows, Labels, Weights], Map]
 
 #: The most rows that are dealt out, and the most entries of their table; of a map that is fitted anew half of both.
 _MOST_ROWS, _MOST_ENTRIES = 4_000, 1 << 21

@@ -41,12 +41,19 @@ class Map(ABC):
         Attributes with numbers that the formula reads besides the fields.
     in_table_precision : bool
         Whether single precision is enough for a float32 table: smooth maps of one exponential.
+    on_device : bool
+        Whether it is fitted and applied where a tensor on a GPU lies; otherwise the table is brought to the host.
+    whole_blocks : bool
+        Whether `write` gives the same bits whatever block its rows come in, and makes no table of its own.
     ends_in_softmax : bool
         Whether the last step is a softmax or a mixture of some: of a row with NaN every probability is then NaN.
     """
 
     formula: Callable[..., Any] | None = None
     derived: tuple[str, ...] = ()
+    in_table_precision = False
+    on_device = False
+    whole_blocks = False
     ends_in_softmax = False
 
     @property
@@ -55,24 +62,9 @@ class Map(ABC):
         """Whether no row's largest class ever changes."""
 
     @property
-    def on_device(self) -> bool:
-        """Whether it is fitted and applied where a tensor on a GPU lies; otherwise the table is brought to the host."""
-        return False
-
-    @property
-    def whole_blocks(self) -> bool:
-        """Whether `write` gives the same bits whatever block its rows come in, and makes no table of its own."""
-        return False
-
-    @property
     def n_classes(self) -> int | None:
         """The number of classes the map was fitted for; None when it takes any."""
         return None
-
-    @property
-    def in_table_precision(self) -> bool:
-        """Whether single precision is enough for a float32 table."""
-        return False
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`: the formula in float64."""
@@ -183,3 +175,7 @@ def check_prior_rows(prior_rows: object) -> float:
     if not number or not 0.0 <= float(prior_rows) < np.inf:  # type: ignore[arg-type]
         raise InputError(f"prior_rows must be a number of at least 0, got {prior_rows!r}; 1 is the usual choice.")
     return float(prior_rows)  # type: ignore[arg-type]
+
+
+#: Fits a map: fit(rows, labels, weights or None), labels being column numbers. `Method.fit_function` is one.
+FitMap = Callable[[Rows, NDArray[np.intp], NDArray[np.float64] | None], Map]

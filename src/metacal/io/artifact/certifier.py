@@ -25,16 +25,8 @@ from metacal.io.journal import Journal, Record
 from metacal.promises.promise import Promise
 from metacal.scores import NAMED
 
-#: What the first record says of the draw, and what it is where nobody says otherwise.
-OPTIONS: dict[str, Any] = {
-    "labels": None,
-    "may_extend": False,
-    "random_state": 0,
-    "higher_is": "surer",
-    "score_name": "score",
-    "score": "entropy",
-    "input": "logits",
-}
+#: What the first record says of the draw.
+OPTIONS = ("labels", "may_extend", "random_state", "higher_is", "score_name", "score", "input")
 #: What the first record has.
 _BEGIN = ("promise", *OPTIONS, "classes", "classes_given", "n_pool", "pool", "sheet")
 #: What the others have: answers, or an extension.

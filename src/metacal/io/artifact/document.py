@@ -31,6 +31,7 @@ from metacal.io.artifact.messages import article, exact_keys, shown
 from metacal.io.artifact.probe import check_map
 from metacal.io.artifact.sources import RANKERS, calibrator_kinds, check_jobs, method_of
 from metacal.kernels.grid import RELATIVE, Grid
+from metacal.maps.methods import method_named
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.thresholds import One, policy_of
 from metacal.promises.promise import Promise
@@ -153,10 +154,9 @@ def content_of(document: Document) -> Content:
     >>> content_of(document_of(Content(gate))).gate == gate
     True
     """
-    kind, known = document.get("kind"), CHOICES[Kind]()
-    if type(kind) is not str or kind not in known:
-        raise ArtifactError(f"unknown kind {shown(kind)}; this metacal knows {', '.join(known)}.")
-    kinds = entries(Saved)
+    kind, kinds = document.get("kind"), entries(Saved)
+    if type(kind) is not str or (kind not in KINDS.values() and method_named(kind) is None):
+        raise ArtifactError(f"unknown kind {shown(kind)}; this metacal knows {', '.join(CHOICES[Kind]())}.")
     exact_keys(document, list(kinds), "the file")
     saved = Saved(**{name: decode(annotation, document[name], name) for name, annotation in kinds.items()})
     certificate, promise, profile = saved.certificate, saved.promise, saved.profile

@@ -119,8 +119,8 @@ def _encode_record(value: Any, where: str) -> dict[str, Any]:
         if not kinds:
             raise ArtifactError(f"{where} is {article(own)}; what can be saved is {', '.join(family)}.")
         named = {"type": kinds[0]}
-    plain, silent = {}, silent_values(cls)
-    for name, annotation in entries(cls).items():
+    plain, (own_entries, silent) = {}, _layout(cls)
+    for name, annotation in own_entries.items():
         entry, at = getattr(value, name), f"{where}.{name}"
         form = next((FORMS[kind] for kind in options_of(annotation) if kind in FORMS), None)
         if name not in silent or entry != silent[name]:
@@ -182,7 +182,7 @@ def _object(cls: Any, values: dict[str, Any], where: str) -> Any:
 
 def decode_entries(cls: type, data: Any, where: str, depth: int = 0, *, named: bool = False) -> dict[str, Any]:
     """The entries that an object has of a class, each of its own type; those that are silent are not there."""
-    own, silent = entries(cls), silent_values(cls)
+    own, silent = _layout(cls)
     there = data if isinstance(data, dict) else {}
     names = [name for name in own if name in there or name not in silent]
     exact_keys(data, [*(["type"] if named else []), *names], where)
@@ -229,6 +229,12 @@ def entries(cls: type) -> dict[str, Any]:
     """What a file holds of a class, and the type of each entry: of its fields, unless ENTRIES says otherwise."""
     known = ENTRIES.get(cls)
     return {each.name: annotations_of(cls)[each.name] for each in fields(cls)} if known is None else known
+
+
+@cache
+def _layout(cls: type) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Both of these, looked up once: everything is entered by the time that a file is read."""
+    return entries(cls), silent_values(cls)
 
 
 def silent_values(cls: type) -> dict[str, Any]:
