@@ -25,11 +25,11 @@ from metacal.errors import MetacalWarning
 
 try:
     import triton
-    import triton.language
+    import triton.language as tl
 
-    jit, tl = triton.jit, triton.language
+    jit = triton.jit
 except ImportError:  # a build of torch without Triton: the plain form always works
-    triton = tl = None
+    triton = None
 
     def jit(function: Callable) -> Callable:
         """Leave the function as it is; without Triton it is never called."""

@@ -11,7 +11,12 @@ import torch
 from torch import Tensor
 
 from metacal.kernels import triton as fused
-from metacal.kernels.triton import WHOLE_ROW, WHOLE_ROW_SOFTMAX, _begin, _Layout, _log1p, _split, _tile, _whole, jit, tl
+from metacal.kernels.triton import WHOLE_ROW, WHOLE_ROW_SOFTMAX, _begin, _Layout, _log1p, _split, _tile, _whole, jit
+
+try:
+    import triton.language as tl
+except ImportError:  # as in triton.py
+    tl = None
 
 #: Rows of the columns that one program adds up.
 _ROWS_A_PROGRAM = 1024
