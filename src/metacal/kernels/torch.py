@@ -154,7 +154,7 @@ def mixed_softmax(block: Tensor, inverse_temperature: float, uniform: float, out
     for rows in _chunks(block):
         part, found = block[rows], out[rows]
         winner, possible = _predicted(part), part > -math.inf
-        share = uniform / possible.sum(dim=1, keepdim=True)
+        share = uniform / possible.sum(dim=1, keepdim=True).to(torch.float64)
         softmax(part, inverse_temperature, found)
         found.mul_(1.0 - uniform).add_(possible * share.to(found.dtype))
         lost = (_predicted(found) != winner).nonzero()[:, 0]
