@@ -237,7 +237,7 @@ class FormulaKernel:
 
     def __call__(self, block: Any, **how: Any) -> Any:
         """One number per row, NaN for one with NaN or +inf, or with every class masked."""
-        if on_device(block):
+        if not isinstance(block, np.ndarray) and on_device(block):
             return device_kernels().of_formula(block, self.formula, **how)
         if self.host is not None:
             return self.host(block, **how)

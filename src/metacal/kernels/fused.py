@@ -29,9 +29,8 @@ _COLUMN: Any = ("C_CONTIGUOUS", "ALIGNED")
 _MAY_BE_MASKED = -2
 
 
-def instruction_sets() -> list[str]:
-    """What this processor can run, fastest first; the first is used."""
-    return _fused.instruction_sets()
+#: What this processor can run, fastest first; the first is used.
+instruction_sets = _fused.instruction_sets
 
 
 def predicted(block: NDArray[Any], *, rows: Chosen = None) -> NDArray[np.intp]:

@@ -32,7 +32,7 @@ _LAST = int(np.iinfo(np.int64).max)
 _SIGN = np.int64(np.iinfo(np.int64).min)
 _ONE = np.int64(1)
 #: Where each bit of a negative number counts down instead of the number: the order is the same.
-_FLIPPED = np.int64(0x7FFFFFFFFFFFFFFF)
+_FLIPPED = 0x7FFFFFFFFFFFFFFF
 
 
 def keys_of(scores: Any) -> Keys:
@@ -73,7 +73,7 @@ def ranked(scores: Any, flags: Any) -> tuple[Float, Places, Places, Places]:
     """
     fast = kernels.active if len(scores) <= np.iinfo(np.uint32).max and hasattr(kernels.active, "ranked") else None
     if kernels.on_device(scores):
-        keys = kernels.device_kernels().sorted_keys(scores, flags)
+        keys = packed(kernels.device_kernels().torch, scores, flags).sort().values.cpu().numpy()
         if fast is not None:
             return fast.blocks(keys, in_order=True)  # type: ignore[no-any-return]
         return _blocks(*_unpacked(keys))
@@ -88,20 +88,25 @@ def _blocks(ordered: Float, marked: Flags) -> tuple[Float, Places, Places, Place
 
 def _in_order(scores: Float, flags: Flags) -> tuple[Float, Flags]:
     """Scores in order, of equal ones those without a flag first, and the flag of each."""
-    bits = (scores + 0.0).view(np.int64)
-    if (bits & _ONE).any():
+    if (scores.view(np.int64) & _ONE).any():
         order = np.lexsort((flags, scores))
         return scores[order] + 0.0, flags[order]
-    keys = np.where(bits < 0, bits ^ _FLIPPED, bits) & ~_ONE | flags
+    keys = packed(np, scores, flags)
     keys.sort()
     return _unpacked(keys)
+
+
+def packed(library: Any, scores: Any, flags: Any) -> Any:
+    """The keys of scores on a grid, a flag in the last bit of each, where they lie; in the order of the scores."""
+    bits = (scores + 0.0).view(library.int64)
+    return library.where(bits < 0, bits ^ _FLIPPED, bits) & -2 | flags
 
 
 def _unpacked(keys: Keys) -> tuple[Float, Flags]:
     """The score and the flag of each key, which is overwritten."""
     marked = (keys & _ONE).astype(bool)
     keys &= ~_ONE
-    return np.where(keys < 0, keys ^ (_FLIPPED - _ONE), keys).view(np.float64), marked
+    return np.where(keys < 0, keys ^ (_FLIPPED - 1), keys).view(np.float64), marked
 
 
 @dataclass(frozen=True)

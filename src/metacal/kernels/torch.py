@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metacal.formulas import rowwise
-from metacal.formulas.logits import FURTHER, LOWEST_ORDINARY, NAMED, NO_LOGIT
+from metacal.formulas.logits import LOWEST_ORDINARY, read_masks
 from metacal.formulas.torch import TORCH
 from metacal.kernels import triton as fused
 from metacal.kernels import triton_mixed as fused_mixed
@@ -34,8 +34,6 @@ _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _LOWEST = -float(np.finfo(np.float64).max)
 #: The scores that are fused, by their names.
 _FUSED = (rowwise.entropy, rowwise.doubt, rowwise.negative_margin, rowwise.free_energy)
-#: Every bit but that of the sign.
-_FLIPPED = int(np.iinfo(np.int64).max)
 
 
 def _work_type(block: Tensor) -> torch.dtype:
@@ -156,7 +154,7 @@ def mixed_softmax(block: Tensor, inverse_temperature: float, uniform: float, out
     for rows in _chunks(block):
         part, found = block[rows], out[rows]
         winner, possible = _predicted(part), part > -math.inf
-        share = uniform / possible.sum(dim=1, keepdim=True)
+        share = uniform / possible.sum(dim=1, keepdim=True).to(torch.float64)
         softmax(part, inverse_temperature, found)
         found.mul_(1.0 - uniform).add_(possible * share.to(found.dtype))
         lost = (_predicted(found) != winner).nonzero()[:, 0]
@@ -206,14 +204,6 @@ def ranked(block: Tensor, labels: Tensor, *, score: Callable[..., Tensor], caref
 
 
 ranked.reads_tensors = True  # type: ignore[attr-defined]
-
-
-def sorted_keys(scores: Tensor, flags: Tensor) -> NDArray[np.int64]:
-    """The keys of scores on a grid (`kernels.keys`), a flag in the last bit of each, sorted there and brought here."""
-    bits = (scores + 0.0).view(torch.int64)
-    keys = torch.where(bits < 0, bits ^ _FLIPPED, bits) & -2 | flags
-    found: NDArray[np.int64] = keys.sort().values.cpu().numpy()
-    return found
 
 
 def label_is_possible(block: Tensor, labels: Tensor) -> Tensor:
@@ -321,11 +311,9 @@ def looked_over(table: Tensor) -> tuple[int | None, bool]:
 def with_masks(table: Tensor) -> tuple[Tensor, float | None]:
     """The table with -inf where a finite number stands for a mask (`formulas.logits`), and such a number, if any."""
     masked, example = table, None
-    named = torch.tensor(NAMED, dtype=torch.float64, device=table.device)
     for rows in _chunks(table):
         values = table[rows].to(torch.float64)
-        found = (values > -math.inf) & (values <= -FURTHER * values.amax(dim=1, keepdim=True).abs())
-        found &= (values <= NO_LOGIT) | torch.isin(values, named)
+        found = (values > -math.inf) & (read_masks(TORCH, values) == -math.inf)
         if bool(found.any()):
             if example is None:
                 masked, example = table.clone(), float(values[found][0])
