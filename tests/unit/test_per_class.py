@@ -11,6 +11,7 @@ import pytest
 from sklearn.base import clone
 
 import metacal as mc
+from metacal.export import saved
 from metacal.promises.parts.part import Parts
 from metacal.promises.parts.per import settle_parts, shared_by
 from metacal.promises.parts.thresholds import Thresholds, group_codes
@@ -300,7 +301,7 @@ def test_a_classifier_names_its_own_classes():
     ).fit(X[1000:], y[1000:])
     assert {part.name for part in clf.certificate_.parts.items} == set(clf.classes_.tolist())
     assert (clf.gate_.predict(clf.logits(X)) == clf.predict(X)).all()
-    assert mc.export.saved.dumps(clf.gate_)
+    assert saved.dumps(clf.gate_)
     half = np.where(np.arange(len(X)) % 2, "even", "odd")
     by_group = mc.CalibratedClassifier(LogisticRegression(), mc.PerGroup(mc.MaxMiscoverage(0.1)), reject_label="?")
     assert {part.name for part in by_group.fit(X, y, groups=half).certificate_.parts.items} == {"even", "odd"}

@@ -28,7 +28,7 @@ def tempered_loss(
     """Sum over rows of the loss and its first three derivatives in b; exponents below `floor` count as it."""
     layout = _Layout(block, WHOLE_ROW)
     parts = torch.empty((4, layout.programs), dtype=torch.float64, device=block.device)
-    done = _walked(layout, "loss", block, labels, weights, parts, inverse_temperature, floor)
+    done = _walked(layout, "losses", block, labels, weights, parts, inverse_temperature, floor)
     return parts.sum(dim=1) if done else None
 
 
@@ -108,7 +108,7 @@ def _moments(x, top, b, floor, KIND: tl.constexpr):
     d = x - top[:, None]
     near = tl.maximum(d, floor)
     w = tl.exp(near * b)
-    if KIND != "loss":  # the top's own, which is 1, is added at the end
+    if KIND != "losses":  # the top's own, which is 1, is added at the end
         w = tl.where(d == 0.0, 0.0, w)
     w1 = w * near
     w2 = w1 * near
@@ -175,7 +175,7 @@ def _rows_kernel(
     s3 = tl.sum(v3, axis=1)
     s4 = tl.sum(v4, axis=1)
     total = s0.to(tl.float64)
-    if KIND != "loss":
+    if KIND != "losses":
         tail = total + (ties - 1).to(tl.float64)
         total = 1.0 + tail
     if KIND == "rivals":
@@ -188,14 +188,14 @@ def _rows_kernel(
     else:
         label = tl.load(labels + rows, mask=inside, other=0)
         true = tl.load(table + rows.to(tl.int64) * (stride_units * UNIT) + label, mask=inside, other=0.0)
-        if KIND == "loss":
+        if KIND == "losses":
             own = true.to(tl.float64) - top.to(tl.float64)
         m1 = s1.to(tl.float64) / total
         m2 = s2.to(tl.float64) / total
         m3 = s3.to(tl.float64) / total
         m4 = s4.to(tl.float64) / total
         square = m1 * m1
-        if KIND == "loss":
+        if KIND == "losses":
             count = _counts(weights, rows, inside, WEIGHTED, ROWS)
             _add_up(out, 0, count * (tl.log(total) - b64 * own), inside)
             _add_up(out, 1, count * (m1 - own), inside)

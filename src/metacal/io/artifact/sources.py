@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, make_dataclass
 from functools import cache
 from typing import Any, Literal, NewType
@@ -211,7 +212,22 @@ def check_jobs(n_jobs: int | None, where: str = "n_jobs") -> int | None:
     return n_jobs
 
 
-FAMILIES[RecipeShape] = lambda: {name: _recipe_shape(name) for name in calibrator_kinds()}
+class _RecipeShapes(Mapping[str, type]):
+    """Each is made, and its method imported, when it is asked for."""
+
+    def __getitem__(self, name: str) -> type:
+        if method_named(name) is None:
+            raise KeyError(name)
+        return _recipe_shape(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(calibrator_kinds())
+
+    def __len__(self) -> int:
+        return len(calibrator_kinds())
+
+
+FAMILIES[RecipeShape] = _RecipeShapes
 FORMS[Recipe] = Form(RecipeShape, _describe_recipe, _read_recipe)
 
 # ── both kinds of source ─────────────────────────────────────────────────────────────────────────────────────────────
