@@ -24,8 +24,8 @@ OLDEST_PYTHON = "3.11"
 #: What [test] needs that is large, or has nothing to do with the version of Python.
 NOT_IN_CELLS = {"torch", "triton", "transformers", "onnxscript", "mlflow-skinny", "selenium", "pypdf"}
 NOT_IN_CELLS |= {"ruff", "mypy", "import-linter"}
-#: Share of lines and branches that the tests must reach, in percent. Measured: 784 tests of 15 files alone reach 71%.
-COVERAGE = 70
+#: Share of lines and branches that the tests must reach, in percent. Measured: 96, in promises/ and gate/ 97.
+COVERAGE = 95
 
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.sessions = ["lint", "tests"]
