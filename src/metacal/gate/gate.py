@@ -201,12 +201,6 @@ class Gate:
         """What a caller gives the first stage, checked: a table as logits, or scores; never guessed at."""
         return self.source.read(given, by_rows=by_rows)
 
-    def tables(self, *given: Any) -> list[Any]:
-        """What a caller gives of all rows to each stage, checked."""
-        if len(given) != len(self.stages) or any(table is None for table in given):
-            raise InputError("give the large model's table of the same rows too: large=large_logits.")
-        return [stage.source.read(table) for stage, table in zip(self.stages, given, strict=True)]
-
     def codes(self, truth: Any, n_rows: int) -> Codes:
         """The code of the truth of each row: its class's column or, of scores, 1 for right and 0 for wrong."""
         codes: Codes = self.source.codes(truth, n_rows)
@@ -371,6 +365,3 @@ class Gate:
             else:
                 probabilities[~accept] = 1.0 / logits.shape[1]
         return probabilities
-
-
-__all__ = ["Gate", "Marks", "Stage", "Table"]

@@ -40,8 +40,8 @@ class Marks:
         What a higher score says: a confidence is surer, a loss or a perplexity doubtful.
     curve : ConfidenceCurve or None
         From doubt to the probability of being right.
-    beside : (float or None, float or None)
-        The calibration doubts on either side of the threshold: scores of fewer bits are told from it by them.
+    beside : tuple of (threshold, float or None, float or None)
+        The calibration doubts on either side of each threshold: scores of fewer bits are told from it by them.
     accepting_is_safe : bool
         Whether a row more that is accepted cannot break the promise.
     """
@@ -49,7 +49,7 @@ class Marks:
     score: str = "score"
     higher_is: HigherIs = "surer"
     curve: ConfidenceCurve | None = None
-    beside: tuple[float | None, float | None] = (None, None)
+    beside: tuple[tuple[float, float | None, float | None], ...] = ()
     accepting_is_safe: bool = False
     kind: ClassVar[str] = "scores"
     classes: ClassVar[NDArray[Any]] = np.empty(0, dtype=np.intp)
@@ -81,8 +81,9 @@ class Marks:
         return RUN
 
     def of(self, certificate: Certificate) -> Marks:
-        """The same with what its certificate says of scores beside the threshold."""
-        beside = certificate.highest_accepted, certificate.lowest_rejected
+        """The same with what its certificate says of scores beside the threshold, or that of each group."""
+        own = (certificate,) if certificate.parts is None else certificate.parts.items
+        beside = tuple((one.threshold, one.highest_accepted, one.lowest_rejected) for one in own)
         return replace(self, beside=beside, accepting_is_safe=certificate.quantity.accepting_is_safe)
 
     def read(self, score: Any, *, by_rows: bool = False) -> NDArray[np.floating[Any]]:
@@ -108,8 +109,11 @@ class Marks:
 
     def accepts(self, score: NDArray[np.floating[Any]], policy: Policy, limits: Float | None) -> Flags:
         """Whether each row is accepted; one without a score is not."""
-        threshold = self.threshold_for(score.dtype, policy.threshold) if limits is None else limits
-        return accepts(self.turned(score), threshold)
+        if limits is None:
+            return accepts(self.turned(score), self.threshold_for(score.dtype, policy.threshold))
+        values, place = np.unique(limits, return_inverse=True)
+        own = np.array([self.threshold_for(score.dtype, value) for value in values.tolist()])
+        return accepts(self.turned(score), own[place.reshape(-1)] if len(own) else limits)
 
     def decide(
         self,
@@ -149,8 +153,11 @@ class Marks:
         kind = np.dtype(dtype)
         if kind not in (np.float32, np.float16) or not math.isfinite(threshold):
             return threshold
-        with np.errstate(over="ignore"):
-            high, low = (None if value is None else float(np.asarray(value).astype(kind)) for value in self.beside)
+        near = [row for row in self.beside if row[0] == threshold]
+        highs, lows = ([value for row in near if (value := row[side]) is not None] for side in (1, 2))
+        with np.errstate(over="ignore"):  # groups that share a threshold share what is nearest to it
+            high = float(np.asarray(max(highs)).astype(kind)) if highs else None
+            low = float(np.asarray(min(lows)).astype(kind)) if lows else None
         if high is not None and high > threshold:
             return RELATIVE.just_below(high) if high == low and not self.accepting_is_safe else high
         if low is not None and low <= threshold:

@@ -191,6 +191,9 @@ def condition(certificate: Certificate) -> str:
 
     Where the number shown is itself a score that was rejected, as with scores of few digits, the sign says so.
     """
+    if certificate.parts is not None:
+        which = "the predicted class" if certificate.parts.by == "class" else "the row's group"
+        return f"{_compared(certificate.score)} the threshold of {which}"
     surer = certificate.score.startswith("-")
     shown = f"{-certificate.threshold if surer else certificate.threshold:.6g}"
     doubt = RELATIVE.rounded([-float(shown) if surer else float(shown)])[0]
@@ -207,8 +210,7 @@ def lines(certificate: Certificate) -> list[tuple[str, str]]:
     if stages is not None:
         return [*_lines_of_stages(certificate, stages), ("rule", rule(certificate))]
     if parts is not None:
-        which = "the predicted class" if parts.by == "class" else "the row's group"
-        gate = f"accept if {_compared(certificate.score)} the threshold of {which}"
+        gate = f"accept if {condition(certificate)}"
     return [
         ("gate", gate),
         ("from", _rows_behind(certificate)),

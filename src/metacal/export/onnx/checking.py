@@ -97,7 +97,8 @@ def probe_batch(source: Any, dtype: str) -> tuple[NDArray[Any], Flags]:
 def _probe_scores(source: Any, dtype: str) -> tuple[NDArray[Any], Flags]:
     """Scores around the threshold and all along the curve, far beyond it, and what is no number."""
     corners = [] if source.curve is None else source.curve.knots.tolist()
-    doubts = [*(doubt for doubt in source.beside if doubt is not None), *corners]
+    near = (doubt for _, *beside in source.beside for doubt in beside if doubt is not None)
+    doubts = [*near, *corners]
     scores = [*(source.sign * doubt for doubt in doubts), 0.0, 1.0, -1.0, 3e4, -3e4, np.nan, np.inf, -np.inf]
     return np.array(scores).astype(dtype), np.ones(len(scores), dtype=bool)
 

@@ -6,7 +6,7 @@ A table of logits gives `probs`, `score` and `accept`, a score that is given `ac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -130,8 +130,10 @@ def _of_marks(graph: Graph, gate: Gate, given: str, dtype: str, group: str | Non
     score decides alike. What is not a finite number is not accepted, and its confidence is NaN.
     """
     xp, source, policy = Traced(graph, "float64"), gate.source, gate.policy
-    if policy.by is None:
+    if isinstance(policy, One):
         policy = One(source.threshold_for(dtype, policy.threshold))
+    else:
+        policy = replace(policy, values=tuple(source.threshold_for(dtype, value) for value in policy.values))
     doubt = xp.cast(given) * source.sign
     finite = xp.absolute(doubt) < np.inf
     answer = {"accept": _at_most(policy, doubt, group=group) & finite}
