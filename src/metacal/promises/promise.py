@@ -14,12 +14,11 @@ from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, Guarantee, accepts
 from metacal.promises.notes import Note
 from metacal.promises.quantity import Limits, Quantity
-from metacal.promises.sample import Evidence, Flags, Outcome, Sample, Scores
+from metacal.promises.sample import Evidence, Flags, Outcome, Ranking, Sample, Scores
 from metacal.promises.words import at_least
 from metacal.rows.arrays import fraction
 
 if TYPE_CHECKING:
-    from metacal.promises.rules.passes import Tally
     from metacal.promises.sequential.answers import Answers, Standing
 
 
@@ -31,12 +30,12 @@ class Promise(ABC):
     - `limited`: what its parameters limit, {"beta": COVERAGE_ACCURACY};
     - `rules`: the names of its rules (`words.register_rule`), certified and in expectation;
     - `from_sample(sample)`: the threshold, given to `_certificate`; InfeasibleTargetError where the rows cannot carry
-      the target;
+      the target. Or `from_ranking(ranking)`, which rows that are only counted have too;
     - `impossible(certificate)`: what in a certificate's counts cannot be, whatever the rows were.
 
-    `from_counts` and `from_answers` are the rules for the other kinds of evidence, where it has them. `split`,
-    `for_base` and `guarantee` are overridden where threshold and calibrator must not share rows, or where nothing is
-    guaranteed. A row in `promises.kinds` makes it a kind that files can hold.
+    `from_answers` is the rule for labels that arrive, where it has one of its own. `split`, `for_base` and `guarantee`
+    are overridden where threshold and calibrator must not share rows, or where nothing is guaranteed. A row in
+    `promises.kinds` makes it a kind that files can hold.
     """
 
     #: Parameter -> what it limits, in the order of certificates. A parameter that is None limits nothing.
@@ -71,16 +70,16 @@ class Promise(ABC):
         """
         return (evidence if isinstance(evidence, Evidence) else Sample.of(evidence, correct)).certify(self)
 
-    @abstractmethod
     def from_sample(self, sample: Sample) -> Certificate:
-        """The rule for rows."""
+        """The rule for rows: that for their ranking, where it takes no more."""
+        return self.from_ranking(sample.ranking, labelled=sample.correct is not None)
 
     @abstractmethod
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts of a certificate cannot be under this promise; None when all agrees."""
 
-    def from_counts(self, tally: Tally) -> Certificate:
-        """The rule for rows that are only counted, where there is one; `Undecided` where it must know more."""
+    def from_ranking(self, ranking: Ranking, *, labelled: bool = True) -> Certificate:
+        """The rule for a ranking, where there is one; `Undecided` where rows are only counted and it must know more."""
         raise NotImplementedError
 
     def from_answers(self, answers: Answers) -> Certificate:

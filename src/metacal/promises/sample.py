@@ -147,23 +147,40 @@ class Outcome(NamedTuple):
     lowest_rejected: float | None
 
 
+class Stretches(NamedTuple):
+    """Rows in order, cut where wrong ones begin: some wrong rows, then right ones up to the next cut.
+
+    `begin` rows lie before each, `wrong` ones come first in it, `errors` there are then in all. The first stretch has
+    no wrong row. Of counted rows, `mixed` is the block that a stretch begins with where its order is open, else -1.
+    """
+
+    begin: NDArray[np.intp]
+    wrong: NDArray[np.intp]
+    errors: NDArray[np.intp]
+    mixed: NDArray[np.intp] | None = None
+
+
 @dataclass(frozen=True)
 class Ranking:
     """The calibration rows by rising score, at the ranks that end a block of equal scores.
 
-    `ranks[i]` rows have a score of at most `scores[i]`, with `errors[i]` wrong ones among them.
+    `ranks[i]` rows have a score of at most `scores[i]`, with `errors[i]` wrong ones among them. Where rows are only
+    counted (`promises.rules.passes`), `mixed` says which blocks hold several scores, in an order that nobody knows.
     """
 
     ranks: NDArray[np.intp]
     errors: NDArray[np.intp]
     scores: Scores
+    mixed: Flags | None = None
 
     @classmethod
     def of(cls, scores: Scores, correct: Flags) -> Ranking:
         """Sort, and keep the ends of the tie blocks."""
-        ordered, ranks, errors, wrong_first = ranked(scores, correct)
-        ranking = cls(ranks, errors, ordered)
-        ranking.__dict__["wrong_first"] = wrong_first  # known already: that is how they were sorted
+        ordered, ranks, errors, wrong = ranked(scores, correct)
+        ranking, single = cls(ranks, errors, ordered), np.ones(len(wrong), dtype=np.intp)
+        # Known already, that is how they were sorted: each wrong row, and the right ones behind it.
+        columns = (wrong - 1, single, np.arange(1, len(wrong) + 1))
+        ranking.__dict__["stretches"] = Stretches(*(np.append(0, column) for column in columns))
         return ranking
 
     @property
@@ -172,11 +189,26 @@ class Ranking:
         return int(self.ranks[-1])
 
     @cached_property
-    def wrong_first(self) -> NDArray[np.intp]:
-        """The rank of each wrong row, where equal scores are ordered wrong rows first."""
+    def stretches(self) -> Stretches:
+        """Of counted rows: from each block with wrong ones up to the next such block, and those before the first."""
         wrong = np.diff(self.errors, prepend=0)
-        begin = np.append(0, self.ranks[:-1]) - np.append(0, self.errors[:-1])
-        return np.repeat(begin, wrong) + np.arange(1, int(self.errors[-1]) + 1)
+        at = np.flatnonzero(wrong)
+        mixed = np.zeros(len(wrong), dtype=bool) if self.mixed is None else self.mixed
+        alone = wrong == np.diff(self.ranks, prepend=0)  # of wrong rows alone the order is known
+        columns = (np.append(0, self.ranks)[at], wrong[at], self.errors[at])
+        mixed_at = np.where((mixed & ~alone)[at], at, -1)
+        return Stretches(*(np.append(0, column) for column in columns), np.append(-1, mixed_at))
+
+    def settle(self, *blocks: int) -> None:
+        """Raise `Undecided` where one of these blocks, if it is there, is mixed."""
+        if self.mixed is not None and any(self.mixed[block] for block in blocks if 0 <= block < len(self.ranks)):
+            raise self.undecided(blocks)
+
+    def undecided(self, blocks: Iterable[int]) -> Undecided:
+        """The mixed ones of these blocks and those beside them: a threshold in one has a neighbour in the next."""
+        assert self.mixed is not None
+        around = {near for block in blocks for near in (block - 1, block, block + 1) if 0 <= near < len(self.ranks)}
+        return Undecided(near for near in around if self.mixed[near])
 
     def just_below_next(self, accepted: int) -> float:
         """The largest threshold that accepts the first `accepted` rows and no more: +inf for all of them."""

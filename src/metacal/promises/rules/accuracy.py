@@ -15,14 +15,13 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.promise import ByPart, cannot_certify
 from metacal.promises.quantity import COVERAGE_ACCURACY
 from metacal.promises.rules import bounds
-from metacal.promises.rules.sequence import expected_passes, last_passed, walk
+from metacal.promises.rules.sequence import ASKED, expected_passes, last_passed, walk
 from metacal.promises.sample import Flags, Ranking, Sample, Undecided
 from metacal.promises.sequential.answers import Answers, Standing
 from metacal.promises.words import RISING, SAME_SOURCE, SAME_SOURCE_OF_BOTH, register_rule
 
 if TYPE_CHECKING:
     from metacal.promises.parts.part import Part
-    from metacal.promises.rules.passes import Tally
 
 #: Certified, and in expectation.
 FALLBACK_SEQUENCE = register_rule(
@@ -78,22 +77,19 @@ class MinAccuracy(ByPart):
     rules: ClassVar = (FALLBACK_SEQUENCE, EXPECTED_PREFIX)
     cascade_rules: ClassVar = CASCADE_RULES
 
-    def from_sample(self, sample: Sample) -> Certificate:
+    def from_ranking(self, ranking: Ranking, *, labelled: bool = True) -> Certificate:
         """Choose the largest prefix of the ranking that passes."""
-        ranking = sample.ranking
 
         def passed(beta: float) -> int:
             return expected_prefix(ranking, beta) if self.delta is None else last_passed(ranking, beta, self.delta)
 
-        return self._accepting(passed(self.beta), ranking, passed)
-
-    def from_counts(self, tally: Tally) -> Certificate:
-        """The same from counts."""
-        rank, blocks = tally.passed(self.beta, self.delta), tally.blocks
-        if rank:
-            above = int(np.searchsorted(blocks.ranks, blocks.accepted_at(rank), side="right"))
-            tally.settle(above - 1, above)
-        return self._accepting(rank, blocks, lambda beta: tally.passed(beta, self.delta))
+        rank = passed(self.beta)
+        if rank == 0:
+            raise self._infeasible(ranking, passed)
+        above = int(np.searchsorted(ranking.ranks, ranking.accepted_at(rank), side="right"))
+        ranking.settle(above - 1, above)
+        threshold = RELATIVE.settled(ranking.threshold_at(rank))
+        return self._certified(threshold, ranking.outcome(threshold))
 
     @property
     def walks(self) -> bool:
@@ -124,13 +120,6 @@ class MinAccuracy(ByPart):
         threshold = RELATIVE.settled(answers.at_best.threshold_at(rank))
         # Right are those that are known to be.
         return replace(self._certified(threshold, answers.at_worst.outcome(threshold)), labels=answers.labels)
-
-    def _accepting(self, rank: int, ranking: Ranking, passed: Callable[[float], int]) -> Certificate:
-        """The certificate of the highest rank that passed; `passed(beta)` is that of other limits, where it is none."""
-        if rank == 0:
-            raise self._infeasible(ranking, passed)
-        threshold = RELATIVE.settled(ranking.threshold_at(rank))
-        return self._certified(threshold, ranking.outcome(threshold))
 
     def impossible(self, certificate: Certificate | Part) -> str | None:
         """What in the counts cannot be; None when all agrees."""
@@ -269,7 +258,26 @@ def expected_prefix(ranking: Ranking, beta: float) -> int:
     96
     """
     good = np.flatnonzero(expected_passes(ranking.errors, ranking.ranks, beta))
-    return int(ranking.ranks[good[-1]]) if len(good) else 0
+    highest = int(good[-1]) if len(good) else -1
+    if ranking.mixed is not None:
+        _settle_prefix(ranking, highest, beta)
+    return int(ranking.ranks[highest]) if len(good) else 0
+
+
+def _settle_prefix(ranking: Ranking, highest: int, beta: float) -> None:
+    """Raise `Undecided` unless the highest block end that passes is known to be the highest of all ranks that do.
+
+    Inside a mixed block nothing passes if m + r rows with e errors do not, all its right rows and none of the wrong
+    ones: open are those above the highest end that passes where they do.
+    """
+    assert ranking.mixed is not None
+    wrong = np.diff(ranking.errors, prepend=0)
+    possible = expected_passes(ranking.errors - wrong, ranking.ranks - wrong, beta) & ranking.mixed
+    possible[: highest + 1] = False
+    if possible.any():
+        raise ranking.undecided(np.flatnonzero(possible)[-ASKED:].tolist())
+    if 0 <= highest < len(wrong) - 1:
+        ranking.settle(highest, highest + 1)
 
 
 def too_many_wrong_accepted(certificate: Certificate | Part, beta: float, delta: float | None) -> str | None:

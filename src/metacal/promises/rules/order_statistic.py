@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,6 @@ from metacal.promises.quantity import MISCOVERAGE, REVIEW
 from metacal.promises.rules import bounds
 from metacal.promises.sample import Flags, Ranking, Sample
 from metacal.promises.words import SAME_SOURCE, register_rule
-
-if TYPE_CHECKING:
-    from metacal.promises.rules.passes import Tally
 
 UMBRELLA = register_rule(
     "umbrella", "umbrella order statistic of the correct scores (Tong, Feng & Li 2018)", SAME_SOURCE
@@ -52,35 +49,19 @@ class OrderStatistic(Promise):
     def _too_few(self, n: int, best: float, needed: int) -> Note:
         """What is said where n rows are too few to reject any: at which limit they are not, and how many would do."""
 
-    def from_sample(self, sample: Sample) -> Certificate:
-        """Choose the threshold on the scores of the rows that it looks at."""
-        return self._from_ranking(sample.ranking, labelled=sample.correct is not None)
-
-    def from_counts(self, tally: Tally) -> Certificate:
-        """The same from counts: the rank is in the first cell up to whose end there are as many rows."""
-        seen = self._looked_at(tally.blocks.ranks, tally.blocks.errors)
-        cell = int(np.searchsorted(seen, self._rank(int(seen[-1]))))
-        tally.settle(cell - 1 if cell == len(seen) else cell, cell + 1)
-        return self._from_ranking(tally.blocks)
-
-    def _from_ranking(self, ranking: Ranking, *, labelled: bool = True) -> Certificate:
+    def from_ranking(self, ranking: Ranking, *, labelled: bool = True) -> Certificate:
+        """Choose the threshold on the scores of the rows that it looks at: the first up to which there are enough."""
         seen = self._looked_at(ranking.ranks, ranking.errors)
-        block = int(np.searchsorted(seen, self._rank(int(seen[-1]))))
+        n, limit = int(seen[-1]), self.limits[0][1]
+        block = int(np.searchsorted(seen, bounds.miscoverage_rank(n, limit, self.delta)))
+        ranking.settle(block - 1 if block == len(seen) else block, block + 1)
         if block < len(seen):
             threshold = RELATIVE.settled(float(ranking.scores[block]))
             return self._certified(threshold, ranking.outcome(threshold), labelled=labelled)
-        n, limit = int(seen[-1]), self.limits[0][1]
-        best, needed = (
-            bounds.smallest_certifiable_miscoverage(n, self.delta),
-            bounds.correct_rows_needed(limit, self.delta),
-        )
-        note = self._too_few(n, best, needed)
+        best = bounds.smallest_certifiable_miscoverage(n, self.delta)
+        note = self._too_few(n, best, bounds.correct_rows_needed(limit, self.delta))
         warn_caller(str(note))
         return self._certified(math.inf, ranking.outcome(math.inf), (note,), labelled=labelled)
-
-    def _rank(self, n: int) -> int:
-        """The rank among the scores of n rows; n + 1 where none will do."""
-        return bounds.miscoverage_rank(n, self.limits[0][1], self.delta)
 
 
 @dataclass

@@ -22,12 +22,12 @@ pass takes 22, the second up to 20 more: two or three passes in all, each of whi
 4. What is then asked of the cells around the threshold, rank, score, neighbours, is asked of the same functions
    (`metacal.promises.sample.Ranking`) with the same numbers. ∎
 
-**The walk of a promise on accuracy** (`promises.rules.sequence`) from counts. p(e, m) = P(Bin(m, q) <= e) rises with e
-and falls with m. In a cell of w wrong and r right rows behind m rows with e errors, the test at any rank m + k sees at
-most e + min(w, k) errors, which is what it sees with the wrong rows first; of those values p(e + w, m + w) is the
-largest, since a wrong row more raises p and a right one lowers it. If that one passes, every test inside does. Where
-all rows of a cell are right, all are wrong, or all have one score, the errors at each rank are known, and the first
-that fails is found.
+**The walk of a promise on accuracy** (`promises.rules.sequence.walk`) from counts. p(e, m) = P(Bin(m, q) <= e) rises
+with e and falls with m. In a cell of w wrong and r right rows behind m rows with e errors, the test at any rank m + k
+sees at most e + min(w, k) errors, which is what it sees with the wrong rows first; of those values p(e + w, m + w) is
+the largest, since a wrong row more raises p and a right one lowers it. If that one passes, every test inside does.
+Where all rows of a cell are right, all are wrong, or all have one score, the errors at each rank are known, and the
+first that fails is found.
 
 Counts are whole numbers, added in any order; each block's counts are added once, however often a worker was lost and
 the block counted again. What one process holds is the counts of cells that have rows: it depends on how many cells
@@ -36,11 +36,9 @@ there are, not on how many rows.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property, partial
 from typing import Any, Self
 
@@ -51,7 +49,6 @@ from metacal.errors import InputError
 from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut, scores_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise
-from metacal.promises.rules.sequence import Segment, clearly_pass, expected_passes, segments
 from metacal.promises.sample import Evidence, Ranking, Sample, Undecided, none_correct
 from metacal.rows.executors import ExecutorLike, executor_of
 from metacal.rows.tasks import in_order
@@ -63,8 +60,6 @@ Pass = Callable[[Cut], CellCounts]
 _WINDOW = 64
 #: Rows that are rounded and counted at once: they stay in a core's cache.
 _AT_ONCE = 1 << 15
-#: Cells looked at together, and the most that one segment asks for in one go: the first of them decide.
-_CHUNK, _ASKED = 4096, 1024
 #: Cells that are refined in one pass, at most, as a share of the cells of a pass: each is split in four or more.
 _REFINED = 4
 
@@ -86,8 +81,8 @@ class Tally:
     --------
     >>> scores, correct = np.array([0.5, 0.25, 0.5]), np.array([True, True, False])
     >>> tally = Tally.first(partial(_counted_array, scores, correct))
-    >>> tally.blocks.ranks, tally.blocks.errors, tally.blocks.scores, tally.single
-    (array([1, 3]), array([0, 1]), array([0.25, 0.5 ]), array([ True,  True]))
+    >>> tally.ranking
+    Ranking(ranks=array([1, 3]), errors=array([0, 1]), scores=array([0.25, 0.5 ]), mixed=array([False, False]))
     """
 
     low: Ints
@@ -123,14 +118,15 @@ class Tally:
         return Tally(low, high, right, wrong, self.unit)
 
     @cached_property
-    def blocks(self) -> Ranking:
-        """The cells as if each were a block of equal scores: true of those that are `single`."""
-        return Ranking(np.cumsum(self.right + self.wrong), np.cumsum(self.wrong), scores_of(self._lowest))
+    def ranking(self) -> Ranking:
+        """The cells as if each were a block of equal scores: true of those that are not `mixed`."""
+        ranks, errors = np.cumsum(self.right + self.wrong), np.cumsum(self.wrong)
+        return Ranking(ranks, errors, scores_of(self._lowest), self.mixed)
 
     @cached_property
-    def single(self) -> NDArray[np.bool_]:
-        """Whether all rows of a cell have one score."""
-        return (self.high - self._lowest).view(np.uint64) < np.uint64(1 << self.unit)
+    def mixed(self) -> NDArray[np.bool_]:
+        """Whether the order inside a cell is open: there is room for several scores."""
+        return (self.high - self._lowest).view(np.uint64) >= np.uint64(1 << self.unit)
 
     @cached_property
     def _lowest(self) -> Ints:
@@ -138,114 +134,10 @@ class Tally:
         below = np.int64((1 << self.unit) - 1)
         return (self.low + below) & ~below
 
-    def passed(self, beta: float, delta: float | None) -> int:
-        """The highest rank that an accuracy is certified at; 0 when none."""
-        return expected_prefix(self, beta) if delta is None else last_passed(self, beta, delta)
-
     def open_at(self, ranks: Sequence[int]) -> list[int]:
         """The cells that have these ranks and more than one score."""
-        cells = np.unique(np.searchsorted(self.blocks.ranks, np.array(ranks, dtype=np.int64)))
-        return [cell for cell in cells.tolist() if not self.single[cell]]
-
-    def settle(self, *cells: int) -> None:
-        """Raise `Undecided` unless these cells, where there are any, have one score each."""
-        if not all(self.single[cell] for cell in cells if 0 <= cell < len(self.low)):
-            raise self.undecided(cells)
-
-    def undecided(self, cells: Iterable[int]) -> Undecided:
-        """These cells, and those beside them: a threshold that lies in one has a neighbour in the next."""
-        around = {near for cell in cells for near in (cell - 1, cell, cell + 1) if 0 <= near < len(self.low)}
-        return Undecided(near for near in around if not self.single[near])
-
-
-def last_passed(tally: Tally, beta: float, delta: float) -> int:
-    """The highest rank that the fixed sequence with fallback shares certifies; 0 when none. Undecided where it is open.
-
-    As long as a segment is open, so is whether it fails, and with it the level of the next ones: both are followed.
-    """
-    asked: set[int] = set()
-    best, states = 0, {Fraction(0)}
-    for part in segments(tally.blocks.n, beta, delta):
-        following: set[Fraction] = set()
-        for spent in states:
-            at_hand = spent + part.share
-            failed, cells = _first_failure(tally, part, float(at_hand) * delta)
-            asked.update(cells)
-            following.add(at_hand if failed == part.stop else Fraction(0))
-            if cells:
-                following.add(Fraction(0))
-            elif not asked:
-                passed = part.ladder.below(failed)
-                best = passed if passed >= part.start else best
-        states = following
-    if asked:
-        raise tally.undecided(asked)
-    if best and best < tally.blocks.n:
-        tally.settle(tally.blocks.at_least(best))
-    return best if best and tally.blocks.accepted_at(best) else 0
-
-
-def _first_failure(tally: Tally, part: Segment, level: float) -> tuple[int, list[int]]:
-    """The first rung of the segment that is known to fail, its stop when none is, and the open cells before it."""
-    ends, errors = tally.blocks.ranks, tally.blocks.errors
-    first = tally.blocks.at_least(part.start)
-    last = int(np.searchsorted(ends - tally.right - tally.wrong, part.stop - 1, side="left"))
-    opened: list[int] = []
-    for low in range(first, last, _CHUNK):
-        cells = np.arange(low, min(low + _CHUNK, last))
-        ranks = np.maximum(ends[cells] - tally.right[cells], part.start)
-        for cell in cells[~clearly_pass(errors[cells], ranks, part.ladder.rate, level)].tolist():
-            known = tally.single[cell] or not tally.right[cell] or not tally.wrong[cell]
-            failed = _failure_inside(tally, cell, part, level) if known else _failure_at_end(tally, cell, part, level)
-            if not known:
-                opened.append(cell)
-            if failed < part.stop or len(opened) >= _ASKED:
-                return failed, opened
-    return part.stop, opened
-
-
-def _failure_at_end(tally: Tally, cell: int, part: Segment, level: float) -> int:
-    """The end of the cell if its test is one of the segment's and fails: then some rung up to it is the first."""
-    end, errors = int(tally.blocks.ranks[cell]), int(tally.blocks.errors[cell])
-    tested = part.start <= end < part.stop and part.ladder.at_or_above(end) == end
-    return end if tested and part.ladder.tail(errors, end) > level else part.stop
-
-
-def _failure_inside(tally: Tally, cell: int, part: Segment, level: float) -> int:
-    """The first rung that fails in a cell whose wrong rows come first; the segment's stop when none does."""
-    end, errors = int(tally.blocks.ranks[cell]), int(tally.blocks.errors[cell])
-    wrong = int(tally.wrong[cell])
-    begin = end - wrong - int(tally.right[cell])
-    before = errors - wrong
-    # Up to the last wrong row p rises from rank to rank: the first that fails, then the first rung from there on.
-    rising = range(max(begin + 1, part.start), min(begin + wrong + 1, part.stop))
-    fails = rising.start + bisect_right(rising, level, key=lambda rank: part.ladder.tail(before + rank - begin, rank))
-    if fails < rising.stop:
-        rung = part.ladder.at_or_above(fails)
-        if rung < rising.stop:
-            return rung
-    # Behind it p falls: only the first rung can fail.
-    rung = part.ladder.at_or_above(max(begin + wrong, begin + 1, part.start))
-    return rung if rung < min(end + 1, part.stop) and part.ladder.tail(errors, rung) > level else part.stop
-
-
-def expected_prefix(tally: Tally, beta: float) -> int:
-    """The largest m that ends a block of ties with E_m + 1 <= (1 - beta)(m + 1); 0 when there is none.
-
-    The ends of cells end blocks. Inside a cell of several scores nothing passes if m + r rows with e errors do not, all
-    its right rows and none of the wrong ones: open are cells above the highest end that passes where they do.
-    """
-    good = expected_passes(tally.blocks.errors, tally.blocks.ranks, beta)
-    highest = int(np.flatnonzero(good)[-1]) if good.any() else -1
-    possible = expected_passes(tally.blocks.errors - tally.wrong, tally.blocks.ranks - tally.wrong, beta)
-    possible[: highest + 1] = False
-    if (possible & ~tally.single).any():
-        raise tally.undecided(np.flatnonzero(possible & ~tally.single)[-_ASKED:].tolist())
-    if highest < 0:
-        return 0
-    if highest + 1 < len(good):
-        tally.settle(highest, highest + 1)
-    return int(tally.blocks.ranks[highest])
+        cells = np.unique(np.searchsorted(self.ranking.ranks, np.array(ranks, dtype=np.int64)))
+        return cells[self.mixed[cells]].tolist()
 
 
 class Passes(Evidence):
@@ -304,7 +196,7 @@ class Passes(Evidence):
         while True:
             wanted = tally.open_at(self.ranks)
             try:
-                certificate = promise.from_counts(tally)
+                certificate = promise.from_ranking(tally.ranking)
                 if not wanted:
                     self._tally = tally
                     return certificate
@@ -322,13 +214,13 @@ class Passes(Evidence):
         >>> Passes.certifies(MaxMiscoverage(0.05)), Passes.certifies(Both(alpha=0.1, beta=0.9))
         (True, False)
         """
-        return isinstance(promise, Promise) and type(promise).from_counts is not Promise.from_counts
+        return isinstance(promise, Promise) and type(promise).from_ranking is not Promise.from_ranking
 
     @property
     def ranking(self) -> Ranking:
         """The ranking as far as it is known, once a promise was certified."""
         assert self._tally is not None
-        return self._tally.blocks
+        return self._tally.ranking
 
 
 def _one_pass(read: Any, blocks: list[Any], executor: Executor | None, cut: Cut) -> CellCounts:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -33,8 +32,8 @@ _LOWEST, _SLOPE, _HIGHEST, _MANY_ERRORS = Fraction("0.03"), 2, Fraction("0.18"),
 #: values, a judge's marks: inside a large block of equal scores the wrong rows come first, and an early start fails.
 _FIRST_SHARE = Fraction("0.95")
 _FALLBACKS = ((Fraction("0.3"), Fraction("0.03")), (Fraction("0.65"), Fraction("0.02")))
-#: Errors whose tests are computed at once, and of these how many share a first look.
-_CHUNK, _TOGETHER = 4096, 32
+#: Stretches of rows looked at together, and the most mixed ones that a segment asks for in one go: the first decide.
+_CHUNK, ASKED = 4096, 1024
 #: How far below the level a p-value must lie for what is smaller in mathematics to be smaller as computed too: a
 #: binomial tail is computed to some 1e-12 of itself.
 _CLEARLY = 1.0 - 1e-6
@@ -171,52 +170,88 @@ def walk(ranking: Ranking, beta: float, delta: float, planned: float | None = No
     `planned` is the level that the sequence was laid out for, delta by default: where a level is raised afterwards, the
     ranks to be tested must stay those that they were (`promises.parts.per`). With `known`, the end of a block of
     equal scores, only ranks up to there are tested: what is right above it may not be known yet.
+
+    Where mixed blocks leave a segment open, so is whether it fails, and with it the level of the next ones: both are
+    followed, and `Undecided` names all that is open.
     """
-    best, level, complete = 0, Fraction(0), True
+    best, levels, complete, asked = 0, {Fraction(0)}, True, set[int]()
     plan = segments(ranking.n, beta, delta if planned is None else planned)
     for part in plan:
-        level += part.share
-        failed = _first_failure(ranking, part, float(level) * delta)
-        if known is not None and failed > known:
-            failed, complete = known + 1, False
-        elif failed < part.stop:
-            level, complete = Fraction(0), False
-        passed = part.ladder.below(failed)
-        best = passed if passed >= part.start else best
+        following: set[Fraction] = set()
+        for spent in levels:
+            level = spent + part.share
+            failed, opened = _first_failure(ranking, part, float(level) * delta)
+            asked.update(opened)
+            if known is not None and failed > known:
+                failed, complete = known + 1, False
+                following.add(level)
+            else:
+                following |= {Fraction(0)} if failed < part.stop else {level, Fraction(0)} if opened else {level}
+                complete = complete and failed == part.stop
+            passed = part.ladder.below(failed)
+            best = passed if passed >= part.start else best
+        levels = following
+    if asked:
+        raise ranking.undecided(asked)
+    if best and best < ranking.n:
+        ranking.settle(ranking.at_least(best))
     return Walk(best if best and ranking.accepted_at(best) else 0, complete and bool(plan))
 
 
-def _first_failure(ranking: Ranking, part: Segment, level: float) -> int:
-    """The first rung of the segment whose test fails at the level; its stop when all pass.
+def _first_failure(ranking: Ranking, part: Segment, level: float) -> tuple[int, list[int]]:
+    """The first rung of the segment that is known to fail at the level, its stop when none is, and mixed blocks before.
 
-    Between two errors the p-value falls, so a failure lies on the first rung at or behind an error, if there is one
-    before the next. Only errors are tested, in chunks, and only those that fail are looked at closely. p(e, m) rises
-    with e and falls with m: where the rank of the first of a few errors passes with the number of the last one, all
-    of them do.
+    In a stretch of w wrong rows, then right ones, behind m rows with e errors the p-value rises up to p(e + w, m + w)
+    and falls from there on. Where that passes, all of the stretch does, in whatever order its first rows are: only the
+    others are looked at closely.
     """
-    wrong = ranking.wrong_first
-    before = int(np.searchsorted(wrong, part.start, side="right"))
-    last = int(np.searchsorted(wrong, part.stop, side="left"))
-    at = np.concatenate(([part.start], wrong[before:last]))
-    above = 0  # the lowest rung from here on: far away where nearly every row is wrong, and then not looked for again
-    for begin in _undecided(at, before, part.ladder.rate, level):
-        here = at[begin : begin + _TOGETHER]
-        p_values = bounds.binomial_p_value(before + begin + np.arange(len(here)), here, part.ladder.rate)
-        for i in begin + np.flatnonzero(p_values > level):
-            following = int(at[i + 1]) if i + 1 < len(at) else part.stop
-            above = above if above >= at[i] else part.ladder.at_or_above(int(at[i]))
-            rung = _failing_rung(part, level, above, before + int(i), following)
-            if rung < part.stop:
-                return rung
-    return part.stop
+    begin, wrong, errors, mixed = ranking.stretches
+    first = int(np.searchsorted(begin, part.start)) - 1
+    last = int(np.searchsorted(begin, part.stop - 1))
+    opened: list[int] = []
+    close = _Closely(part, level)
+    for low in range(first, last, _CHUNK):
+        some = np.arange(low, min(low + _CHUNK, last))
+        peaks = np.maximum(begin[some] + wrong[some], part.start)
+        for i in some[~clearly_pass(errors[some], peaks, part.ladder.rate, level)].tolist():
+            end = int(begin[i + 1]) if i + 1 < len(begin) else ranking.n
+            if mixed is not None and (block := int(mixed[i])) >= 0:
+                opened.append(block)
+                failed = close.falling(int(ranking.ranks[block]), end, int(errors[i]))
+            else:
+                failed = close.failing(int(begin[i]), int(wrong[i]), end, int(errors[i]))
+            if failed < part.stop or len(opened) >= ASKED:
+                return failed, opened
+    return part.stop, opened
 
 
-def _undecided(at: NDArray[np.intp], before: int, rate: float, level: float) -> Iterator[int]:
-    """Where the few errors begin that do not all clearly pass; the i-th of all is number before + i, at rank at[i]."""
-    for low in range(0, len(at), _CHUNK):
-        first = np.arange(low, min(low + _CHUNK, len(at)), _TOGETHER)
-        last = np.minimum(first + _TOGETHER, len(at)) - 1
-        yield from first[~clearly_pass(before + last, at[first], rate, level)].tolist()
+@dataclass
+class _Closely:
+    """Tests of single rungs of a segment, at ranks that rise; `above` is the lowest rung from the last of them on."""
+
+    part: Segment
+    level: float
+    above: int = 0
+
+    def rung(self, rank: int) -> int:
+        # Far away where nearly every row is wrong, and then not looked for again.
+        self.above = self.above if self.above >= rank else self.part.ladder.at_or_above(rank)
+        return self.above
+
+    def failing(self, begin: int, wrong: int, end: int, errors: int) -> int:
+        """The first rung that fails in a stretch; the segment's stop when none does."""
+        part, before = self.part, errors - wrong
+        # Up to the last wrong row p rises from rank to rank: the first that fails, then the first rung from there on.
+        rising = range(max(begin + 1, part.start), min(begin + wrong + 1, part.stop))
+        first = bisect_right(rising, self.level, key=lambda rank: part.ladder.tail(before + rank - begin, rank))
+        if first < len(rising) and (rung := self.rung(rising[first])) < rising.stop:
+            return rung
+        return self.falling(max(begin + wrong, begin + 1), end, errors)
+
+    def falling(self, rank: int, end: int, errors: int) -> int:
+        """The same from a rank on, with right rows alone behind it: only the first rung can fail."""
+        rung, part = self.rung(max(rank, self.part.start)), self.part
+        return rung if rung < min(end + 1, part.stop) and part.ladder.tail(errors, rung) > self.level else part.stop
 
 
 def clearly_pass(errors: NDArray[np.intp], ranks: NDArray[np.intp], rate: float, level: float) -> NDArray[np.bool_]:
@@ -236,8 +271,3 @@ def clearly_pass(errors: NDArray[np.intp], ranks: NDArray[np.intp], rate: float,
     close = np.flatnonzero(~clear & (room > 0.0))
     clear[close] = bounds.binomial_p_value(errors[close], ranks[close], rate) <= level * _CLEARLY
     return clear
-
-
-def _failing_rung(part: Segment, level: float, rung: int, errors: int, following: int) -> int:
-    """The rung, if it lies before the following error and fails; else the segment's stop."""
-    return rung if rung < following and part.ladder.tail(errors, rung) > level else part.stop
