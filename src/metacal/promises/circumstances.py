@@ -31,8 +31,6 @@ class Circumstances:
     folds : int
         How many fold classifiers scored the rows; 0: the one in use did.
 
-    Examples
-    --------
     >>> Circumstances(folds=5).guarantee("certified")
     'approximate'
     >>> Circumstances(scores=3).impossible(100, 0.1)
@@ -73,8 +71,6 @@ class Circumstances:
 def under(certificate: Certificate, more: Circumstances) -> Certificate:
     """The certificate with further circumstances told, and no more promised than they allow.
 
-    Examples
-    --------
     >>> import numpy as np
     >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> exact = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))

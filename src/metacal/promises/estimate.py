@@ -43,8 +43,6 @@ _MOST_ROWS = 10_000_000
 class NextRows:
     """How many of the next `rows` rows go to review: at least `fewest` and at most `most`, with probability `level`.
 
-    Examples
-    --------
     >>> print(next_rows(1000, accepted=892, of=1000))
     of the next 1,000 rows 86 to 131 go to review (90% interval)
     >>> print(next_rows(50, accepted=200, of=200))
@@ -153,8 +151,6 @@ def estimate_from_sums(
 ) -> AccuracyEstimate:
     """The estimate from what is summed over rows: the accepted rows' confidences c, and c(1 - c).
 
-    Examples
-    --------
     >>> from metacal.promises.rules.accuracy import MinAccuracy
     >>> from metacal.promises.sequential.profile import profile_of
     >>> from metacal.promises.sample import Ranking

@@ -24,8 +24,6 @@ def data_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_], run: int 
     Scores are rounded coarsely first: an order of rows is as telling as the digits, and rounding borders are few. Of
     more than HASHED_WHOLE rows it is the hash of the hashes of every `run` rows, which whoever has the rows can take.
 
-    Examples
-    --------
     >>> data_hash(np.array([0.1, 0.2]), np.array([True, False]))[:23]
     'sha256:1297cf2278319b6d'
     """

@@ -61,8 +61,6 @@ def register_promise(name: str, place: str) -> None:
 def homes() -> dict[str, str]:
     """Public name of each promise -> the module it lives in; "paper.X" is found as `metacal.paper.X`.
 
-    Examples
-    --------
     >>> homes()["Both"]
     'metacal.promises.rules.both'
     """
@@ -73,8 +71,6 @@ def homes() -> dict[str, str]:
 def promise_class(name: str) -> type[Promise]:
     """The promise with this name in files.
 
-    Examples
-    --------
     >>> promise_class("Both").__name__
     'Both'
     """
@@ -87,8 +83,6 @@ def promise_class(name: str) -> type[Promise]:
 def promise_classes() -> dict[str, type[Promise]]:
     """Every promise by its name in files.
 
-    Examples
-    --------
     >>> sorted(promise_classes())[-2:]
     ['paper.MaxMiscoverage', 'paper.MinCoverageAccuracy']
     """

@@ -30,8 +30,6 @@ NOTES: dict[str, Callable[..., str]] = {}
 class Note:
     """One note: its kind, and its facts by name.
 
-    Examples
-    --------
     >>> note = few_errors(errors=0, rows=1200)
     >>> note.kind, note.to_dict()
     ('few_errors', {'kind': 'few_errors', 'errors': 0, 'rows': 1200})
@@ -287,8 +285,6 @@ _REPEATED_SHARE = 0.01
 def remarks_on_scores(ranking: Ranking, of: Tied = "logits", *, ties: bool = True) -> list[Note]:
     """Rows that look like training data and, unless the reason is known, scores that tie.
 
-    Examples
-    --------
     >>> from metacal.promises.sample import Ranking
     >>> remarks_on_scores(Ranking.of(np.arange(100.0), np.ones(100, dtype=bool)))[0].kind
     'few_errors'
@@ -305,8 +301,6 @@ def too_few_errors(errors: int, n: int) -> list[Note]:
 def many_ties(ranking: Ranking, of: Tied = "logits") -> list[Note]:
     """Scores that tie, if there are many.
 
-    Examples
-    --------
     >>> from metacal.promises.sample import Ranking
     >>> right = np.ones(100, dtype=bool)
     >>> many_ties(Ranking.of(np.arange(100.0), right)), many_ties(Ranking.of(np.zeros(100), right))[0].kind
@@ -324,8 +318,6 @@ def remarks_on_rows(rows: Rows, values: NDArray[np.float64], distinct: int | Non
 
     `distinct` scores there are, where that is known.
 
-    Examples
-    --------
     >>> from metacal.rows import Rows
     >>> table = np.array([[2.0, 0.0], [1.0, 0.0], [2.0, 0.0]])
     >>> str(remarks_on_rows(Rows(table), table[:, 0])[0])[:50]

@@ -62,8 +62,6 @@ class Promise(ABC):
         Evidence is a `Sample` of rows, or its two columns: scores, and whether each row is right; `Passes` over rows
         that nobody can sort; or `Answers`, labels that arrive.
 
-        Examples
-        --------
         >>> import metacal as mc
         >>> mc.MaxReview(0.05).certify(np.arange(100.0), np.ones(100, dtype=bool)).n_accepted
         99
@@ -151,8 +149,6 @@ class Promise(ABC):
     def at(self, share: float) -> Self:
         """The same promise with a share of its delta: several of them hold together where the shares add up to one.
 
-        Examples
-        --------
         >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
         >>> MaxMiscoverage(0.05).at(0.5)
         MaxMiscoverage(alpha=0.05, delta=0.05)
@@ -212,8 +208,6 @@ class Promise(ABC):
         order statistic is certified by how many right rows it keeps, a binomial test by how many accepted rows are
         wrong, whatever sequence of tests led there.
 
-        Examples
-        --------
         >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
         >>> promise = MaxMiscoverage(0.05)
         >>> certificate = promise.certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
@@ -317,8 +311,6 @@ def impossible_labels(certificate: Certificate, *, some_will_do: bool) -> str | 
     Every accepted row has a label. Of the rejected ones some have, if `some_will_do`, and right rows are counted among
     those with a label.
 
-    Examples
-    --------
     >>> import numpy as np
     >>> from dataclasses import replace
     >>> from metacal.promises.rules.accuracy import MinAccuracy

@@ -124,8 +124,6 @@ class Quantity(str):
     def flags(self, accept: Flags, correct: Flags | None) -> tuple[Flags, Flags]:
         """`counted`, where `correct` may be None if it needs no labels.
 
-        Examples
-        --------
         >>> REVIEW.flags(np.array([True, False]), None)[0]
         array([False,  True])
         >>> MISCOVERAGE.flags(np.array([True, False]), None)
@@ -151,8 +149,6 @@ class Quantity(str):
     def events(self, accept: Flags, correct: Flags | None) -> Flags:
         """For each row that it looks at, in their order, whether it counts against the promise.
 
-        Examples
-        --------
         >>> COVERAGE_ACCURACY.events(np.array([True, False, True]), np.array([True, True, False]))
         array([False,  True])
         """
@@ -174,8 +170,6 @@ class Quantity(str):
     def claim(self, limit: float, at_least: Callable[[float], str], at_most: Callable[[float], str]) -> str:
         """The promise as a sentence without its full stop; the two functions write a share.
 
-        Examples
-        --------
         >>> MISCOVERAGE.claim(0.05, "{:.0%}".format, "{:.1%}".format)
         'At most 5.0% of the correct predictions are rejected'
         """
@@ -194,8 +188,6 @@ class Quantity(str):
 def amount(value: float) -> str:
     """A cost that is promised from above, as people write it: six digits, rounded up.
 
-    Examples
-    --------
     >>> amount(2.0), amount(0.12345612), amount(12345678.0)
     ('2', '0.123457', '12345700')
     """
@@ -203,34 +195,10 @@ def amount(value: float) -> str:
     return f"{number.normalize():f}"
 
 
-def _rejected_among_right(accept: Flags, correct: Flags) -> tuple[Flags, Flags]:
-    return correct & ~accept, correct
-
-
-def _right_among_accepted(accept: Flags, correct: Flags) -> tuple[Flags, Flags]:
-    return correct & accept, accept
-
-
-def _rejected_among_all(accept: Flags, correct: Flags) -> tuple[Flags, Flags]:
-    return ~accept, np.ones_like(accept)
-
-
-def _wrong_among_accepted(accept: Flags, correct: Flags) -> tuple[Flags, Flags]:
-    return accept & ~correct, accept
-
-
-def _wrong_among_all(accept: Flags, correct: Flags) -> tuple[Flags, Flags]:
-    return ~correct, np.ones_like(accept)
-
-
-def _not_settled_among_all(accept: Flags, correct: Flags) -> tuple[Flags, Flags]:
-    return ~(accept & correct), np.ones_like(accept)
-
-
 #: P(reject | correct).
 MISCOVERAGE = Quantity(
     "miscoverage",
-    counted=_rejected_among_right,
+    counted=lambda accept, correct: (correct & ~accept, correct),
     at_most=True,
     accepting_is_safe=True,
     about_answers=False,
@@ -242,7 +210,7 @@ MISCOVERAGE = Quantity(
 #: P(correct | accept).
 COVERAGE_ACCURACY = Quantity(
     "coverage accuracy",
-    counted=_right_among_accepted,
+    counted=lambda accept, correct: (correct & accept, accept),
     at_most=False,
     accepting_is_safe=False,
     about_answers=True,
@@ -256,7 +224,7 @@ COVERAGE_ACCURACY = Quantity(
 #: P(reject).
 REVIEW = Quantity(
     "review rate",
-    counted=_rejected_among_all,
+    counted=lambda accept, correct: (~accept, np.ones_like(accept)),
     at_most=True,
     accepting_is_safe=True,
     about_answers=False,
@@ -270,7 +238,7 @@ REVIEW = Quantity(
 #: E[cost of the answer | accept].
 COST = Quantity(
     "cost",
-    counted=_wrong_among_accepted,
+    counted=lambda accept, correct: (accept & ~correct, accept),
     at_most=True,
     accepting_is_safe=False,
     about_answers=True,
@@ -284,7 +252,7 @@ COST = Quantity(
 #: E[cost of the answer if accepted, cost of a review if not].
 COST_PER_ROW = Quantity(
     "cost per row",
-    counted=_not_settled_among_all,
+    counted=lambda accept, correct: (~(accept & correct), np.ones_like(accept)),
     at_most=True,
     accepting_is_safe=False,
     about_answers=True,
@@ -298,7 +266,7 @@ COST_PER_ROW = Quantity(
 #: P(cascade wrong) - P(last model wrong).
 LOSS = Quantity(
     "loss",
-    counted=_wrong_among_all,
+    counted=lambda accept, correct: (~correct, np.ones_like(accept)),
     at_most=True,
     accepting_is_safe=False,
     about_answers=True,
@@ -319,8 +287,6 @@ Limits = tuple[tuple[Quantity, float], ...]
 def quantity(name: str) -> Quantity:
     """The quantity with this name.
 
-    Examples
-    --------
     >>> quantity("coverage accuracy").sign
     '>='
     >>> quantity("profit")

@@ -220,8 +220,6 @@ class Ranking:
     def outcome(self, threshold: float) -> Outcome:
         """What the rows look like under a threshold.
 
-        Examples
-        --------
         >>> Ranking.of(np.array([0.0, 1.0, 1.0]), np.array([True, False, True])).outcome(0.5)
         Outcome(n_rows=3, n_correct=2, n_accepted=1, n_correct_accepted=1, highest_accepted=0.0, lowest_rejected=1.0)
         """
@@ -242,8 +240,6 @@ class Ranking:
         Equal scores are ordered wrong rows first. With all wrong rows of the block among the first `rank`, the whole
         block is accepted, else none of it: see `promises.rules.accuracy.certified_prefix`.
 
-        Examples
-        --------
         >>> ranking = Ranking.of(np.array([0.0, 1.0, 1.0, 1.0]), np.array([True, False, True, True]))
         >>> [ranking.accepted_at(rank) for rank in (1, 2, 3, 4)]
         [1, 4, 4, 4]

@@ -100,8 +100,6 @@ class Seen:
 
         Small is bad news. Bets stake what suits a test at `level`.
 
-        Examples
-        --------
         >>> right = np.arange(20) >= 3
         >>> seen = Seen.of(quantity("coverage accuracy"), 0.95, np.ones(20, dtype=bool), right)
         >>> round(seen.p_value(0.05), 4)
@@ -232,8 +230,6 @@ def judge(
     cost is promised (`Gate.losses`). `names` are the predicted classes or the groups of the rows, where each has its
     own promise: their intervals hold at this level for all of them together (Bonferroni).
 
-    Examples
-    --------
     >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> right = np.ones(100, dtype=bool)
     >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), right)

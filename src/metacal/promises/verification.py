@@ -233,8 +233,6 @@ def verify_decisions(
     each at (1 - confidence) / (number of limits). Where each class or group has its own promise, `names` are those of
     the rows; each that rows speak about is tested, at (1 - confidence) / (number of tests), the worst first.
 
-    Examples
-    --------
     >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> right = np.ones(1000, dtype=bool)
     >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 1000), right)

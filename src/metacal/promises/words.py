@@ -56,8 +56,6 @@ RULES: dict[str, Rule] = {}
 def register_rule(name: str, text: str, *assumptions: str) -> str:
     """Enter the words of a rule under the name that certificates and files have for it, which comes back.
 
-    Examples
-    --------
     >>> from metacal.promises.rules.paper import ALGORITHM_1
     >>> register_rule(ALGORITHM_1, "a rule of mine")
     Traceback (most recent call last):
@@ -133,8 +131,6 @@ def _surely_of_parts(parts: Parts, confidence: str, broken: str) -> str:
 def rule(certificate: Certificate) -> str:
     """How the threshold was chosen, with its reference, by which parts and under which circumstances.
 
-    Examples
-    --------
     >>> import numpy as np
     >>> from metacal.promises.circumstances import Circumstances, under
     >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
@@ -157,8 +153,6 @@ def rule(certificate: Certificate) -> str:
 def assumptions(certificate: Certificate) -> tuple[str, ...]:
     """What the promise rests on, the source of new rows first.
 
-    Examples
-    --------
     >>> import numpy as np
     >>> from metacal.promises.circumstances import Circumstances, under
     >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
@@ -298,8 +292,6 @@ def _lines_of_parts(parts: Parts, score: str) -> list[tuple[str, str]]:
 def why_rejected(part: Part) -> str:
     """Why a part is always rejected, and how many rows it would take.
 
-    Examples
-    --------
     >>> from metacal.promises.parts.part import Part
     >>> why_rejected(Part(("cat",), 40, 39, 0, 0, -math.inf, None, 0.1, 0.01, 0.89, 120))
     '40 rows, 39 right, certify 0.89 at most; about 120 rows would do'
@@ -324,8 +316,6 @@ def percent(value: float) -> str:
 
     Where the share is a promise use `at_least` or `at_most`, which never say more than is promised.
 
-    Examples
-    --------
     >>> percent(0.05), percent(0.975), percent(0.9999), percent(0.9999996)
     ('5%', '97.5%', '99.99%', '99.99996%')
     """
@@ -343,8 +333,6 @@ def nearest(value: float) -> str:
 def at_least(value: float) -> str:
     """A share that is promised from below, or a confidence, as people write it: six digits, the rest cut off.
 
-    Examples
-    --------
     >>> at_least(0.97), at_least(0.9999996), at_least(1.0 - 0.07)
     ('97%', '99.9999%', '93%')
     """
@@ -354,8 +342,6 @@ def at_least(value: float) -> str:
 def at_most(value: float) -> str:
     """A share that is promised from above, as people write it: six digits, rounded up.
 
-    Examples
-    --------
     >>> at_most(0.05), at_most(0.12345612), at_most(1e-9)
     ('5%', '12.3457%', '1e-7%')
     """

@@ -28,8 +28,6 @@ _PLURAL = {"class": "classes", "group": "groups"}
 def jsonable(value: Any) -> Any:
     """Plain JSON types: an infinite number becomes the string "inf" or "-inf", NaN becomes None.
 
-    Examples
-    --------
     >>> jsonable((0.5, -math.inf, math.nan))
     [0.5, '-inf', None]
     """
@@ -65,8 +63,6 @@ class Part:
     rows_needed : int or None
         Where its rows cannot carry the promise: about how many of them would; None where more would not help.
 
-    Examples
-    --------
     >>> Part(("cat",), 40, 39, 0, 0, -math.inf, None, 0.1, 0.01, 0.89, 120).status
     'always rejected'
     """

@@ -280,8 +280,6 @@ class PerGroup(Per):
 def shared_by(counts: Sequence[int], promise: ByPart, delta: float, shares: Shares) -> list[int]:
     """The parts that have a share of delta, by their counts alone: those that a test at it can pass.
 
-    Examples
-    --------
     >>> from metacal.promises.rules.accuracy import MinAccuracy
     >>> shared_by([400, 20, 90, 60], MinAccuracy(0.95), 0.1, "together")
     [0, 2]

@@ -19,8 +19,6 @@ from metacal.rows.labels import columns_of, flat_labels
 class One:
     """One threshold for all rows; +inf accepts every row that has a score.
 
-    Examples
-    --------
     >>> One(0.5).of(None), One().threshold
     (0.5, inf)
     """
@@ -37,8 +35,6 @@ class One:
 class Thresholds:
     """A threshold by class or group: a row is accepted iff its score is at most that of its part.
 
-    Examples
-    --------
     >>> two = Thresholds("group", ("north", "south"), (0.5, -math.inf))
     >>> two.codes(["south", "north", "moon"])
     array([ 1,  0, -1])
@@ -90,8 +86,6 @@ def policy_of(certificate: Certificate, classes: NDArray[Any]) -> Policy:
 def group_names(groups: Any) -> tuple[Name, ...]:
     """The groups that there are, in order.
 
-    Examples
-    --------
     >>> group_names(["b", "a", "b"])
     ('a', 'b')
     """
@@ -110,8 +104,6 @@ def group_codes(groups: Any, names: tuple[Name, ...]) -> NDArray[np.intp]:
 def rows_of_groups(groups: Any, n_rows: int) -> tuple[NDArray[np.intp], tuple[Name, ...]]:
     """The number of each row's group, and the groups' names.
 
-    Examples
-    --------
     >>> rows_of_groups(["north", "south", "north"], 3)
     (array([0, 1, 0]), ('north', 'south'))
     """

@@ -63,8 +63,6 @@ class Importance:
         Given a class its rows are alike in both: p(x | y) does not change. Without `source` its shares are taken from
         the labels, and the weights are then estimates.
 
-        Examples
-        --------
         >>> found = Importance.of_labels(["cat", "dog", "dog"], {"cat": 0.8, "dog": 0.2}, {"cat": 0.5, "dog": 0.5})
         >>> np.asarray(found.weights).tolist(), found.estimated
         ([1.6, 0.4, 0.4], False)
@@ -100,8 +98,6 @@ class Importance:
         predicted as i: C w = μ, solved by non-negative least squares. The weights are estimates, and the certificate is
         called approximate.
 
-        Examples
-        --------
         >>> rng = np.random.default_rng(0)
         >>> def draw(n, share):
         ...     y = (rng.random(n) < share).astype(int)
@@ -182,8 +178,6 @@ def counted_rows(
 ) -> Counted | None:
     """Draw the rows that count; None where all do.
 
-    Examples
-    --------
     >>> found = counted_rows(6, units=["a", "a", "a", "b", "c", "c"])
     >>> len(found.rows), str(found.notes[0])
     (3, '3 units of 6 rows: one row of each, drawn at random (random_state 0), is counted.')
@@ -216,8 +210,6 @@ def counted_rows(
 def unit_codes(units: Any, n_rows: int) -> Places:
     """A number 0, 1, … for each row, which rows of one unit share.
 
-    Examples
-    --------
     >>> unit_codes(["b", "a", "b"], 3)
     array([1, 0, 1])
     """

@@ -214,8 +214,6 @@ def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
     References: Wiens, "A fixed sequence Bonferroni procedure", Pharmaceutical Statistics 2003; Angelopoulos, Bates,
     Candès, Jordan & Lei, "Learn then Test", 2021.
 
-    Examples
-    --------
     >>> ranking = Ranking.of(np.arange(1000.0), np.arange(1000) < 900)
     >>> certified_prefix(ranking, 0.95, 0.1), certified_prefix(ranking, 0.95, None)
     (937, 946)
@@ -252,8 +250,6 @@ def expected_prefix(ranking: Ranking, beta: float) -> int:
     The downward walk with "+ 1" is that of Barber & Candès, "Controlling the false discovery rate via knockoffs",
     Annals of Statistics 2015.
 
-    Examples
-    --------
     >>> expected_prefix(Ranking.of(np.arange(100.0), np.arange(100) < 95), 0.97)
     96
     """

@@ -54,8 +54,6 @@ class Band:
 class DistributionBand:
     """One-sided bands on P(X <= s), at every s at once, from n draws of X; `values` are the finite ones, sorted.
 
-    Examples
-    --------
     >>> band = DistributionBand.of(np.arange(100.0))
     >>> band.lower(np.array([-1.0, 49.0, 99.0]), 0.05).round(3), band.upper(np.array([-1.0, 49.0, 99.0]), 0.05).round(3)
     (array([0. , 0.358, 0.942]), array([0.058, 0.642, 1. ]))
@@ -153,8 +151,6 @@ def coverage_band(scores: ArrayLike, delta: float = 0.1, thresholds: ArrayLike |
 def certified_miscoverage(right_scores: ArrayLike, thresholds: ArrayLike, delta: float = 0.1) -> Column:
     """Upper bounds on F0 at every threshold at once: one side of `miscoverage_band`, at all of delta.
 
-    Examples
-    --------
     >>> certified_miscoverage(np.arange(1000.0), [949.0]).round(4)
     array([0.0721])
     """
@@ -166,8 +162,6 @@ def certified_miscoverage(right_scores: ArrayLike, thresholds: ArrayLike, delta:
 def certified_accuracy(scores: ArrayLike, correct: ArrayLike, thresholds: ArrayLike, delta: float = 0.1) -> Column:
     """Lower bounds on F1 at every threshold at once: one side of `accuracy_band`, at all of delta.
 
-    Examples
-    --------
     >>> certified_accuracy(np.arange(1000.0), np.arange(1000) % 50 != 49, [999.0]).round(4)
     array([0.9637])
     """
@@ -178,8 +172,6 @@ def certified_accuracy(scores: ArrayLike, correct: ArrayLike, thresholds: ArrayL
 def miscoverage_of_counts(kept: int, n_correct: int, delta: float) -> float:
     """`certified_miscoverage` at a threshold that `kept` of `n_correct` right rows reach: counts are all it needs.
 
-    Examples
-    --------
     >>> round(miscoverage_of_counts(950, 1000, 0.1), 4)
     0.0721
     """
@@ -194,8 +186,6 @@ def _lowest(rank: int, n: int, delta: float) -> float:
 def accuracy_of_counts(right: int, wrong: int, n_rows: int, delta: float) -> float:
     """`certified_accuracy` at a threshold that accepts `right` right and `wrong` wrong ones of `n_rows` rows.
 
-    Examples
-    --------
     >>> round(accuracy_of_counts(980, 20, 1000, 0.1), 4)
     0.9637
     """
@@ -219,8 +209,6 @@ def operating_bands(scores: ArrayLike, correct: ArrayLike, delta: float, thresho
 
     Half of delta goes to the sides that make a promise (F0 from above, F1 from below), half to the others.
 
-    Examples
-    --------
     >>> bands = operating_bands(np.arange(1000.0), np.arange(1000) % 50 != 49, 0.1, [899.0])
     >>> bands.accuracy.lower.round(3), bands.miscoverage.upper.round(3), bands.coverage.lower.round(3)
     (array([0.958]), array([0.135]), array([0.863]))

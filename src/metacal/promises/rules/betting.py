@@ -36,8 +36,6 @@ _HALVINGS = 40
 def stakes(values: Column, level: float, guess: float) -> Column:
     """λ_t for each of the values, from those before it alone; `guess` is the mean that was thought of beforehand.
 
-    Examples
-    --------
     >>> stakes(np.array([0.0, 0.0, 1.0, 0.0]), 0.1, 0.2).round(2)
     array([3.79, 3.96, 4.15, 2.77])
     """
@@ -66,8 +64,6 @@ def log_capital_above(values: Column, limit: float, stake: Column) -> float:
 def is_below(values: Column, limit: float, level: float) -> bool:
     """Whether the mean is certified to be below the limit: wrongly with probability at most `level`.
 
-    Examples
-    --------
     >>> is_below(np.full(200, 0.02), 0.05, 0.1), is_below(np.full(200, 0.045), 0.05, 0.1)
     (True, False)
     """
@@ -77,8 +73,6 @@ def is_below(values: Column, limit: float, level: float) -> bool:
 def p_value_above(values: Column, limit: float, level: float) -> float:
     """P-value of "the mean is at most the limit", by stakes that suit a test at `level`; 1 without any value.
 
-    Examples
-    --------
     >>> p_value_above(np.full(200, 0.2), 0.05, 0.05) < 1e-6, p_value_above(np.full(200, 0.04), 0.05, 0.05)
     (True, 1.0)
     """
@@ -90,8 +84,6 @@ def p_value_above(values: Column, limit: float, level: float) -> float:
 def upper_mean(values: Column, level: float, guess: float) -> float:
     """The mean is at most this, with probability 1 - level: the smallest limit at which the capital reaches 1/level.
 
-    Examples
-    --------
     >>> round(upper_mean(np.tile([0.0, 0.0, 0.0, 0.2], 250), 0.05, 0.05), 4)
     0.0569
     """
@@ -102,8 +94,6 @@ def upper_mean(values: Column, level: float, guess: float) -> float:
 def lower_mean(values: Column, level: float, guess: float) -> float:
     """The mean is at least this, with probability 1 - level.
 
-    Examples
-    --------
     >>> round(lower_mean(np.tile([0.0, 0.0, 0.0, 0.2], 250), 0.05, 0.05), 4)
     0.0436
     """

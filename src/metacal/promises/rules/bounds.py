@@ -24,8 +24,6 @@ SLACK = 1.0 + 1e-9
 def exact(value: float) -> Fraction:
     """The decimal a person wrote, as a fraction: 0.05 is 1/20, not the binary float next to it.
 
-    Examples
-    --------
     >>> exact(0.05)
     Fraction(1, 20)
     """
@@ -35,8 +33,6 @@ def exact(value: float) -> Fraction:
 def binomial_p_value(errors: ArrayLike, n: ArrayLike, error_rate: float) -> NDArray[np.float64]:
     """P(Bin(n, error_rate) <= errors): the exact p-value of "the error rate is error_rate or more".
 
-    Examples
-    --------
     >>> float(binomial_p_value(0, 100, 0.03).round(4))
     0.0476
     """
@@ -46,8 +42,6 @@ def binomial_p_value(errors: ArrayLike, n: ArrayLike, error_rate: float) -> NDAr
 def clopper_pearson_upper(errors: int, n: int, delta: float) -> float:
     """Upper limit of a proportion at confidence 1 - delta: the Beta(errors+1, n-errors) quantile (Clopper & Pearson).
 
-    Examples
-    --------
     >>> round(clopper_pearson_upper(0, 100, 0.1), 4)          # 1 - 0.1 ** (1 / 100)
     0.0228
     """
@@ -57,8 +51,6 @@ def clopper_pearson_upper(errors: int, n: int, delta: float) -> float:
 def clopper_pearson_lower(successes: int, n: int, delta: float) -> float:
     """Lower limit of a proportion at confidence 1 - delta: the Beta(successes, n-successes+1) quantile.
 
-    Examples
-    --------
     >>> round(clopper_pearson_lower(100, 100, 0.1), 4)        # 0.1 ** (1 / 100)
     0.9772
     """
@@ -71,8 +63,6 @@ def expected_miscoverage_rank(n_correct: int, alpha: float) -> int:
     k = n + 1 - floor((n+1)·alpha). The paper's float formula ceil((n+1)(1-alpha)) is off by one in about 0.6% of cases.
     k = n + 1 means "accept everything".
 
-    Examples
-    --------
     >>> expected_miscoverage_rank(99, 0.05)
     95
     """
@@ -91,8 +81,6 @@ def keeps_enough(n: int, kept: int, alpha: float, delta: float | None) -> bool:
 
     It takes P(Bin(n, 1-alpha) >= kept) <= delta, or in expectation (n+1-kept)/(n+1) <= alpha.
 
-    Examples
-    --------
     >>> keeps_enough(1000, 960, 0.05, 0.1), keeps_enough(1000, 959, 0.05, 0.1)
     (True, False)
     """
@@ -107,8 +95,6 @@ def few_enough(wrong: int, n: int, beta: float, delta: float | None) -> bool:
     It takes P(Bin(n, 1-beta) <= wrong) <= delta, or in expectation wrong + 1 <= (1-beta)(n+1). Every rule that tests
     ranks exactly, at shares of delta that sum to delta, ends at such a rank.
 
-    Examples
-    --------
     >>> few_enough(0, 45, 0.95, 0.1), few_enough(0, 44, 0.95, 0.1)
     (True, False)
     """
@@ -128,8 +114,6 @@ def certified_miscoverage_rank(n_correct: int, alpha: float, delta: float) -> in
     The umbrella algorithm of Tong, Feng & Li (Science Advances 2018): thresholding at the k-th smallest score of n
     correct rows gives a miscoverage above alpha with probability at most delta.
 
-    Examples
-    --------
     >>> certified_miscoverage_rank(1000, 0.05, 0.1), expected_miscoverage_rank(1000, 0.05)
     (960, 951)
     """
@@ -143,8 +127,6 @@ def miscoverage_violation(n_correct: int, rank: int, alpha: float) -> float:
     F0 ~ Beta(n+1-rank, rank) exactly. The paper reads its Equation (tong2018) as "small with high probability"; for its
     own rank it is about one half.
 
-    Examples
-    --------
     >>> round(miscoverage_violation(500, expected_miscoverage_rank(500, 0.05), 0.05), 2)
     0.47
     """
@@ -156,8 +138,6 @@ def miscoverage_violation(n_correct: int, rank: int, alpha: float) -> float:
 def miscoverage_quantile(n_correct: int, rank: int, level: float) -> float:
     """The `level` quantile of F0 ~ Beta(n+1-rank, rank).
 
-    Examples
-    --------
     >>> round(miscoverage_quantile(1000, 960, 0.9), 4)
     0.0492
     """
@@ -167,8 +147,6 @@ def miscoverage_quantile(n_correct: int, rank: int, level: float) -> float:
 def smallest_certifiable_miscoverage(n_correct: int, delta: float | None) -> float:
     """The smallest alpha at which any row can be rejected: 1 - delta^(1/n), or 1/(n+1) in expectation (delta None).
 
-    Examples
-    --------
     >>> round(smallest_certifiable_miscoverage(100, 0.1), 4)
     0.0228
     """
@@ -178,8 +156,6 @@ def smallest_certifiable_miscoverage(n_correct: int, delta: float | None) -> flo
 def correct_rows_needed(alpha: float, delta: float | None) -> int:
     """How many correct rows it takes before a miscoverage limit of alpha lets any row be rejected.
 
-    Examples
-    --------
     >>> correct_rows_needed(0.05, 0.1)
     45
     """
@@ -191,8 +167,6 @@ def correct_rows_needed(alpha: float, delta: float | None) -> int:
 def largest_certifiable_accuracy(n: int, delta: float | None) -> float:
     """The cap on any certified accuracy from n rows, all of them right: delta^(1/n), or n/(n+1) in expectation.
 
-    Examples
-    --------
     >>> round(largest_certifiable_accuracy(100, 0.1), 4)
     0.9772
     """
@@ -202,8 +176,6 @@ def largest_certifiable_accuracy(n: int, delta: float | None) -> float:
 def error_free_rows_needed(beta: float, level: float) -> int:
     """m_min(level) = ceil(log level / log beta): rows without an error that certify accuracy beta at that level.
 
-    Examples
-    --------
     >>> error_free_rows_needed(0.97, 0.1)
     76
     """
@@ -225,8 +197,6 @@ def accuracy_preserving_sup_ece(accuracy: float, n_classes: int) -> float:
     binned estimate, is false on any finite sample: of a calibrated model, whose ECE is 0, 1,000 rows show .029 on
     average (15 bins, confidences uniform on [.5, 1]).
 
-    Examples
-    --------
     >>> accuracy_preserving_sup_ece(0.75, 2)
     0.125
     """
@@ -245,8 +215,6 @@ def gate_sup_ece(
     R1·(1 - π0) + (n_rej/n)·|acc_rej - 1/K|. The paper has the first term alone, which is right when a rejected row
     counts as 1/K correct (random tie breaking, in expectation): leave `rejected_accuracy` out for that reading.
 
-    Examples
-    --------
     >>> gate_sup_ece(0.5, 0.75)
     0.125
     >>> gate_sup_ece(0.5, 0.75, rejected_share=0.25, rejected_accuracy=0.5, n_classes=4)
@@ -269,52 +237,10 @@ def meta_cal_sup_ece(type_2_error: float, accuracy: float, n_classes: int) -> fl
     accepted confidences are all different. With ties this bound fails as Proposition 1 does: accept four rows of
     confidence 3/4, K = 2, three of them right, and sup-ECE is 0 against 1/8.
 
-    Examples
-    --------
     >>> meta_cal_sup_ece(0.5, 0.75, 2)
     0.0625
     """
     return type_2_error * (1.0 - accuracy) / n_classes
-
-
-def miscoverage_deviation(gap: float, miscoverage: float, n_correct: int) -> float:
-    """Proposition 4: P(|F̂0 - F0| >= gap) on a test set with n correct rows, by the paper's Gaussian Chernoff bound.
-
-    2·exp(-gap²/(2σ²)) with σ² = F0(1-F0)/n, an approximation for small n·F0; `hoeffding_deviation` always holds.
-    It says how far the test estimate is from F0, and nothing about F0 <= alpha.
-
-    Examples
-    --------
-    >>> round(miscoverage_deviation(0.02, 0.05, 1000), 4)
-    0.0297
-    """
-    variance = miscoverage * (1.0 - miscoverage) / n_correct
-    return _gaussian_chernoff(gap, variance)
-
-
-def coverage_accuracy_deviation(gap: float, beta: float, n_accepted: int) -> float:
-    """Proposition 8: P(|F̂1 - β| >= gap) with n accepted test rows, by the paper's Gaussian Chernoff bound.
-
-    2·exp(-n·gap²/(2β(1-β))). It takes the *true* threshold l^{-1}(β) for granted; with the estimated one of the paper's
-    algorithm F1 itself misses β in 20-40% of fits. An approximation for small n·(1-β).
-
-    Examples
-    --------
-    >>> round(coverage_accuracy_deviation(0.02, 0.97, 1000), 4)
-    0.0021
-    """
-    return _gaussian_chernoff(gap, beta * (1.0 - beta) / n_accepted)
-
-
-def hoeffding_deviation(gap: float, n: int) -> float:
-    """P(|estimate - truth| >= gap) <= 2·exp(-2·n·gap²) for any proportion (Hoeffding 1963).
-
-    Examples
-    --------
-    >>> round(hoeffding_deviation(0.05, 1000), 4)
-    0.0135
-    """
-    return min(1.0, 2.0 * math.exp(-2.0 * n * gap * gap))
 
 
 def error_below(limit: float, values: ArrayLike) -> float:
@@ -323,17 +249,9 @@ def error_below(limit: float, values: ArrayLike) -> float:
     The paper writes ∫u du, which lacks the density of U (and so gives t²/2 whatever the distribution). `values` are
     draws of U; nan when none is below the limit.
 
-    Examples
-    --------
     >>> error_below(0.5, [0.1, 0.3, 0.9])
     0.2
     """
     draws = np.asarray(values, dtype=np.float64)
     below = draws[draws < limit]
     return float(below.mean()) if len(below) else math.nan
-
-
-def _gaussian_chernoff(gap: float, variance: float) -> float:
-    if variance == 0.0:
-        return 0.0 if gap > 0.0 else 1.0
-    return min(1.0, 2.0 * math.exp(-gap * gap / (2.0 * variance)))

@@ -112,8 +112,6 @@ class Pair(Evidence):
 
     `grids` are those of the two scores: a threshold stands between two of their points.
 
-    Examples
-    --------
     >>> rng = np.random.default_rng(0)
     >>> score = rng.random(2000)
     >>> small, large = rng.random(2000) > score / 3, rng.random(2000) > 0.02

@@ -91,8 +91,6 @@ class Counts(NamedTuple):
 def counts(rows: Paired, candidate: Candidate) -> Counts:
     """Who answers how many of the rows, and how many of them are wrong.
 
-    Examples
-    --------
     >>> flags = np.array([True, True, False, False])
     >>> rows = Paired(np.arange(4.0), np.arange(4.0), flags, ~flags, np.zeros(4, dtype=bool), np.ones(4, dtype=bool))
     >>> counts(rows, Candidate(0.5))
@@ -191,8 +189,6 @@ def accuracy_walks(aside: Paired, grid: Grid) -> list[Walk]:
 def people_walks(aside: Paired, n_tested: int, beta: float, review_cost: float, grids: tuple[Grid, Grid]) -> list[Walk]:
     """Pairs of thresholds in Pareto order of cost and the p-value that is to be expected on the tested rows.
 
-    Examples
-    --------
     >>> from metacal.kernels.grid import RELATIVE
     >>> rng = np.random.default_rng(0)
     >>> one, other = rng.random((2, 400))

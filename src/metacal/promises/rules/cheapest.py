@@ -168,8 +168,6 @@ class Cheapest(Costed):
 def candidates(n: int) -> list[int]:
     """The ranks among which the cheapest is chosen: 0 (reject all), even steps, ever fewer rejected, n (accept all).
 
-    Examples
-    --------
     >>> candidates(300)
     [0, 12, 25, 38, 50, 62, ..., 275, 288, 291, 295, 298, 299, 300]
     """

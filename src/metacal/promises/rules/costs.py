@@ -45,8 +45,6 @@ class Losses:
     def of(self, promised: Quantity, accept: Flags) -> Column:
         """The cost of each row that a quantity looks at.
 
-        Examples
-        --------
         >>> from metacal.promises.quantity import COST, COST_PER_ROW
         >>> accept, losses = np.array([True, False]), Losses(np.array([5.0, 7.0]), 1.0, 7.0, False)
         >>> losses.of(COST, accept), losses.of(COST_PER_ROW, accept)
@@ -160,8 +158,6 @@ class Costed(Promise):
 def checked_costs(wrong: Any) -> Wrong:
     """The cost of a wrong answer as a float, or the table as tuples; a square one, of numbers from 0 on.
 
-    Examples
-    --------
     >>> checked_costs(50), checked_costs([[0, 1], [5, 0]])
     (50.0, ((0.0, 1.0), (5.0, 0.0)))
     >>> checked_costs([[0, 1], [5]])
@@ -192,8 +188,6 @@ def checked_costs(wrong: Any) -> Wrong:
 def positive(name: str, value: Any) -> float:
     """A cost as a float, or an error that names it.
 
-    Examples
-    --------
     >>> positive("limit", 0)
     Traceback (most recent call last):
     metacal.errors.InputError: limit must be a positive number, got 0.
@@ -207,8 +201,6 @@ def positive(name: str, value: Any) -> float:
 def is_uniform(wrong: Wrong) -> bool:
     """Whether every wrong answer costs the same, and a right one nothing.
 
-    Examples
-    --------
     >>> is_uniform(50.0), is_uniform(((0.0, 1.0), (5.0, 0.0))), is_uniform(((0.0, 1.0), (1.0, 0.0)))
     (True, False, True)
     """
@@ -226,8 +218,6 @@ def largest_cost(wrong: Wrong) -> float:
 def costs(wrong: Wrong, codes: Codes, answers: Codes) -> Column:
     """What each answer costs. Where the true class is none of the columns (a code below 0), the most it could.
 
-    Examples
-    --------
     >>> costs(((0.0, 1.0), (5.0, 0.0)), np.array([0, 1, -1]), np.array([1, 0, 0]))
     array([1., 5., 5.])
     """

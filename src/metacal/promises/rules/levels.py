@@ -61,8 +61,6 @@ def exit_probability(n: int, level: float) -> float:
     (Moscovich, Nadler & Spiegelman 2016). Tails below 1e-20 are dropped, which can only raise the answer.
     O(n^1.5); 0.1 s for n = 4,000.
 
-    Examples
-    --------
     >>> round(exit_probability(1, 0.01), 6), round(exit_probability(100, 0.001), 6)
     (0.01, 0.023125)
     """
@@ -92,8 +90,6 @@ def local_level(n: int, delta: float) -> float:
     delta / (log n · log log n), so that "everywhere" costs no more than twice the width of a bound at one point: at
     delta = 0.05 it takes 2.8, 3.0, 3.2 and 3.3 standard errors for n = 100, 1,000, 10,000 and 1,000,000, not 1.6.
 
-    Examples
-    --------
     >>> level = local_level(1000, 0.05)
     >>> round(level, 5), round(exit_probability(1000, level), 4)
     (0.00121, 0.0497)

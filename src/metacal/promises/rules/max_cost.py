@@ -191,8 +191,6 @@ def certified_cost_rank(ranked: CostRanking, limit: float, delta: float) -> int:
 
     Rows that cost nothing or everything are better served by exact binomial tests, which `MaxCost` then uses.
 
-    Examples
-    --------
     >>> rng = np.random.default_rng(0)
     >>> scores = rng.random(2000)
     >>> ranked = CostRanking.of(scores, scores**2 * rng.random(2000) / 2, seed=0)
@@ -214,8 +212,6 @@ def certified_cost_rank(ranked: CostRanking, limit: float, delta: float) -> int:
 def rungs(n: int, limit: float, delta: float) -> list[tuple[Fraction, list[int]]]:
     """The ranks that are tested, walk by walk, each with the share of delta that it brings: from n, limit and delta.
 
-    Examples
-    --------
     >>> shares, ranks = zip(*rungs(1000, 0.05, 0.1))
     >>> sum(shares) == 1, ranks[0][:4], ranks[-1][-1]
     (True, [284, 289, 294, 299], 1000)

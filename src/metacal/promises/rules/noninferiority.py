@@ -57,8 +57,6 @@ def shows_at_most(worse: int, better: int, n: int, margin: float, level: float, 
 
     The same as `worse_p_value(...) <= level`, stopped as soon as the answer is known.
 
-    Examples
-    --------
     >>> shows_at_most(0, 0, 300, 0.01, level=0.1, gamma=0.005), shows_at_most(0, 0, 200, 0.01, level=0.1, gamma=0.005)
     (True, False)
     """
@@ -70,8 +68,6 @@ def worse_p_value(worse: int, better: int, n: int, margin: float, gamma: float) 
 
     With no row on which they differ it is that of no "worse" row among n: (1 - margin)^n, and γ.
 
-    Examples
-    --------
     >>> round(worse_p_value(0, 0, 300, 0.01, gamma=0.005), 3), round(0.99**300 + 0.005, 3)
     (0.054, 0.054)
     >>> round(worse_p_value(12, 10, 1000, 0.01, gamma=0.005), 3)
@@ -83,8 +79,6 @@ def worse_p_value(worse: int, better: int, n: int, margin: float, gamma: float) 
 def kept_p_value(worse: int, better: int, n: int, margin: float, gamma: float) -> float:
     """The p-value of "the first errs at most `margin` more often than the second": P(T >= observed), at the worst q.
 
-    Examples
-    --------
     >>> round(kept_p_value(40, 10, 1000, 0.01, gamma=0.001), 3)
     0.003
     """
@@ -96,8 +90,6 @@ def difference_interval(worse: int, better: int, n: int, level: float) -> tuple[
 
     Each end has half of 1 - level. The upper end is never below 0, where the margins of the tests begin.
 
-    Examples
-    --------
     >>> [round(end, 3) for end in difference_interval(40, 10, 1000, 0.95)]
     [0.016, 0.045]
     >>> [round(end, 3) for end in difference_interval(3, 2, 1000, 0.95)]

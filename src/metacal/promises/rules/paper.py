@@ -151,8 +151,6 @@ def coverage_accuracy_curve(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The estimate of l(s): mean score of each uniform-mass bin, and the decreasing fit of the prefix accuracies.
 
-    Examples
-    --------
     >>> coverage_accuracy_curve(np.arange(4.0), np.array([True, True, False, True]), 2)
     (array([0.5, 2.5]), array([1.  , 0.75]))
     """

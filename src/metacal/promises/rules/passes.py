@@ -77,8 +77,6 @@ class Tally:
     unit : int
         Every key is a multiple of 2^unit.
 
-    Examples
-    --------
     >>> scores, correct = np.array([0.5, 0.25, 0.5]), np.array([True, True, False])
     >>> tally = Tally.first(partial(_counted_array, scores, correct))
     >>> tally.ranking
@@ -171,8 +169,6 @@ class Passes(Evidence):
         executor : concurrent.futures.Executor or distributed.Client, optional
             Threads, processes, or a Dask client; this thread when None.
 
-        Examples
-        --------
         >>> from metacal.promises import MinAccuracy
         >>> def rows(seed):
         ...     rng = np.random.default_rng(seed)
@@ -208,8 +204,6 @@ class Passes(Evidence):
     def certifies(promise: Any) -> bool:
         """Whether a promise has a rule for counts.
 
-        Examples
-        --------
         >>> from metacal.promises import Both, MaxMiscoverage
         >>> Passes.certifies(MaxMiscoverage(0.05)), Passes.certifies(Both(alpha=0.1, beta=0.9))
         (True, False)

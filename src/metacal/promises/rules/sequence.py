@@ -45,8 +45,6 @@ class Ladder:
 
     With c(m) the most errors that pass at rank m, m is a rung if P(Bin(m, rate) <= c(m)) is at least 3/4 of the level.
 
-    Examples
-    --------
     >>> ladder = Ladder(200, 0.05, 0.1)
     >>> [m for m in range(1, 201) if ladder.at_or_above(m) == m][:12]
     [45, 46, 47, 48, 49, 50, 77, 78, 79, 80, 81, 82]
@@ -119,8 +117,6 @@ def _starts(allowed: Fraction, rate: Fraction) -> list[tuple[int, Fraction]]:
 def segments(n: int, beta: float, delta: float) -> tuple[Segment, ...]:
     """The sequence of tests for n rows: starts that rise, each with the level of all shares up to it.
 
-    Examples
-    --------
     >>> [(part.start, part.stop, float(part.share)) for part in segments(1000, 0.95, 0.1)]
     [(236, 424, 0.95), (424, 807, 0.03), (807, 1001, 0.02)]
     """
@@ -141,8 +137,6 @@ def segments(n: int, beta: float, delta: float) -> tuple[Segment, ...]:
 def last_passed(ranking: Ranking, beta: float, delta: float) -> int:
     """The highest rank that the fixed sequence with fallback shares certifies; 0 when none.
 
-    Examples
-    --------
     >>> last_passed(Ranking.of(np.arange(1000.0), np.arange(1000) < 900), 0.95, 0.1)
     937
     """
@@ -260,8 +254,6 @@ def clearly_pass(errors: NDArray[np.intp], ranks: NDArray[np.intp], rate: float,
     Most tests are settled by Chernoff's bound on the lower tail, P(Bin <= μ - t) <= exp(-t² / 2μ) with μ = rank·rate,
     which takes no special function.
 
-    Examples
-    --------
     >>> clearly_pass(np.array([0, 1, 30]), np.array([100, 100, 1000]), 0.05, 0.1)
     array([ True,  True,  True])
     """

@@ -211,8 +211,6 @@ def _alarm(name: str, monitors: tuple[Monitor, ...]) -> Alarm:
 def stated(alarms: Alarms) -> str:
     """How δ is shared, in words.
 
-    Examples
-    --------
     >>> stated(Alarms.of(None, None, 0.05))
     'at most 5% false alarms in all, ever: calibration 5%'
     """

@@ -121,8 +121,6 @@ class Answers(Evidence):
 def default_labels(promise: Promise) -> int:
     """How many rows are drawn unless the user says otherwise.
 
-    Examples
-    --------
     >>> from metacal.promises.rules.accuracy import MinAccuracy
     >>> default_labels(MinAccuracy(0.97))
     1334

@@ -77,8 +77,6 @@ class AbstentionMonitor(Monitor):
     rows, rejected : int
         Rows so far, and those of them that were rejected.
 
-    Examples
-    --------
     >>> monitor = AbstentionMonitor(n_rows=5000, n_accepted=4500)
     >>> [round(bound, 3) for bound in monitor.interval]
     [0.085, 0.117]
@@ -148,8 +146,6 @@ class AbstentionMonitor(Monitor):
 class ScoreMonitor(Monitor):
     """Evidence that scores are spread otherwise than those of the calibration rows.
 
-    Examples
-    --------
     >>> from metacal.promises.sequential.profile import profile_of
     >>> from metacal.promises.sample import Ranking
     >>> random = np.random.default_rng(0)
@@ -216,8 +212,6 @@ class UnreadableMonitor(Monitor):
     lines, unreadable : int
         Lines so far, and those of them that could not be read.
 
-    Examples
-    --------
     >>> monitor = UnreadableMonitor()
     >>> monitor.update([True] + [False] * 199).alarm, monitor.update([True, False] * 10).alarm
     (False, True)
@@ -269,8 +263,6 @@ class CalibrationMonitor(Monitor):
     rows, right, confidence : int, int, float
         Accepted rows with a label so far, the right ones among them, and the sum of their confidences.
 
-    Examples
-    --------
     >>> random, confidence = np.random.default_rng(0), np.full(1000, 0.95)
     >>> monitor = CalibrationMonitor()
     >>> monitor.update(confidence, random.random(1000) < 0.95).alarm

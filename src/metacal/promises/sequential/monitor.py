@@ -122,8 +122,6 @@ class PromiseMonitor(Monitor):
         group has its own promise there is one monitor for each that accepts rows, at delta over their number; give all
         of them all rows, with the class or group of each as `parts`.
 
-        Examples
-        --------
         >>> import metacal as mc
         >>> data = mc.datasets.load("cifar10-resnet110")
         >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
@@ -198,8 +196,6 @@ class PromiseMonitor(Monitor):
         often as you like, always from the monitors themselves and never a merged one with one of its parts, which would
         count rows twice.
 
-        Examples
-        --------
         >>> one, two = (PromiseMonitor("coverage accuracy", limit=0.03) for _ in range(2))
         >>> bad = [True, True, False, True] * 10
         >>> _ = one.update([True] * 40, bad), two.update([True] * 40, bad)
@@ -234,8 +230,6 @@ class PromiseMonitor(Monitor):
     def to_frame(self) -> Any:
         """One row of a `pandas.DataFrame`; of several monitors `pandas.concat([m.to_frame() for m in monitors])`.
 
-        Examples
-        --------
         >>> monitor = PromiseMonitor("coverage accuracy", limit=0.03)
         >>> monitor.update(accepted=[True] * 200, correct=[True] * 196 + [False] * 4).to_frame()["events"].item()
         4

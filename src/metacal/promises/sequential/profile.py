@@ -51,8 +51,6 @@ class Profile:
     confidence : float or None
         Their mean calibrated confidence; None where there was none.
 
-    Examples
-    --------
     >>> profile = profile_of(Ranking.of(np.arange(1000.0), np.ones(1000, dtype=bool)))
     >>> profile.edges[:3], profile.bins(np.array([-5.0, 49.0, 50.5, 2000.0]), np.zeros(4)).tolist()
     ((49.0, 99.0, 149.0), [0, 0, 1, 19])
@@ -100,8 +98,6 @@ class Profile:
 def ranks_of(n: int) -> tuple[int, ...]:
     """The ranks of the edges among n rows: fixed by n alone.
 
-    Examples
-    --------
     >>> ranks_of(99)[:3], len(ranks_of(99)), len(ranks_of(1000)), ranks_of(5)
     ((11, 22, 33), 8, 19, ())
     """
@@ -145,8 +141,6 @@ def _smallest_of(random: np.random.Generator, n: int, ranks: NDArray[np.intp]) -
 def drawn_from_positions(start: int, n: int) -> Column:
     """A number in [0, 1) for each of the rows start, start + 1, …: the same whenever it is asked for (SplitMix64).
 
-    Examples
-    --------
     >>> bool((drawn_from_positions(0, 10)[4:] == drawn_from_positions(4, 6)).all())
     True
     """

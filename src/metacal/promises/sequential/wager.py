@@ -81,8 +81,6 @@ def above(values: Column, limits: Column, weights: Column | None = None) -> Play
 def sampling_weights(probability: ArrayLike | None, n: int, least: float) -> Column:
     """How much each of n labelled rows counts: the least probability of being labelled over its own.
 
-    Examples
-    --------
     >>> sampling_weights([0.1, 0.5], 2, 0.1), sampling_weights(None, 2, 0.1)
     (array([1. , 0.2]), array([1., 1.]))
     """
@@ -104,8 +102,6 @@ class Wager:
     """The gamblers' money on one hypothesis, and what they remember. `guess` rows were seen beforehand, so to speak,
     with payoffs of `guess_gain` in all.
 
-    Examples
-    --------
     >>> events = np.array([0.0, 1.0, 0.0, 1.0] * 10)
     >>> wager = Wager(guess=1 / 0.1, guess_gain=1.0)
     >>> path = wager.bet(above(events, np.full(40, 0.1)))
