@@ -1,24 +1,63 @@
 """Behind metacal.promises.rules.levels and .bands: the table of local levels, how often true curves leave their bands.
 
-python -m benchmarks.bands levels        # print the table of src/metacal/levels.py (about 5 minutes)
+python -m benchmarks.bands levels        # print the table of metacal.promises.rules.levels (about 5 minutes)
 python -m benchmarks.bands exits         # 500 draws of 1,000 and 5,000 rows from each set (about 2 minutes)
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betaincinv, gammaln
 
 from metacal import datasets
 from metacal.promises.rules.bands import operating_bands
-from metacal.promises.rules.levels import LEVELS, exit_probability
+from metacal.promises.rules.levels import LEVELS
 from metacal.rows import Rows
 from metacal.scores import score_rows
 
 HERE = Path(__file__).resolve().parent
 DRAWS, DELTA = 500, 0.1
+
+
+def exit_probability(n: int, level: float) -> float:
+    """P(U_(i) < L_i for some i) with L_i the `level` quantile of the i-th of n uniform order statistics, exactly.
+
+    U_(i) >= L_i for all i means that of the n uniforms at most i - 1 lie below L_i. Counts of a Poisson process of rate
+    n have independent increments, and given n points in all they are those of the uniforms: carry the law of the count
+    from L_1 to L_n by convolution, cutting off what exceeds i - 1 at each step, and divide by P(Poisson(n) = n)
+    (Moscovich, Nadler & Spiegelman 2016). Tails below 1e-20 are dropped, which can only raise the answer.
+    O(n^1.5); 0.1 s for n = 4,000.
+
+    >>> round(exit_probability(1, 0.01), 6), round(exit_probability(100, 0.001), 6)
+    (0.01, 0.023125)
+    """
+    ranks = np.arange(1, n + 1)
+    limits = betaincinv(ranks, n + 1 - ranks, level)
+    log_factorial = gammaln(np.arange(n + 100) + 1.0)
+    law, first, log_mass, reached = np.ones(1), 0, 0.0, 0.0
+    for rank, limit in zip(ranks, limits):
+        step = _poisson(n * (limit - reached), n, log_factorial)
+        law, reached = np.convolve(law, step)[: rank - first], limit
+        mass = law.sum()
+        telling = np.flatnonzero(law > 1e-20 * mass)
+        law = law[telling[0] : telling[-1] + 1] / mass
+        first, log_mass = first + int(telling[0]), log_mass + math.log(mass)
+    rest = n - first - np.arange(len(law))
+    mean = n * (1.0 - reached)
+    last = np.exp(rest * math.log(mean) - mean - log_factorial[rest])
+    whole = n * math.log(n) - n - log_factorial[n]
+    return float(1.0 - (law * last).sum() * math.exp(log_mass - whole))
+
+
+def _poisson(mean: float, n: int, log_factorial: NDArray[np.float64]) -> NDArray[np.float64]:
+    """P(Poisson(mean) = k), k = 0, 1, … as far as it matters."""
+    count = np.arange(min(int(mean + 12.0 * math.sqrt(mean) + 25.0), n + 1))
+    return np.asarray(np.exp(count * math.log(mean) - mean - log_factorial[count]))
 
 
 def print_levels() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import betaincinv
 
+from benchmarks.bands import exit_probability
 from metacal.errors import InputError
 from metacal.promises.rules.bands import (
     DistributionBand,
@@ -22,7 +23,7 @@ from metacal.promises.rules.bands import (
     operating_bands,
     run_ends,
 )
-from metacal.promises.rules.levels import EXITS_PER_LEVEL, LEVELS, exit_probability, local_level
+from metacal.promises.rules.levels import EXITS_PER_LEVEL, LEVELS, local_level
 
 
 def test_one_draw_is_the_binomial_bound():

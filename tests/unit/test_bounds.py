@@ -154,21 +154,6 @@ def test_proposition_5_corrected(seed):
     assert value >= bounds.meta_cal_sup_ece(accept[~right].mean(), right.mean(), k) - 1e-12
 
 
-@pytest.mark.parametrize(("rate", "n", "gap"), [(0.05, 2000, 0.01), (0.3, 500, 0.05), (0.03, 4000, 0.005)])
-def test_deviations_against_simulation(rate, n, gap):
-    rng = np.random.default_rng(0)
-    seen = np.mean(np.abs(rng.binomial(n, rate, 20_000) / n - rate) >= gap)
-    error = 3 * np.sqrt(seen * (1 - seen) / 20_000) + 1e-4
-    assert seen - error <= bounds.miscoverage_deviation(gap, rate, n)
-    assert seen - error <= bounds.coverage_accuracy_deviation(gap, 1 - rate, n)
-    assert seen - error <= bounds.hoeffding_deviation(gap, n)
-
-
-def test_deviations_at_the_edges():
-    assert bounds.miscoverage_deviation(0.1, 0.0, 10) == 0.0
-    assert bounds.miscoverage_deviation(0.0, 0.5, 10) == 1.0
-
-
 def test_proposition_7_needs_the_density():
     rng = np.random.default_rng(0)
     u = rng.beta(2, 8, 200_000)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,26 +27,19 @@ def data_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_], run: int 
     'sha256:1297cf2278319b6d'
     """
     if len(scores) <= HASHED_WHOLE:
-        return f"sha256:{_sha256(_hashed(scores), correct).hexdigest()}"
+        return f"sha256:{run_hash(scores, correct).hex()}"
     starts = range(0, len(scores), run)
     return joined_hash(run_hash(scores[at : at + run], correct[at : at + run]) for at in starts)
 
 
 def run_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> bytes:
     """The hash of a run of successive rows."""
-    return bytes(_sha256(_hashed(scores), correct).digest())
+    rounded = np.asarray(kernels.rounded(scores, _HASHED)).astype("<f8", copy=False)
+    columns = hashlib.sha256(np.ascontiguousarray(rounded).data)
+    columns.update(np.ascontiguousarray(correct, dtype=bool).view(np.uint8).data)
+    return columns.digest()
 
 
 def joined_hash(runs: Iterable[bytes]) -> str:
     """The fingerprint of many rows from the hashes of their runs, in order."""
     return f"sha256:{hashlib.sha256(b''.join(runs)).hexdigest()}"
-
-
-def _hashed(scores: NDArray[np.float64]) -> NDArray[Any]:
-    return np.asarray(kernels.rounded(scores, _HASHED)).astype("<f8", copy=False)
-
-
-def _sha256(scores: NDArray[Any], correct: NDArray[np.bool_]) -> Any:
-    columns = hashlib.sha256(np.ascontiguousarray(scores).data)
-    columns.update(np.ascontiguousarray(correct, dtype=bool).view(np.uint8).data)
-    return columns

@@ -11,7 +11,7 @@ import numpy as np
 
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.certificate import Certificate, Guarantee, accepts
+from metacal.promises.certificate import Certificate, Guarantee
 from metacal.promises.notes import Note
 from metacal.promises.quantity import Limits, Quantity
 from metacal.promises.sample import Evidence, Flags, Outcome, Ranking, Sample, Scores
@@ -179,7 +179,8 @@ class Promise(ABC):
         The scores are grid points: settling the threshold moves it past none of them.
         """
         threshold = RELATIVE.settled(threshold)
-        return self._certified(threshold, outcome_of(sample, threshold), notes, labelled=sample.correct is not None)
+        labelled = sample.correct is not None
+        return self._certified(threshold, sample.ranking.outcome(threshold), notes, labelled=labelled)
 
     def _certified(
         self, threshold: float, outcome: Outcome, notes: tuple[Note, ...] = (), *, labelled: bool = True
@@ -260,21 +261,6 @@ class ByPart(Promise):
     @abstractmethod
     def lacking(self, sample: Sample, level: float) -> tuple[float | None, int | None]:
         """The limit that rows which fail could carry, and how many rows would do."""
-
-
-def outcome_of(sample: Sample, threshold: float) -> Outcome:
-    """What rows look like under a threshold; nothing is sorted for it. Rows without labels have none that is right."""
-    accept = accepts(sample.score, threshold)
-    correct = np.zeros_like(accept) if sample.correct is None else sample.correct
-    kept = int(np.count_nonzero(accept))
-    return Outcome(
-        n_rows=len(accept),
-        n_correct=int(np.count_nonzero(correct)),
-        n_accepted=kept,
-        n_correct_accepted=int(np.count_nonzero(accept & correct)),
-        highest_accepted=float(np.where(accept, sample.score, -np.inf).max()) if kept else None,
-        lowest_rejected=float(np.where(accept, np.inf, sample.score).min()) if kept < len(accept) else None,
-    )
 
 
 def cannot_certify(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -33,6 +33,8 @@ def jsonable(value: Any) -> Any:
     """
     if hasattr(value, "to_dict"):
         return jsonable(value.to_dict())
+    if is_dataclass(value):
+        return jsonable(vars(value))
     if isinstance(value, Mapping):
         return {name: jsonable(one) for name, one in value.items()}
     if isinstance(value, tuple):
@@ -81,17 +83,14 @@ class Part:
 
     @property
     def name(self) -> str:
-        """What it is called."""
         return str(self.names[0]) if len(self.names) == 1 else f"{len(self.names)} pooled"
 
     @property
     def accepts_everything(self) -> bool:
-        """Whether no row of it is ever rejected."""
         return self.threshold == math.inf
 
     @property
     def status(self) -> Status:
-        """What becomes of its rows."""
         if math.isfinite(self.threshold):
             return "certified"
         return "accepts everything" if self.accepts_everything else "always rejected"
@@ -107,12 +106,10 @@ class Part:
         return self.n_correct_accepted / self.n_accepted if self.n_accepted else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types; an infinite threshold becomes the string "inf" or "-inf"."""
         return jsonable({**vars(self), "status": self.status})  # type: ignore[no-any-return]
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Part:
-        """The inverse of `to_dict`."""
         values = {field.name: data[field.name] for field in fields(cls)}
         for name in ("threshold", "highest_accepted", "lowest_rejected", "delta", "best"):
             values[name] = None if values[name] is None else float(values[name])
@@ -129,7 +126,6 @@ class Parts:
 
     @property
     def plural(self) -> str:
-        """The word for several of them."""
         return _PLURAL[self.by]
 
     @property
@@ -139,7 +135,6 @@ class Parts:
 
     @property
     def rejected(self) -> tuple[Part, ...]:
-        """The parts whose rows are always rejected."""
         return tuple(part for part in self.items if part.status == "always rejected")
 
     def rows(self, names: NDArray[Any]) -> Iterator[tuple[Part, NDArray[np.bool_]]]:
@@ -158,13 +153,8 @@ class Parts:
         items = tuple(replace(part, names=tuple(names[int(name)] for name in part.names)) for part in self.items)
         return replace(self, items=items)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        return jsonable(vars(self))  # type: ignore[no-any-return]
-
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Parts:
-        """The inverse of `to_dict`."""
         return cls(data["by"], data["shares"], tuple(map(Part.from_dict, data["items"])))
 
 
@@ -193,10 +183,6 @@ class StageCount:
     n_rows: int
     n_wrong: int | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types; an infinite threshold becomes the string "inf" or "-inf"."""
-        return jsonable(vars(self))  # type: ignore[no-any-return]
-
 
 @dataclass(frozen=True)
 class Stages:
@@ -223,7 +209,6 @@ class Stages:
 
     @property
     def n_answered(self) -> int:
-        """Tested rows that a model answers."""
         return sum(stage.n_rows for stage in self.items)
 
     @property
@@ -232,13 +217,8 @@ class Stages:
         wrong = [stage.n_wrong for stage in self.items]
         return None if None in wrong else sum(wrong)  # type: ignore[arg-type]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        return jsonable(vars(self))  # type: ignore[no-any-return]
-
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Stages:
-        """The inverse of `to_dict`."""
         items = tuple(StageCount(**{**item, "threshold": float(item["threshold"])}) for item in data["items"])
         return cls(**{field.name: data[field.name] for field in fields(cls)} | {"items": items})
 

@@ -40,7 +40,7 @@ from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.parts.part import By, Part, Parts, Shares
-from metacal.promises.promise import ByPart, Promise, outcome_of
+from metacal.promises.promise import ByPart, Promise
 from metacal.promises.quantity import Limits
 from metacal.promises.rules.bounds import SLACK
 from metacal.promises.sample import Codes, Flags, Sample
@@ -79,21 +79,17 @@ class Per(Promise):
 
     @property
     def delta(self) -> float:  # type: ignore[override]
-        """The promise fails with at most this probability: all together, or each."""
         return float(self.promise.delta)
 
     @property
     def limits(self) -> Limits:
-        """What is promised of each part."""
         return self.promise.limits  # type: ignore[no-any-return]
 
     @property
     def rule(self) -> str:
-        """That of the promise, for each part."""
         return self.promise.rule  # type: ignore[no-any-return]
 
     def from_sample(self, sample: Sample) -> Certificate:
-        """A threshold for each part."""
         codes, names = sample.part, sample.names
         if codes is None:
             raise InputError(
@@ -129,11 +125,10 @@ class Per(Promise):
         lacking = (None, None)
         if threshold is None:
             lacking = self.promise.lacking(rows, spare if level is None else level)
-        seen = outcome_of(rows, settled)._asdict()
+        seen = rows.ranking.outcome(settled)._asdict()
         return Part(tuple(names), threshold=settled, delta=level, best=lacking[0], rows_needed=lacking[1], **seen)
 
     def impossible(self, certificate: Certificate) -> str | None:
-        """What in the parts cannot be; None when all agrees."""
         parts = certificate.parts
         if parts is None or parts.by != self.by or parts.shares != self.shares:
             return f"it does not belong to the promise {self!r}; fit again"
@@ -159,7 +154,6 @@ class Per(Promise):
         return None
 
     def at(self, share: float) -> Self:
-        """The same with a share of delta."""
         return replace(self, promise=self.promise.at(share))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:

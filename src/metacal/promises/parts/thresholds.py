@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import By, Name
 from metacal.rows.labels import columns_of, flat_labels
 
@@ -27,7 +27,6 @@ class One:
     by: ClassVar[By | None] = None
 
     def of(self, codes: NDArray[np.intp] | None) -> float:
-        """The threshold, whatever the row."""
         return self.threshold
 
 
@@ -38,8 +37,8 @@ class Thresholds:
     >>> two = Thresholds("group", ("north", "south"), (0.5, -math.inf))
     >>> two.codes(["south", "north", "moon"])
     array([ 1,  0, -1])
-    >>> two.accepts(np.array([0.1, 0.1, 0.1]), two.codes(["south", "north", "moon"]))
-    array([False,  True, False])
+    >>> two.of(two.codes(["south", "north", "moon"]))
+    array([-inf,  0.5, -inf])
     """
 
     by: By
@@ -57,10 +56,6 @@ class Thresholds:
         """The threshold of each row; -inf where it belongs to no part."""
         assert codes is not None
         return self._table[codes]
-
-    def accepts(self, score: NDArray[np.float64], codes: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Whether each row is accepted, by the comparison that decides every gate."""
-        return accepts(score, self.of(codes))
 
     def codes(self, groups: Any) -> NDArray[np.intp]:
         """The number of each row's group among the names, -1 for one that the fit has not seen."""
@@ -83,15 +78,6 @@ def policy_of(certificate: Certificate, classes: NDArray[Any]) -> Policy:
     return Thresholds(certificate.parts.by, names, tuple(own[name] for name in names))
 
 
-def group_names(groups: Any) -> tuple[Name, ...]:
-    """The groups that there are, in order.
-
-    >>> group_names(["b", "a", "b"])
-    ('a', 'b')
-    """
-    return tuple(np.unique(plain_groups(groups)).tolist())
-
-
 def group_codes(groups: Any, names: tuple[Name, ...]) -> NDArray[np.intp]:
     """The number of each row's group among the names; -1 for one that is none of them."""
     given, known = plain_groups(groups), np.array(names)
@@ -109,7 +95,7 @@ def rows_of_groups(groups: Any, n_rows: int) -> tuple[NDArray[np.intp], tuple[Na
     """
     if groups is None:
         raise InputError("PerGroup needs the group of every row: fit(X, y, groups=...) (--group-key NAME).")
-    names = group_names(groups)
+    names = tuple(np.unique(plain_groups(groups)).tolist())
     codes = group_codes(groups, names)
     if len(codes) != n_rows:
         raise InputError(f"there are {n_rows} rows but {len(codes)} groups; each row needs one.")

@@ -158,7 +158,6 @@ class Counted:
     notes: tuple[Note, ...]
 
     def mask(self, n_rows: int) -> NDArray[np.bool_]:
-        """Of each row whether it counts."""
         mask = np.zeros(n_rows, dtype=bool)
         mask[self.rows] = True
         return mask

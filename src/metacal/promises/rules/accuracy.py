@@ -78,8 +78,6 @@ class MinAccuracy(ByPart):
     cascade_rules: ClassVar = CASCADE_RULES
 
     def from_ranking(self, ranking: Ranking, *, labelled: bool = True) -> Certificate:
-        """Choose the largest prefix of the ranking that passes."""
-
         def passed(beta: float) -> int:
             return expected_prefix(ranking, beta) if self.delta is None else last_passed(ranking, beta, self.delta)
 
@@ -122,7 +120,6 @@ class MinAccuracy(ByPart):
         return replace(self._certified(threshold, answers.at_worst.outcome(threshold)), labels=answers.labels)
 
     def impossible(self, certificate: Certificate | Part) -> str | None:
-        """What in the counts cannot be; None when all agrees."""
         return too_many_wrong_accepted(certificate, self.beta, self.delta)
 
     #: A part that cannot carry an accuracy accepts nothing.
@@ -133,11 +130,9 @@ class MinAccuracy(ByPart):
         return bounds.error_free_rows_needed(self.beta, level)
 
     def counted(self, correct: Flags) -> int:
-        """Every row."""
         return len(correct)
 
     def settle(self, sample: Sample, level: float, planned: float) -> tuple[float | None, bool]:
-        """The threshold at a level, by the tests that were laid out for the planned one."""
         best, complete = walk(sample.ranking, self.beta, level, planned)
         return sample.ranking.threshold_at(best) if best else None, complete
 
@@ -288,11 +283,11 @@ def too_many_wrong_accepted(certificate: Certificate | Part, beta: float, delta:
 
 def _best_accuracy(n: int, delta: float | None, certifies: Callable[[float], bool]) -> float | None:
     """The largest beta, to four decimals, that these rows certify for any prefix; None when not even 0.0001."""
-    best = _largest(0, math.floor(1e4 * bounds.largest_certifiable_accuracy(n, delta)) + 1, certifies)
+    best = largest(0, math.floor(1e4 * bounds.largest_certifiable_accuracy(n, delta)) + 1, certifies)
     return best / 1e4 if best else None
 
 
-def _largest(low: int, high: int, certifies: Callable[[float], bool], ahead: int = 3) -> int:
+def largest(low: int, high: int, certifies: Callable[[float], bool], ahead: int = 3) -> int:
     """The largest of low … high - 1 that is certified, in ten-thousandths; low is.
 
     Where counts leave one open, the next steps either way are asked too: one more pass over the rows answers several.
@@ -306,7 +301,7 @@ def _largest(low: int, high: int, certifies: Callable[[float], bool], ahead: int
                 raise
             for half in ((low, middle), (middle, high)):
                 try:
-                    _largest(*half, certifies, ahead - 1)
+                    largest(*half, certifies, ahead - 1)
                 except Undecided as further:
                     question.cells.extend(further.cells)
             raise Undecided(question.cells) from None

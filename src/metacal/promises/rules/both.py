@@ -13,9 +13,9 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise
 from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.promises.rules import bands, bounds
-from metacal.promises.rules.accuracy import MinAccuracy, certified_prefix, too_many_wrong_accepted
+from metacal.promises.rules.accuracy import MinAccuracy, certified_prefix, largest, too_many_wrong_accepted
 from metacal.promises.rules.order_statistic import too_few_right_kept
-from metacal.promises.sample import Ranking, Sample
+from metacal.promises.sample import Sample
 from metacal.promises.words import RISING, SAME_SOURCE, register_rule, rounded_down, rounded_up
 from metacal.rows.arrays import fraction
 
@@ -66,11 +66,9 @@ class Both(Promise):
 
     @property
     def _half(self) -> float | None:
-        """The delta of each."""
         return None if self.delta is None else self.delta / 2
 
     def from_sample(self, sample: Sample) -> Certificate:
-        """Choose the largest threshold that keeps the accuracy, if it keeps the miscoverage too."""
         correct = sample.right
         threshold = MinAccuracy(self.beta, self._half).from_sample(sample).threshold
         kept = int((correct & (sample.score <= threshold)).sum())
@@ -79,7 +77,6 @@ class Both(Promise):
         return self._certificate(sample, threshold)
 
     def impossible(self, certificate: Certificate) -> str | None:
-        """What in the counts cannot be; None when all agrees."""
         return too_many_wrong_accepted(certificate, self.beta, self._half) or too_few_right_kept(
             certificate, self.alpha, self._half
         )
@@ -89,10 +86,13 @@ class Both(Promise):
         smallest = _smallest_alpha(len(right), kept, half)
         rank = bounds.miscoverage_rank(len(right), self.alpha, half)
         needed = int((sample.score <= (right[rank - 1] if rank <= len(right) else math.inf)).sum())
-        best = _best_beta(sample.ranking, needed, self.beta, half)
+        # The largest accuracy below beta, to four decimals, certified for a prefix of at least so many rows.
+        best = largest(
+            0, math.ceil(1e4 * self.beta), lambda beta: certified_prefix(sample.ranking, beta, half) >= needed
+        )
         other = (
-            f"with max miscoverage {self.alpha:g} the best min accuracy is {best:.4f}"
-            if best is not None
+            f"with max miscoverage {self.alpha:g} the best min accuracy is {best / 1e4:.4f}"
+            if best
             else f"no min accuracy goes with max miscoverage {self.alpha:g}"
         )
         return InfeasibleTargetError(
@@ -146,7 +146,6 @@ class AfterLooking(Promise):
         fraction("delta", self.delta)  # None is no choice here
 
     def from_sample(self, sample: Sample) -> Certificate:
-        """Read the threshold off the simultaneous bands."""
         if self.threshold is not None:
             return self._at(sample, self.threshold)
         threshold = self._for_alpha(sample) if self.beta is None else self._for_beta(sample)
@@ -154,7 +153,6 @@ class AfterLooking(Promise):
         return self._certificate(sample, sample.ranking.just_below_next(accepted) if accepted else threshold)
 
     def _at(self, sample: Sample, threshold: float) -> Certificate:
-        """The certificate of a threshold that was chosen, if its rows carry what is asked."""
         certificate = self._certificate(sample, threshold)
         if (missing := self.impossible(certificate)) is not None:
             raise InfeasibleTargetError(
@@ -165,7 +163,6 @@ class AfterLooking(Promise):
         return certificate
 
     def impossible(self, certificate: Certificate) -> str | None:
-        """What in the counts cannot be; None when all agrees."""
         kept, wrong = certificate.n_correct_accepted, certificate.n_accepted - certificate.n_correct_accepted
         if self.beta is not None:
             accuracy = bands.accuracy_of_counts(kept, wrong, certificate.n_rows, self.delta / 2)
@@ -230,12 +227,3 @@ def _smallest_alpha(n_correct: int, kept: int, delta: float | None) -> float:
     while rounded < 1.0 and bounds.miscoverage_rank(n_correct, rounded, delta) > kept:
         rounded = round(rounded + 1e-4, 4)
     return rounded
-
-
-def _best_beta(ranking: Ranking, needed: int, beta: float, delta: float | None) -> float | None:
-    """The largest accuracy below `beta`, to four decimals, certified for a prefix of at least `needed` rows."""
-    low, high = 0, math.ceil(1e4 * beta)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if certified_prefix(ranking, middle / 1e4, delta) >= needed else (low, middle)
-    return low / 1e4 if low else None

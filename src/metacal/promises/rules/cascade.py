@@ -96,7 +96,6 @@ class MaxLoss(Promise):
         raise InputError("MaxLoss compares two models; fit a Cascade with it, or ask for MinAccuracy(0.97).")
 
     def impossible(self, certificate: Certificate) -> str | None:
-        """Whether the differences between the models are too many to certify the loss."""
         stages, gamma = certificate.stages, GAMMA * self.delta
         if stages is None:
             return "a loss is promised of a cascade alone"
@@ -211,7 +210,6 @@ class Difference:
     promise: MaxLoss
 
     def check(self, aside: Paired, tested: Paired, plan: Plan) -> None:
-        """Nothing may be left to people."""
         if plan.people:
             raise InputError(
                 "MaxLoss compares with the large model, which answers all of the rest: nothing is left to people. "
@@ -219,7 +217,6 @@ class Difference:
             )
 
     def walks(self, aside: Paired, n_tested: int, plan: Plan, grids: tuple[Grid, Grid]) -> Sequence[Walk]:
-        """From the surest rows upward."""
         return loss_walks(aside, grids[0])
 
     def needed(self, tested: Paired, highest: float) -> Flags:
@@ -227,14 +224,12 @@ class Difference:
         return ~tested.agree & accepts(tested.small_score, highest)
 
     def shows(self, seen: Counts, n: int, level: float) -> bool:
-        """Whether so few are worse."""
         return self._shows(seen, n, level, self.promise.epsilon)
 
     def _shows(self, seen: Counts, n: int, level: float, epsilon: float) -> bool:
         return shows_at_most(seen.worse, seen.better, n, epsilon, level, GAMMA * self.promise.delta)
 
     def infeasible(self, seen: Counts, n: int, level: float, plan: Plan) -> InfeasibleTargetError:
-        """With the smallest loss that is certifiable."""
         epsilon, surely = self.promise.epsilon, self.promise.surely
         least = self._smallest(seen, n, level)
         needed = math.ceil(math.log(self.promise.delta * (1.0 - GAMMA)) / math.log1p(-epsilon))
@@ -262,28 +257,23 @@ class Binomial:
     promise: MinAccuracy
 
     def check(self, aside: Paired, tested: Paired, plan: Plan) -> None:
-        """Every label must be there."""
         missing = sum(int((~part.known).sum()) for part in ((tested, aside) if plan.people else (tested,)))
         if missing:
             raise InputError(f"{missing:,} rows have no label, and an accuracy needs them all; MaxLoss needs fewer.")
 
     def walks(self, aside: Paired, n_tested: int, plan: Plan, grids: tuple[Grid, Grid]) -> Sequence[Walk]:
-        """From a middle share upward or, with people, pairs in Pareto order."""
         if plan.people:
             return people_walks(aside, n_tested, self.promise.beta, plan.review_cost, grids)
         return accuracy_walks(aside, grids[0])
 
     def needed(self, tested: Paired, highest: float) -> Flags:
-        """All of them."""
         return np.ones(len(tested), dtype=bool)
 
     def shows(self, seen: Counts, n: int, level: float) -> bool:
-        """Whether so few are wrong."""
         p_value = bounds.binomial_p_value(seen.wrong, seen.answered, 1.0 - self.promise.beta)
         return seen.answered > 0 and bool(p_value <= level)
 
     def infeasible(self, seen: Counts, n: int, level: float, plan: Plan) -> InfeasibleTargetError:
-        """With what the first candidate certifies."""
         beta, or_people = self.promise.beta, "" if plan.people else "let people answer what neither model accepts, "
         best = rounded_down(bounds.clopper_pearson_lower(seen.answered - seen.wrong, seen.answered, level))
         return InfeasibleTargetError(

@@ -55,7 +55,6 @@ class Paired:
         return len(self.small_score)
 
     def take(self, rows: NDArray[np.intp]) -> Paired:
-        """Some of the rows."""
         return Paired(*(column[rows] for column in vars(self).values()))
 
 
@@ -79,12 +78,10 @@ class Counts(NamedTuple):
 
     @property
     def answered(self) -> int:
-        """Rows that a model answers."""
         return self.small + self.large
 
     @property
     def wrong(self) -> int:
-        """Those of them that are wrong."""
         return self.wrong_small + self.wrong_large
 
 

@@ -87,7 +87,6 @@ class Cheapest(Costed):
 
     @property
     def rejected(self) -> float:
-        """What a row costs that goes to review."""
         return self.review
 
     @property
@@ -96,7 +95,6 @@ class Cheapest(Costed):
         return ((COST_PER_ROW, math.inf),)
 
     def from_sample(self, sample: Sample) -> Certificate:
-        """Choose the candidate that costs least on these rows, and bound what it costs."""
         largest, n = largest_cost(self.wrong), len(sample)
         ranked = self.ranked(sample, largest)
         spent = np.concatenate(([0.0], np.cumsum(ranked.losses))) * largest
@@ -114,7 +112,6 @@ class Cheapest(Costed):
         return ((COST_PER_ROW, certificate.target),)
 
     def impossible(self, certificate: Certificate) -> str | None:
-        """What in the counts cannot be; None when all agrees."""
         n, kept, right = certificate.n_rows, certificate.n_accepted, certificate.n_correct_accepted
         mean, bound = certificate.mean_cost, certificate.target
         if mean is None:

@@ -54,7 +54,6 @@ class Losses:
         return np.where(accept, self.answered, self.rejected)[looked_at]
 
     def where(self, chosen: Flags | Codes) -> Losses:
-        """Those of some of the rows, by a flag for each or by their places."""
         return Losses(self.answered[chosen], self.rejected, self.largest, self.all_or_nothing)
 
 
@@ -132,7 +131,6 @@ class Costed(Promise):
         return Losses(answered, self.rejected, self.largest, self._all_or_nothing)
 
     def check_classes(self, n_classes: int) -> None:
-        """Raise where the table of costs is for another number of classes."""
         if not isinstance(self.wrong, float) and len(self.wrong) != n_classes:
             raise InputError(
                 f"the table of costs is for {len(self.wrong)} classes, and the logits have {n_classes} columns; it "

@@ -1,8 +1,8 @@
 """Local levels: how far into the tail each order statistic's own bound must lie for all of them to hold at once.
 
 Of n uniform draws the i-th smallest is Beta(i, n+1-i). Bounding each from below by its quantile at the same *local
-level* η, the chance that any bound fails is `exit_probability(n, η)`; `local_level(n, δ)` inverts it. `bands`
-builds its bands from these.
+level* η, the chance that any bound fails is the exit probability of (n, η), which `benchmarks/bands.py` computes
+exactly; `local_level(n, δ)` inverts it. `bands` builds its bands from these.
 
 References
 ----------
@@ -17,7 +17,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv, gammaln
+from scipy.special import betaincinv
 
 from metacal.rows.arrays import fraction
 
@@ -25,8 +25,8 @@ Column = NDArray[np.float64]
 
 #: The local levels of the table below.
 LEVELS = np.array([1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1])
-#: -log(1 - exit_probability(n, η)) / η for n = 1, 2, 4, …, 65,536 (rows) and the levels above (columns), computed by
-#: `exit_probability` (benchmarks/bands.py). From n = 4,096 on it grows linearly in log n.
+#: -log(1 - exit probability(n, η)) / η for n = 1, 2, 4, …, 65,536 (rows) and the levels above (columns), computed by
+#: benchmarks/bands.py. From n = 4,096 on it grows linearly in log n.
 EXITS_PER_LEVEL = np.array(
     [
         [1, 1, 1, 1, 1.0001, 1.0002, 1.0005, 1.0015, 1.005, 1.0153, 1.0536, 1.1889],
@@ -52,47 +52,16 @@ EXITS_PER_LEVEL = np.array(
 _MARGIN = 1.006
 
 
-def exit_probability(n: int, level: float) -> float:
-    """P(U_(i) < L_i for some i) with L_i the `level` quantile of the i-th of n uniform order statistics, exactly.
-
-    U_(i) >= L_i for all i means that of the n uniforms at most i - 1 lie below L_i. Counts of a Poisson process of rate
-    n have independent increments, and given n points in all they are those of the uniforms: carry the law of the count
-    from L_1 to L_n by convolution, cutting off what exceeds i - 1 at each step, and divide by P(Poisson(n) = n)
-    (Moscovich, Nadler & Spiegelman 2016). Tails below 1e-20 are dropped, which can only raise the answer.
-    O(n^1.5); 0.1 s for n = 4,000.
-
-    >>> round(exit_probability(1, 0.01), 6), round(exit_probability(100, 0.001), 6)
-    (0.01, 0.023125)
-    """
-    ranks = np.arange(1, n + 1)
-    limits = betaincinv(ranks, n + 1 - ranks, level)
-    log_factorial = gammaln(np.arange(n + 100) + 1.0)
-    law, first, log_mass, reached = np.ones(1), 0, 0.0, 0.0
-    for rank, limit in zip(ranks, limits):
-        step = _poisson(n * (limit - reached), n, log_factorial)
-        law, reached = np.convolve(law, step)[: rank - first], limit
-        mass = law.sum()
-        telling = np.flatnonzero(law > 1e-20 * mass)
-        law = law[telling[0] : telling[-1] + 1] / mass
-        first, log_mass = first + int(telling[0]), log_mass + math.log(mass)
-    rest = n - first - np.arange(len(law))
-    mean = n * (1.0 - reached)
-    last = np.exp(rest * math.log(mean) - mean - log_factorial[rest])
-    whole = n * math.log(n) - n - log_factorial[n]
-    return float(1.0 - (law * last).sum() * math.exp(log_mass - whole))
-
-
 @lru_cache(maxsize=1024)
 def local_level(n: int, delta: float) -> float:
     """The local level η at which the order statistics of n draws leave a one-sided band with probability delta.
 
-    From a table of `exit_probability`, interpolated in log n and log η with 0.6% to the safe side; of order
+    From a table of exit probabilities, interpolated in log n and log η with 0.6% to the safe side; of order
     delta / (log n · log log n), so that "everywhere" costs no more than twice the width of a bound at one point: at
     delta = 0.05 it takes 2.8, 3.0, 3.2 and 3.3 standard errors for n = 100, 1,000, 10,000 and 1,000,000, not 1.6.
 
-    >>> level = local_level(1000, 0.05)
-    >>> round(level, 5), round(exit_probability(1000, level), 4)
-    (0.00121, 0.0497)
+    >>> round(local_level(1000, 0.05), 5)
+    0.00121
     """
     fraction("delta", delta)
     at = math.log2(max(n, 1))
@@ -122,9 +91,3 @@ def quantiles_at(ranks: NDArray[np.intp], n: int, level: float) -> Column:
     """The same at some ranks; 0 at rank 0."""
     at = np.maximum(ranks, 1)
     return np.where(ranks > 0, betaincinv(at, n + 1 - at, level), 0.0)
-
-
-def _poisson(mean: float, n: int, log_factorial: Column) -> Column:
-    """P(Poisson(mean) = k), k = 0, 1, … as far as it matters."""
-    count = np.arange(min(int(mean + 12.0 * math.sqrt(mean) + 25.0), n + 1))
-    return np.asarray(np.exp(count * math.log(mean) - mean - log_factorial[count]))

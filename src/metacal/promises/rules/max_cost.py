@@ -96,7 +96,6 @@ class MaxCost(Costed):
         return FALLBACK_SEQUENCE if self.delta is not None and is_uniform(self.wrong) else super().rule
 
     def from_sample(self, sample: Sample) -> Certificate:
-        """Choose the largest prefix of the ranking that passes."""
         ranked = self.ranked(sample, self.largest)
         rank = self._certified_rows(ranked, self.share)
         if rank == 0:
@@ -107,11 +106,9 @@ class MaxCost(Costed):
 
     @property
     def share(self) -> float:
-        """The limit as a share of the largest cost."""
         return self.limit / self.largest
 
     def impossible(self, certificate: Certificate) -> str | None:
-        """What in the counts cannot be; None when all agrees."""
         accepted, right, mean = certificate.n_accepted, certificate.n_correct_accepted, certificate.mean_cost
         if mean is None or not accepted:
             return "a promise about costs needs accepted rows and their mean cost"
@@ -138,7 +135,6 @@ class MaxCost(Costed):
         return bool(bounds.binomial_p_value(wrong, accepted, self.share) <= bounds.SLACK * self.delta)
 
     def _certified_rows(self, ranked: CostRanking, share: float) -> int:
-        """How many of the surest rows are accepted."""
         if self.delta is None:
             return expected_cost_rank(ranked, share)
         if is_uniform(self.wrong):

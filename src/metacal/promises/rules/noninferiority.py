@@ -2,8 +2,9 @@
 
 Of n rows `worse` are wrong by the first and right by the second, `better` the other way round; on all others the two
 are right or wrong together. The counts are multinomial with probabilities p₊, p₋ and the rest; p₊ - p₋ is the
-difference of the two error rates. `worse_p_value` is a p-value of "p₊ - p₋ >= margin": small when the first is shown
-to be no more than `margin` worse. `kept_p_value` is one of the opposite, "p₊ - p₋ <= margin".
+difference of the two error rates. `shows_at_most` tests "p₊ - p₋ >= margin": a small p-value shows the first to be no
+more than `margin` worse; with no row on which they differ it is (1 - margin)^n, and γ. `kept_p_value` is that of the
+opposite, "p₊ - p₋ <= margin".
 
 **The test.** T(a, b) = (a - b - n·margin) / √(n·margin + 2b): the difference less what is allowed, over its standard
 deviation where p₊ = p₋ + margin and p₋ = b/n. The p-value is the largest chance, over the unknown q = p₋ on the border
@@ -55,25 +56,12 @@ _SLACK = 1e-9
 def shows_at_most(worse: int, better: int, n: int, margin: float, level: float, gamma: float) -> bool:
     """Whether the counts show, at this level, that the first classifier errs at most `margin` more often.
 
-    The same as `worse_p_value(...) <= level`, stopped as soon as the answer is known.
+    P(T <= observed) at the worst q is at most the level; stopped as soon as that is known.
 
     >>> shows_at_most(0, 0, 300, 0.01, level=0.1, gamma=0.005), shows_at_most(0, 0, 200, 0.01, level=0.1, gamma=0.005)
     (True, False)
     """
     return _p_value(int(worse), int(better), int(n), float(margin), float(gamma), False, float(level)) <= level
-
-
-def worse_p_value(worse: int, better: int, n: int, margin: float, gamma: float) -> float:
-    """The p-value of "the first errs at least `margin` more often than the second": P(T <= observed), at the worst q.
-
-    With no row on which they differ it is that of no "worse" row among n: (1 - margin)^n, and γ.
-
-    >>> round(worse_p_value(0, 0, 300, 0.01, gamma=0.005), 3), round(0.99**300 + 0.005, 3)
-    (0.054, 0.054)
-    >>> round(worse_p_value(12, 10, 1000, 0.01, gamma=0.005), 3)
-    0.071
-    """
-    return _p_value(int(worse), int(better), int(n), float(margin), float(gamma), False, None)
 
 
 def kept_p_value(worse: int, better: int, n: int, margin: float, gamma: float) -> float:

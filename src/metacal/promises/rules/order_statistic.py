@@ -92,18 +92,15 @@ class MaxMiscoverage(OrderStatistic, ByPart):
         return rows - wrong
 
     def impossible(self, certificate: Certificate | Part) -> str | None:
-        """What in the counts cannot be; None when all agrees."""
         return too_few_right_kept(certificate, self.alpha, self.delta)
 
     #: A part with too few right rows to reject any accepts everything, which keeps the promise.
     unproven: ClassVar[float] = math.inf
 
     def fewest(self, level: float) -> int:
-        """How many right rows it takes before any row can be rejected."""
         return bounds.correct_rows_needed(self.alpha, level)
 
     def counted(self, correct: Flags) -> int:
-        """The right rows."""
         return int(correct.sum())
 
     def settle(self, sample: Sample, level: float, planned: float) -> tuple[float | None, bool]:
@@ -160,7 +157,6 @@ class MaxReview(OrderStatistic):
         return rows
 
     def impossible(self, certificate: Certificate) -> str | None:
-        """What in the counts cannot be; None when all agrees."""
         n, kept = certificate.n_rows, certificate.n_accepted
         if certificate.accepts_everything or bounds.keeps_enough(n, kept, self.share, self.delta):
             return None

@@ -87,7 +87,6 @@ class MaxMiscoverage(_WithoutGuarantee):
         return available & (scores < certificate.highest_accepted)
 
     def impossible(self, certificate: Certificate) -> str | None:
-        """What in the counts cannot be; None when all agrees."""
         return _other_split(certificate, only_right=True) or too_few_right_kept(certificate, self.alpha, None)
 
 

@@ -182,7 +182,6 @@ class Passes(Evidence):
         return cls(partial(_one_pass, read, list(blocks), executor_of(executor)))
 
     def certify(self, promise: Promise) -> Certificate:
-        """By the promise's rule for counts, which are made finer where it asks for it."""
         if not self.certifies(promise):
             raise InputError(
                 f"{type(promise).__name__} is certified by sorting: give all rows to its certify(scores, correct). "

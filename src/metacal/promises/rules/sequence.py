@@ -55,7 +55,6 @@ class Ladder:
     level: float
 
     def tail(self, errors: int, rank: int) -> float:
-        """P(Bin(rank, rate) <= errors)."""
         return float(bdtr(float(errors), rank, self.rate)) if errors >= 0 else 0.0
 
     def most_errors(self, rank: int) -> int:

@@ -64,7 +64,6 @@ class Alarm:
 
     @property
     def meaning(self) -> str:
-        """What it says when it is raised."""
         return MEANINGS[self.name]
 
     @property
@@ -174,7 +173,6 @@ class Alarms:
 
     @property
     def raised(self) -> tuple[str, ...]:
-        """The names of those that are raised."""
         return tuple(alarm.name for alarm in self if alarm.raised)
 
     def to_frame(self) -> Any:

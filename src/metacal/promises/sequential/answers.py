@@ -89,12 +89,10 @@ class Answers(Evidence):
 
     @property
     def labels(self) -> int:
-        """How many rows have a label."""
         return int(np.count_nonzero(self.right != UNKNOWN))
 
     @property
     def complete(self) -> bool:
-        """Whether every row has."""
         return self.labels == len(self.scores)
 
     @cached_property
@@ -114,7 +112,6 @@ class Answers(Evidence):
         return Ranking.of(self.scores, self.right == RIGHT)
 
     def certify(self, promise: Promise) -> Certificate:
-        """By the promise's rule for labels that arrive: what they certify by now."""
         return promise.from_answers(self)
 
 

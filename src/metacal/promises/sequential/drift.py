@@ -122,7 +122,6 @@ class AbstentionMonitor(Monitor):
         return -math.log((1.0 - _INTERVAL) * self.delta)
 
     def update(self, accepted: ArrayLike, parts: ArrayLike | None = None) -> Self:
-        """Take in rows, labelled or not, in the order they came."""
         kept = np.atleast_1d(np.asarray(accepted, dtype=bool))
         kept = kept[self.own(len(kept), parts)]
         if len(kept):
@@ -169,11 +168,9 @@ class ScoreMonitor(Monitor):
 
     @property
     def rows(self) -> int:
-        """Rows so far."""
         return sum(self.counts)
 
     def update(self, scores: ArrayLike) -> Self:
-        """Take in the scores of rows, labelled or not, in the order they came."""
         given = np.atleast_1d(np.asarray(scores, dtype=np.float64))
         if not len(given):
             return self
@@ -232,7 +229,6 @@ class UnreadableMonitor(Monitor):
         self.begin(Wager(guess=1.0 / self.limit, guess_gain=1.0))
 
     def update(self, unreadable: ArrayLike) -> Self:
-        """Take in lines in the order they came: which of them could not be read."""
         events = np.atleast_1d(np.asarray(unreadable, dtype=bool))
         if len(events):
             self.money.bet([above(events.astype(np.float64), np.full(len(events), self.limit))])

@@ -143,7 +143,6 @@ class PromiseMonitor(Monitor):
 
     @property
     def promised(self) -> Quantity:
-        """What is watched, as an object that can be asked."""
         return quantity(self.quantity)
 
     @property
@@ -220,7 +219,6 @@ class PromiseMonitor(Monitor):
 
     @property
     def seen(self) -> str:
-        """What was seen, and the limit on it."""
         seen = f"{round(self.events):,} of {self.rows:,} {self.promised.bad_among}, limit {at_most(self.limit)}"
         if self.promised.mean:
             mean = self.largest * self.events / max(self.rows, 1)

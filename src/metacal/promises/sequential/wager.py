@@ -251,12 +251,10 @@ class Monitor:
 
     @property
     def log_evidence(self) -> float:
-        """The logarithm of the evidence now."""
         return self.money.log_now
 
     @property
     def log_peak(self) -> float:
-        """The logarithm of the highest that it ever was."""
         return self.money.log_peak
 
     @property
