@@ -186,7 +186,7 @@ class Ranking:
     @property
     def n(self) -> int:
         """All rows."""
-        return int(self.ranks[-1])
+        return int(self.ranks[-1]) if len(self.ranks) else 0
 
     @cached_property
     def stretches(self) -> Stretches:
@@ -227,7 +227,7 @@ class Ranking:
         accepted, wrong = (int(self.ranks[above - 1]), int(self.errors[above - 1])) if above else (0, 0)
         return Outcome(
             n_rows=self.n,
-            n_correct=self.n - int(self.errors[-1]),
+            n_correct=self.n - int(self.errors[-1:].sum()),
             n_accepted=accepted,
             n_correct_accepted=accepted - wrong,
             highest_accepted=float(self.scores[above - 1]) if above else None,
