@@ -69,13 +69,6 @@ class Circumstances:
 
 
 def under(certificate: Certificate, more: Circumstances) -> Certificate:
-    """The certificate with further circumstances told, and no more promised than they allow.
-
-    >>> import numpy as np
-    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
-    >>> exact = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
-    >>> under(exact, Circumstances(weights="estimated")).guarantee
-    'approximate'
-    """
+    """The certificate with further circumstances told, and no more promised than they allow."""
     around = certificate.circumstances.together(more)
     return replace(certificate, guarantee=around.guarantee(certificate.guarantee), circumstances=around)

@@ -59,21 +59,13 @@ def register_promise(name: str, place: str) -> None:
 
 
 def homes() -> dict[str, str]:
-    """Public name of each promise -> the module it lives in; "paper.X" is found as `metacal.paper.X`.
-
-    >>> homes()["Both"]
-    'metacal.promises.rules.both'
-    """
+    """Public name of each promise -> the module it lives in; "paper.X" is found as `metacal.paper.X`."""
     places = {name: place.partition(":")[0] for name, place in PROMISES.items()}
     return {name: module for name, module in places.items() if "." not in name}
 
 
 def promise_class(name: str) -> type[Promise]:
-    """The promise with this name in files.
-
-    >>> promise_class("Both").__name__
-    'Both'
-    """
+    """The promise with this name in files."""
     if name not in PROMISES:
         raise InputError(f"unknown promise {name!r}; there are {', '.join(PROMISES)}.")
     module, _, cls = PROMISES[name].partition(":")
@@ -81,9 +73,5 @@ def promise_class(name: str) -> type[Promise]:
 
 
 def promise_classes() -> dict[str, type[Promise]]:
-    """Every promise by its name in files.
-
-    >>> sorted(promise_classes())[-2:]
-    ['paper.MaxMiscoverage', 'paper.MinCoverageAccuracy']
-    """
+    """Every promise by its name in files."""
     return {name: promise_class(name) for name in PROMISES}

@@ -299,13 +299,7 @@ def too_few_errors(errors: int, n: int) -> list[Note]:
 
 
 def many_ties(ranking: Ranking, of: Tied = "logits") -> list[Note]:
-    """Scores that tie, if there are many.
-
-    >>> from metacal.promises.sample import Ranking
-    >>> right = np.ones(100, dtype=bool)
-    >>> many_ties(Ranking.of(np.arange(100.0), right)), many_ties(Ranking.of(np.zeros(100), right))[0].kind
-    ([], 'tied_scores')
-    """
+    """Scores that tie, if there are many."""
     if 1.5 * (ranking.n - len(ranking.ranks)) <= 0.01 * ranking.n:  # of c > 2 rows with one score c - 1 are repeats
         return []
     counts = np.diff(ranking.ranks, prepend=0)
@@ -323,24 +317,17 @@ def remarks_on_rows(rows: Rows, values: NDArray[np.float64], distinct: int | Non
     >>> str(remarks_on_rows(Rows(table), table[:, 0])[0])[:50]
     '1 of 3 rows repeat the logits of an earlier row: i'
     """
-    repeated = _repeated_rows(rows, values, len(np.unique(values)) if distinct is None else distinct)
-    return [repeated_rows(repeated=repeated, rows=len(values))] if repeated else []
-
-
-def _repeated_rows(rows: Rows, values: NDArray[np.float64], distinct: int) -> int:
-    """How many rows are equal to an earlier one, bit for bit; 0 where they are too few to matter.
-
-    Equal rows have equal scores, so only rows that share theirs are read again.
-    """
-    if rows.on_device or len(values) - distinct <= _REPEATED_SHARE * len(values):
-        return 0
+    n, distinct = len(values), len(np.unique(values)) if distinct is None else distinct
+    if rows.on_device or n - distinct <= _REPEATED_SHARE * n:
+        return []
+    # Bit for bit equal rows have equal scores, so only rows that share theirs are read again.
     order = np.argsort(values, kind="stable")
     same = values[order[1:]] == values[order[:-1]]
-    shared = np.zeros(len(values), dtype=bool)
+    shared = np.zeros(n, dtype=bool)
     shared[order[1:][same]] = shared[order[:-1][same]] = True
     marks = rows.where(shared).collect(_row_marks)
     repeated = len(marks) - len(np.unique(marks))
-    return repeated if repeated > _REPEATED_SHARE * len(values) else 0
+    return [repeated_rows(repeated=repeated, rows=n)] if repeated > _REPEATED_SHARE * n else []
 
 
 def _row_marks(block: NDArray[Any]) -> NDArray[np.int64]:

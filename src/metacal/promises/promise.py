@@ -103,12 +103,10 @@ class Promise(ABC):
         from metacal.promises.sequential.answers import Standing
 
         n = len(answers.scores)
-        if not answers.complete:
-            return Standing(None, np.inf, n)
         try:
             threshold = self.certify(answers).threshold
         except InfeasibleTargetError:
-            return Standing(None, None, n)
+            return Standing(None, None if answers.complete else np.inf, n)
         return Standing(threshold, threshold, n)
 
     @property
@@ -147,12 +145,7 @@ class Promise(ABC):
         return available
 
     def at(self, share: float) -> Self:
-        """The same promise with a share of its delta: several of them hold together where the shares add up to one.
-
-        >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
-        >>> MaxMiscoverage(0.05).at(0.5)
-        MaxMiscoverage(alpha=0.05, delta=0.05)
-        """
+        """The same promise with a share of its delta: several of them hold together where the shares add up to one."""
         return self if share == 1.0 or self.delta is None else self.at_level(self.delta * share)
 
     def at_level(self, delta: float | None) -> Self:
@@ -231,7 +224,7 @@ class Promise(ABC):
         return (
             _other_traffic(certificate, split)
             or (None if stages is None else stages.contradiction(certificate))
-            or impossible_labels(certificate, some_will_do=self.walks)
+            or _impossible_labels(certificate, some_will_do=self.walks)
             or self.at(around.share).impossible(certificate)
         )
 
@@ -291,23 +284,11 @@ def _other_traffic(certificate: Certificate, split: bool) -> str | None:
     return f"{traffic.n_accepted:,} of {traffic.n_rows:,} rows accepted is not the traffic that its rows describe"
 
 
-def impossible_labels(certificate: Certificate, *, some_will_do: bool) -> str | None:
+def _impossible_labels(certificate: Certificate, *, some_will_do: bool) -> str | None:
     """What cannot be where labels were asked for; None where all agrees, or every row came with its label.
 
     Every accepted row has a label. Of the rejected ones some have, if `some_will_do`, and right rows are counted among
     those with a label.
-
-    >>> import numpy as np
-    >>> from dataclasses import replace
-    >>> from metacal.promises.rules.accuracy import MinAccuracy
-    >>> plain = MinAccuracy(0.8).certify(np.arange(100.0), np.arange(100) < 70)
-    >>> plain.n_accepted, plain.n_correct
-    (81, 70)
-    >>> impossible_labels(replace(plain, labels=85), some_will_do=True)
-    >>> impossible_labels(replace(plain, labels=80), some_will_do=True)
-    '81 rows are accepted, but only 80 have a label'
-    >>> impossible_labels(replace(plain, labels=85), some_will_do=False)
-    '85 of 100 rows have a label, and this promise takes all'
     """
     labels, n = certificate.labels, certificate.n_rows
     if labels is None:

@@ -147,11 +147,7 @@ class Quantity(str):
         return Share(hit if self.at_most else of - hit, of)
 
     def events(self, accept: Flags, correct: Flags | None) -> Flags:
-        """For each row that it looks at, in their order, whether it counts against the promise.
-
-        >>> COVERAGE_ACCURACY.events(np.array([True, False, True]), np.array([True, True, False]))
-        array([False,  True])
-        """
+        """For each row that it looks at, in their order, whether it counts against the promise."""
         hit, of = self.flags(accept, correct)
         return hit[of] if self.at_most else ~hit[of]
 
@@ -168,11 +164,7 @@ class Quantity(str):
         return low > target if self.at_most else high < target
 
     def claim(self, limit: float, at_least: Callable[[float], str], at_most: Callable[[float], str]) -> str:
-        """The promise as a sentence without its full stop; the two functions write a share.
-
-        >>> MISCOVERAGE.claim(0.05, "{:.0%}".format, "{:.1%}".format)
-        'At most 5.0% of the correct predictions are rejected'
-        """
+        """The promise as a sentence without its full stop; the two functions write a share."""
         return self.sentence.format(self.written(limit, at_least, at_most))
 
     def written(self, limit: float, at_least: Callable[[float], str], at_most: Callable[[float], str]) -> str:

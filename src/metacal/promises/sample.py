@@ -72,7 +72,7 @@ class Sample(Evidence):
                 raise InputError(
                     f"certify needs a score for every row, and at least one row; got shape {scores.shape}."
                 )
-            return cls(RELATIVE.rounded(scores), None, **more)
+            return cls(RELATIVE.rounded(scores), **more)
         correct = np.asarray(correct)
         if scores.ndim != 1 or scores.shape != correct.shape or correct.dtype != bool:
             raise InputError(
@@ -218,11 +218,7 @@ class Ranking:
         return float(np.nextafter(following, -np.inf))
 
     def outcome(self, threshold: float) -> Outcome:
-        """What the rows look like under a threshold.
-
-        >>> Ranking.of(np.array([0.0, 1.0, 1.0]), np.array([True, False, True])).outcome(0.5)
-        Outcome(n_rows=3, n_correct=2, n_accepted=1, n_correct_accepted=1, highest_accepted=0.0, lowest_rejected=1.0)
-        """
+        """What the rows look like under a threshold."""
         above = int(np.searchsorted(self.scores, threshold, side="right"))
         accepted, wrong = (int(self.ranks[above - 1]), int(self.errors[above - 1])) if above else (0, 0)
         return Outcome(

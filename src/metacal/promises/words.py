@@ -151,15 +151,7 @@ def rule(certificate: Certificate) -> str:
 
 
 def assumptions(certificate: Certificate) -> tuple[str, ...]:
-    """What the promise rests on, the source of new rows first.
-
-    >>> import numpy as np
-    >>> from metacal.promises.circumstances import Circumstances, under
-    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
-    >>> plain = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
-    >>> assumptions(under(plain, Circumstances(units=True)))[0]
-    'new units come from the same source as the calibration units, ...; a new row is any row of a new unit'
-    """
+    """What the promise rests on, the source of new rows first."""
     plain, around = rule_named(certificate.rule).assumptions, certificate.circumstances
     if not (around.units or around.weights or around.folds):
         return plain
@@ -319,15 +311,10 @@ def percent(value: float) -> str:
     >>> percent(0.05), percent(0.975), percent(0.9999), percent(0.9999996)
     ('5%', '97.5%', '99.99%', '99.99996%')
     """
-    text = nearest(value)
+    text = f"{round(100.0 * value, 6):g}%"
     if 0.0 < value < 1.0 and text in ("0%", "100%"):  # a share that is not all, or not nothing, is not called so
         return f"{100.0 * value:.15g}%"
     return text
-
-
-def nearest(value: float) -> str:
-    """To the nearest: six digits, no trailing zeros."""
-    return f"{round(100.0 * value, 6):g}%"
 
 
 def at_least(value: float) -> str:

@@ -149,22 +149,14 @@ def coverage_band(scores: ArrayLike, delta: float = 0.1, thresholds: ArrayLike |
 
 
 def certified_miscoverage(right_scores: ArrayLike, thresholds: ArrayLike, delta: float = 0.1) -> Column:
-    """Upper bounds on F0 at every threshold at once: one side of `miscoverage_band`, at all of delta.
-
-    >>> certified_miscoverage(np.arange(1000.0), [949.0]).round(4)
-    array([0.0721])
-    """
+    """Upper bounds on F0 at every threshold at once: one side of `miscoverage_band`, at all of delta."""
     fraction("delta", delta)
     at = np.asarray(thresholds, dtype=np.float64)
     return np.asarray(1.0 - DistributionBand.of(_scores(right_scores)).lower(at, delta))
 
 
 def certified_accuracy(scores: ArrayLike, correct: ArrayLike, thresholds: ArrayLike, delta: float = 0.1) -> Column:
-    """Lower bounds on F1 at every threshold at once: one side of `accuracy_band`, at all of delta.
-
-    >>> certified_accuracy(np.arange(1000.0), np.arange(1000) % 50 != 49, [999.0]).round(4)
-    array([0.9637])
-    """
+    """Lower bounds on F1 at every threshold at once: one side of `accuracy_band`, at all of delta."""
     fraction("delta", delta)
     return _Sides.of(scores, correct).lower(np.asarray(thresholds, dtype=np.float64), delta)
 

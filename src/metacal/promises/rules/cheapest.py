@@ -36,15 +36,12 @@ class Cheapest(Costed):
 
     Parameters
     ----------
-    wrong : float or table
-        What a wrong answer costs, in any unit; or K rows of K costs, `wrong[truth][answer]`, in the order of the
-        columns.
+    wrong, random_state
+        As for `MaxCost`.
     review : float
         What it costs to review a row, in the same unit.
     delta : float
         The certified bound of the cost fails with at most this probability over the calibration rows.
-    random_state : int
-        Seed of the order in which rows are bet on, where there is a table.
 
     Candidates are some thirty ranks that the number of rows alone decides; candidate m accepts what lies below the
     (m+1)-th smallest score x. The one with the lowest cost on the calibration rows is chosen (the cost of one more

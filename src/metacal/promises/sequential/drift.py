@@ -64,18 +64,9 @@ _GUESS_GAIN = 1.0
 
 @dataclass
 class AbstentionMonitor(Monitor):
-    """Evidence that the share of rejected rows has left what it was at calibration.
+    """Evidence that the share of rejected rows has left what it was at calibration: `n_accepted` of `n_rows`.
 
-    Parameters
-    ----------
-    n_rows, n_accepted : int
-        At calibration.
-    delta : float
-        The chance of ever raising an alarm while the rate of rejections is what it was.
-    parts : tuple of str or int, optional
-        The class or group that is watched, where each has its own threshold.
-    rows, rejected : int
-        Rows so far, and those of them that were rejected.
+    `rows` so far, of which `rejected` were.
 
     >>> monitor = AbstentionMonitor(n_rows=5000, n_accepted=4500)
     >>> [round(bound, 3) for bound in monitor.interval]
@@ -198,16 +189,7 @@ class ScoreMonitor(Monitor):
 
 @dataclass
 class UnreadableMonitor(Monitor):
-    """Evidence that more than a share of the lines cannot be read.
-
-    Parameters
-    ----------
-    limit : float
-        The share that is no reason for an alarm.
-    delta : float
-        The chance of ever raising an alarm while there are no more.
-    lines, unreadable : int
-        Lines so far, and those of them that could not be read.
+    """Evidence that more than a share of the lines, `limit`, cannot be read: `unreadable` of `lines` so far.
 
     >>> monitor = UnreadableMonitor()
     >>> monitor.update([True] + [False] * 199).alarm, monitor.update([True, False] * 10).alarm
@@ -248,16 +230,8 @@ class UnreadableMonitor(Monitor):
 class CalibrationMonitor(Monitor):
     """Evidence that the confidence of accepted rows is off by more than the tolerance, on either side.
 
-    Parameters
-    ----------
-    tolerance : float
-        The gap between confidence and the chance of being right that is no reason for an alarm.
-    delta : float
-        The chance of ever raising an alarm while no gap is larger.
-    least_probability : float
-        As of `PromiseMonitor`.
-    rows, right, confidence : int, int, float
-        Accepted rows with a label so far, the right ones among them, and the sum of their confidences.
+    `rows` accepted ones have a label so far, `right` of them are right, `confidence` is the sum of theirs;
+    `least_probability` as of `PromiseMonitor`.
 
     >>> random, confidence = np.random.default_rng(0), np.full(1000, 0.95)
     >>> monitor = CalibrationMonitor()

@@ -111,10 +111,7 @@ def profile_of(ranking: Ranking, confidence: Column | None = None, correct: Flag
     blocks = np.searchsorted(ranking.ranks, ranks)
     # The numbers that order rows of one score are drawn here, once; they depend on nothing.
     random, shares = np.random.default_rng(0), np.empty(len(ranks))
-    alone = (ranking.ranks[blocks] - np.where(blocks > 0, ranking.ranks[blocks - 1], 0) == 1).all()
-    if alone:  # no edge is tied: one number each, the same as below
-        shares[:] = random.random(len(ranks))
-    for block in [] if alone else np.unique(blocks).tolist():
+    for block in np.unique(blocks).tolist():
         tied, first = np.flatnonzero(blocks == block), int(ranking.ranks[block - 1]) if block else 0
         shares[tied] = _smallest_of(random, int(ranking.ranks[block]) - first, ranks[tied] - first)
     n_accepted, mean = 0 if confidence is None else len(confidence), None

@@ -226,7 +226,8 @@ class Capital:
 
 
 class Monitor:
-    """What every monitor has: a dataclass with its `delta`, and the capital that is bet against what it watches.
+    """What every monitor has: its `delta`, the chance of ever raising an alarm while all is as it should be, and the
+    capital that is bet against what it watches.
 
     A capital that was saved as a mapping, as `dataclasses.asdict` makes it, goes on from there.
     """
