@@ -180,6 +180,7 @@ _, val, out, *methods = sys.argv
 for name in methods:
     run("fit", val, "--max-miscoverage", "0.1", "--calibrator", name, "-o", out)
     run("show", out)
+run("report", val, "--with", out, "-o", out + ".html")
 import metacal, numpy
 gate = metacal.load_gate(out)
 metacal.save(gate, out)

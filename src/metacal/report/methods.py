@@ -7,11 +7,10 @@ import math
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy
-import sklearn
 
 from metacal import __version__
 from metacal.promises.words import at_least, percent
@@ -96,14 +95,8 @@ def methods(settings: Settings, score: str, kind: str = "logits") -> Methods:
     filled["higher"] = "higher = surer" if score.startswith("-") else "higher = less sure"
     own = {term: text.format(**filled) for term, text in _OWN.get(kind, {}).items()}
     used = tuple((term, own.get(term, text)) for term, text in definitions if own.get(term, text))
-    versions = {
-        "metacal": __version__,
-        "numpy": np.__version__,
-        "scipy": scipy.__version__,
-        "scikit-learn": sklearn.__version__,
-        "python": platform.python_version(),
-    }
-    return Methods(used, versions)
+    versions = {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}  # without importing them
+    return Methods(used, {"metacal": __version__, **versions, "python": platform.python_version()})
 
 
 def arrays_sha256(tables: Sequence[Any], labels: Any) -> str:

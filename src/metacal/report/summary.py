@@ -11,14 +11,12 @@ import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.estimators.compare import Comparison
-from metacal.estimators.compare import compare as compare_calibrators
 from metacal.gate import Gate
 from metacal.gate.judged import opened
 from metacal.promises.parts.thresholds import plain_groups
@@ -31,6 +29,9 @@ from metacal.report.tables import ClassTable, PartTable, Row, class_table, part_
 from metacal.rows import Rows, validate, workers
 from metacal.rows.arrays import fraction
 from metacal.rows.plausibility import unquestioned
+
+if TYPE_CHECKING:
+    from metacal.estimators.compare import Comparison
 
 #: Number of the JSON shape; it changes when an entry changes its meaning.
 FORMAT = 1
@@ -292,6 +293,8 @@ def _command(gate: Gate, given: str | None, file: str | None, delta: float) -> d
 def _comparison(wanted: Any, tables: Sequence[Any], codes: NDArray[np.intp], **options: Any) -> dict[str, Any] | None:
     if wanted is None or wanted is False:
         return None
+    from metacal.estimators.compare import Comparison, compare  # scikit-learn: as long as all the rest of a page
+
     if isinstance(wanted, Comparison):
         return wanted.to_dict()
     if len(tables) > 1 or tables[0].ndim < 2:
@@ -299,7 +302,7 @@ def _comparison(wanted: Any, tables: Sequence[Any], codes: NDArray[np.intp], **o
     names = None if wanted is True else list(wanted)
     with unquestioned():  # they may be logarithms of probabilities
         # Folds are drawn from the rows: they are held in memory.
-        return compare_calibrators(np.asarray(tables[0]), codes, names, **options).to_dict()
+        return compare(np.asarray(tables[0]), codes, names, **options).to_dict()
 
 
 def plain(value: Any, digits: int = _DIGITS) -> Any:
