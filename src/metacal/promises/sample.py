@@ -197,7 +197,8 @@ class Ranking:
         alone = wrong == np.diff(self.ranks, prepend=0)  # of wrong rows alone the order is known
         columns = (np.append(0, self.ranks)[at], wrong[at], self.errors[at])
         mixed_at = np.where((mixed & ~alone)[at], at, -1)
-        return Stretches(*(np.append(0, column) for column in columns), np.append(-1, mixed_at))
+        begin, wrong, errors = (np.append(0, column) for column in columns)
+        return Stretches(begin, wrong, errors, np.append(-1, mixed_at))
 
     def settle(self, *blocks: int) -> None:
         """Raise `Undecided` where one of these blocks, if it is there, is mixed."""

@@ -135,7 +135,7 @@ class Tally:
     def open_at(self, ranks: Sequence[int]) -> list[int]:
         """The cells that have these ranks and more than one score."""
         cells = np.unique(np.searchsorted(self.ranking.ranks, np.array(ranks, dtype=np.int64)))
-        return cells[self.mixed[cells]].tolist()
+        return [int(cell) for cell in cells[self.mixed[cells]]]
 
 
 class Passes(Evidence):
