@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.bands import exit_probability
 from metacal.errors import InfeasibleTargetError
 from metacal.promises.certificate import accepts
 from metacal.promises.rules.bands import (
@@ -16,7 +17,7 @@ from metacal.promises.rules.bands import (
     operating_bands,
 )
 from metacal.promises.rules.both import AfterLooking, Both
-from metacal.promises.rules.levels import exit_probability, local_level, quantiles
+from metacal.promises.rules.levels import local_level, quantiles
 
 DRAWS = 500
 DELTA = 0.1
