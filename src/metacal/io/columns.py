@@ -77,11 +77,6 @@ class Request:
     scores: bool = False
 
     @property
-    def keys(self) -> tuple[str | None, ...]:
-        """The names that were given."""
-        return (self.logits_key, self.label_key, self.id_key, self.group_key, self.unit_key)
-
-    @property
     def fewest_columns(self) -> int:
         """A probability may stand alone, of the second of two classes."""
         return 1 if self.input == "probabilities" else 2

@@ -85,8 +85,8 @@ class Reader:
         if not content.strip():
             return None
         if self._delimiter is None:
-            path, keys = self.request.path, (*self.request.keys, self.probability_key, self.group_key)
-            return self._object(line, nested_in(path, line, parsed_object(path, line, content), keys))
+            plain = parsed_object(self.request.path, line, content)
+            return self._object(line, nested_in(self.request, line, plain, self.probability_key, self.group_key))
         cells = self._cells(line, content)
         if self.header is None or (line == 1 and not self._goes_on(cells)):
             self._name_anew(line, cells)

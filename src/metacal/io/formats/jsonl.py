@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.io.columns import Columns, Picked, Request, pick_columns
+from metacal.io.columns import BESIDE, Columns, Picked, Request, pick_columns
 from metacal.io.formats.delimited import TextWriter
 from metacal.io.nested import with_nested
 from metacal.io.opening import NoRowsError, check_texts
@@ -31,7 +31,7 @@ def read(request: Request) -> Columns:
     path, picked, columns, lines = request.path, None, dict[str, list[Any]](), list[int]()
     with open(request.source, "rb") as file:
         for number, plain in _rows(path, file):
-            row = nested_in(path, number, plain, request.keys)
+            row = nested_in(request, number, plain)
             if picked is None:
                 picked = pick_columns(request, list(row), [name for name, value in row.items() if _is_list(value)])
                 columns = {name: [] for name in picked.names}
@@ -79,12 +79,13 @@ def _rows(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, parsed_object(path, number, line)
 
 
-def nested_in(path: str, number: int, row: dict[str, Any], keys: Iterable[str | None]) -> dict[str, Any]:
+def nested_in(request: Request, number: int, row: dict[str, Any], *more: str | None) -> dict[str, Any]:
     """The row with what nested keys lead to (`metacal.io.nested`); LineError where they lead to something else."""
+    keys = (request.logits_key, *(getattr(request, key) for key in BESIDE.values()), *more)
     try:
         return with_nested(row, keys)
     except InputError as error:
-        raise LineError(path, number, str(error).removesuffix(".")) from None
+        raise LineError(request.path, number, str(error).removesuffix(".")) from None
 
 
 class LineError(InputError):
