@@ -66,7 +66,7 @@ def test_probabilities_of_the_positive_class():
     assert mc.metrics.ece(p[:, None], np.where(POSITIVE, 1, -1)) == pytest.approx(
         mc.metrics.ece(np.column_stack([1 - p, p]), POSITIVE)
     )
-    with pytest.raises(mc.InputError, match="row 0 holds 1.5.*decision_function"):
+    with pytest.raises(mc.InputError, match=r"row 0 holds 1\.5.*decision_function"):
         mc.PlattScaling(input="probabilities").fit([1.5, 0.2], [0, 1])
 
 

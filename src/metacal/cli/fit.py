@@ -195,7 +195,11 @@ def _fitted(found: Predictions, options: Options) -> Gate:
         table = validate.logits_from(found.table, found.input, executor=executor, later=True)
         classes = validate.class_list(found.class_names or _two_labels(found, table, options.positive), table.shape[1])
         rows = Rows(table, executor=executor, unseen=validate.may_wait(table, found.input))
-        known: dict[str, Any] = {"classes": classes, "classes_given": names is not None or classes.tolist() != [*range(len(classes))], "input": found.input}
+        known: dict[str, Any] = {
+            "classes": classes,
+            "classes_given": names is not None or classes.tolist() != [*range(len(classes))],
+            "input": found.input,
+        }
         known["notes"] = [remark(text=text) for text in found.remarks]
         known["reject_label"] = reject_label_of(label, classes)
         known["counted"] = counted_rows(len(found), found.units, random_state=seed)

@@ -348,7 +348,8 @@ def check_reject_label(reject_label: Any, classes: NDArray[Any]) -> None:
         raise InputError(f"reject_label must fit a signed integer of 64 bits; got {reject_label!r}.")
     if label in classes:
         raise InputError(f"reject_label {reject_label!r} is one of the classes; choose a label that is not.")
-    if classes.dtype.kind in "iu" and np.result_type(classes.dtype, label.dtype).kind == "f":  # int64 beside uint64: labels round
+    whole = classes.dtype.kind in "iu"
+    if whole and np.result_type(classes.dtype, label.dtype).kind == "f":  # int64 beside uint64: labels round
         raise InputError(
             f"no integer type holds both the classes ({classes.dtype}) and reject_label {reject_label!r}; "
             "choose a label that the classes' type can hold."
