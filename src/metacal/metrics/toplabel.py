@@ -180,9 +180,8 @@ def checked_table(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any]
     """Validate a probability table and its labels, keeping the row maxima found on the way."""
     refuse_labels_first(proba, labels)
     table, top = _checked_maxima(proba)
-    if classes is None and table.shape[1] == 2:
-        classes = validate.two_classes(labels)
-    names = validate.class_list(classes, table.shape[1])
+    own = validate.two_classes(labels) if classes is None and table.shape[1] == 2 else classes
+    names = validate.class_list(own, table.shape[1])
     return CheckedTable(table, validate.label_codes(labels, len(table), names), top)
 
 
