@@ -24,7 +24,10 @@ DEFINITIONS = ("cli.md",)
 
 _GIVEN = re.compile(r"<!-- ?given: ([^>]*?) ?-->")
 _NUMBER = r"(?:\d[\d,]*)?(?:\.\d+)(?:e[-+]?\d+)?%?|\d[\d,]*%|\d(?:\.\d+)?e[-+]?\d+"
-_UNIT = r"\d[\d,]*(?= ?(?:ms|µs|ns|s|seconds|minutes|min|hours|KB|MB|GB|TB|points?)\b| times (?:as|faster|slower|less|more|longer|the|its|that)\b| ?×(?! ?\d))"
+_UNIT = (
+    r"\d[\d,]*(?= ?(?:ms|µs|ns|s|seconds|minutes|min|hours|KB|MB|GB|TB|points?)\b"
+    r"| times (?:as|faster|slower|less|more|longer|the|its|that)\b| ?×(?! ?\d))"
+)
 _SHARE = r"\d[\d,]*(?= of (?:the )?\d)"
 MEASURED = re.compile(rf"(?<![\w.\-/^])[-+−±]?(?:{_NUMBER}|{_UNIT}|{_SHARE})(?![\w])")
 _MORE = rf"(?:(?:,| and| or| to| …|, …,| /| and of|,? then| instead of) ?(?:{_NUMBER}|\d+))*"
