@@ -3,8 +3,8 @@
     python -m benchmarks.calibrators [--splits 3] [--jobs 2] [--out benchmarks/results/calibrators.json]
 
 5,000 rows to fit, 10,000 to measure, random splits (seeds 0, 1, ...). All methods of the registry as they come, and
-a few of their options. ECE with 15 bins of equal width. `changed` counts rows whose most probable class is another than that
-of the largest logit. `seconds` is CPU time of one fit.
+a few of their options. ECE with 15 bins of equal width. `changed` counts rows whose most probable class is another
+than that of the largest logit. `seconds` is CPU time of one fit.
 """
 
 from __future__ import annotations

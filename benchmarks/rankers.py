@@ -3,8 +3,8 @@
     python -m benchmarks.rankers [--splits 20] [--jobs 2] [--out benchmarks/results/rankers.json]
 
 5,000 labelled rows of each set that comes with the project, the other 10,000 to measure; random splits. Entropy
-certifies with all 5,000; a ranker learns from 1,000 of them and certifies with 4,000. Accuracy at least .97 (CIFAR-10) or
-.87 (CIFAR-100), delta = .1. Of each ranker the difference to entropy on the same split, with its standard error.
+certifies with all 5,000; a ranker learns from 1,000 of them and certifies with 4,000. Accuracy at least .97 (CIFAR-10)
+or .87 (CIFAR-100), delta = .1. Of each ranker the difference to entropy on the same split, with its standard error.
 """
 
 from __future__ import annotations
