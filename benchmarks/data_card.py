@@ -38,8 +38,16 @@ def describe(name: str) -> dict[str, object]:
         "nll": round(float(metrics.nll(proba, data.labels)), 6),
         "ece": round(float(metrics.ece(proba, data.labels)), 6),
         "temperature": round(float(fitted.temperature_), 6),
+        "float16_ties": _ties(data.logits),
+        "float16_moved": int((data.logits.astype(np.float16).argmax(axis=1) != data.logits.argmax(axis=1)).sum()),
         "bytes": path.stat().st_size,
     }
+
+
+def _ties(logits: np.ndarray) -> int:
+    """Rows whose two largest logits fall together in half precision."""
+    two = np.sort(logits.astype(np.float16), axis=1)[:, -2:]
+    return int((two[:, 0] == two[:, 1]).sum())
 
 
 def main() -> None:

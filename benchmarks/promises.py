@@ -147,9 +147,13 @@ def copies(name: str, beta: float, draws: int) -> dict[str, dict[str, float]]:
 
 
 def base_rows(name: str, beta: float, n: int, splits: int = 40) -> dict[str, float]:
-    """A temperature fitted on the accepted rows or on all: T, its spread, log loss and ECE of accepted test rows."""
+    """A temperature fitted on the accepted rows or on all: T, its spread, log loss and ECE of accepted test rows.
+
+    Fits that accept no error at all are left out, and counted: their accepted rows know no best temperature.
+    """
     data = mc.datasets.load(name)
     found: dict[str, list[float]] = {}
+    without = 0
     for seed in range(splits):
         (x, y), (new_x, new_y) = data.split(n, random_state=seed)
         score, new_score = (score_rows(Rows(table), "entropy") for table in (x, new_x))
@@ -157,7 +161,11 @@ def base_rows(name: str, beta: float, n: int, splits: int = 40) -> dict[str, flo
         if s is None:
             continue
         kept, accept = accepts(score, s), accepts(new_score, s)
-        found.setdefault("errors", []).append(int((x.argmax(axis=1) != y)[kept].sum()))
+        errors = int((x.argmax(axis=1) != y)[kept].sum())
+        if errors == 0:  # nothing to fit a temperature to
+            without += 1
+            continue
+        found.setdefault("errors", []).append(errors)
         for rows, used in (("accepted", kept), ("all", np.ones(n, bool))):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", mc.MetacalWarning)
@@ -168,7 +176,12 @@ def base_rows(name: str, beta: float, n: int, splits: int = 40) -> dict[str, flo
             found.setdefault(f"{rows}, ece", []).append(metrics.ece(proba, new_y[accept]))
     answer = {key: rounded(np.mean(values)) for key, values in found.items()}
     answer |= {f"{rows}, T sd": rounded(np.std(found[f"{rows}, T"])) for rows in ("accepted", "all")}
-    return {**answer, "errors": float(np.median(found["errors"])), "fits": len(found["errors"])}
+    return {
+        **answer,
+        "errors": float(np.median(found["errors"])),
+        "fits": len(found["errors"]),
+        "without an error": without,
+    }
 
 
 def worthless(n: int, draws: int) -> float:

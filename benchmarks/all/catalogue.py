@@ -87,7 +87,7 @@ def _entries() -> list[Entry]:
               timed=True),
         Entry("one-walk", "benchmarks.one_walk OTHER/src -o {out}",
               ("benchmarks/one_walk.py", "estimators/walk.py"), 120, timed=True, alone=False),
-        Entry("onnx-latency-amd-epyc-family-25-model-1", "benchmarks.export.latency --json {out}",
+        Entry("onnx-latency", "benchmarks.export.latency --json {out}",
               ("benchmarks/export/latency.py", "export/onnx/gate.py", "export/onnx/maps.py", "export/onnx/scores.py",
                "export/onnx/traced.py", "formulas/rowwise.py"), 300, timed=True),
         Entry("onnx-parity", "benchmarks.export.parity --json {out}",

@@ -11,11 +11,15 @@ from benchmarks.pages.numbers import loaded
 from benchmarks.paper import tables as paper_tables
 from benchmarks.quality import tables as quality_tables
 from benchmarks.selective import tables as selective_tables
+from benchmarks.tables import calibrators as calibrators_tables
+from benchmarks.tables import cost as cost_tables
 from benchmarks.tables import default_base as default_base_tables
 from benchmarks.tables import kills as kills_tables
 from benchmarks.tables import labels as labels_tables
 from benchmarks.tables import machine as machine_tables
 from benchmarks.tables import monitor as monitor_tables
+from benchmarks.tables import promises as promises_tables
+from benchmarks.tables import rules as rules_tables
 
 MARKED = re.compile(r"(<!-- (?!end |given)([\w-]+) -->\n)((?:(?!<!-- ).)*)(<!-- end -->)", re.DOTALL)
 EARLIER = "*Measured with an earlier version of the code.*"
@@ -49,6 +53,7 @@ def _selective(make: Callable[..., list[str]], *more: Any) -> Table:
     return Table("selective/selective", lambda results: make(selective_tables.rows_of(results), *more))
 
 
+_SPEED = "speed-amd-epyc-family-25-model-1"
 TABLES: dict[str, Table] = {
     "table-1-paper": _paper(paper_tables.table_1, own=True),
     "table-1": _paper(paper_tables.table_1),
@@ -59,6 +64,32 @@ TABLES: dict[str, Table] = {
     "trust": _paper(paper_tables.trust_table),
     "threads": Table("threads-16-cores", machine_tables.threads),
     "device": Table("device-h200", machine_tables.device),
+    "accuracy-rule": Table("accuracy-rule", rules_tables.accuracy),
+    "cost-rule": Table("cost-rule", rules_tables.costs),
+    "cheapest": Table("cost-rule", rules_tables.cheapest),
+    "per-class": Table("per-class", rules_tables.per_class),
+    "score-choice": Table("score-choice", rules_tables.score_choice),
+    "cascade": Table("cascade", rules_tables.cascade),
+    "cascade-people": Table("cascade", rules_tables.cascade_people),
+    "modes": Table("promises", promises_tables.modes),
+    "sizes": Table("promises", promises_tables.sizes),
+    "after-looking": Table("promises", promises_tables.after_looking),
+    "base-rows": Table("promises", promises_tables.base_rows),
+    "rankers": Table("rankers", promises_tables.rankers),
+    "rankers-order": Table("rankers", promises_tables.rankers_order),
+    "affine": Table("calibrators", calibrators_tables.affine),
+    "curves": Table("calibrators", calibrators_tables.curves),
+    "local": Table("calibrators", calibrators_tables.local),
+    "changed": Table("calibrators", calibrators_tables.changed),
+    "data-card": Table("data-card", calibrators_tables.card),
+    "scale-constants": Table("scale-cost", cost_tables.constants),
+    "scale": Table("scale-cost", cost_tables.scale),
+    "billion": Table("billion-rows", cost_tables.billion),
+    "evaluate": Table("evaluate-command", cost_tables.evaluate),
+    "onnx-latency": Table("onnx-latency", cost_tables.onnx),
+    "speed-bars": Table(_SPEED, cost_tables.speed_bars),
+    "speed-peers": Table(_SPEED, cost_tables.speed_peers),
+    "speed-rest": Table(_SPEED, cost_tables.speed_rest),
     "monitor-false-alarms": Table("monitor", monitor_tables.false_alarms),
     "monitor-delays": Table("monitor", monitor_tables.delays),
     "monitor-estimates": Table("monitor", monitor_tables.estimates),
