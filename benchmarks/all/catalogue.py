@@ -49,6 +49,8 @@ def _entries() -> list[Entry]:
     return [
         Entry("accuracy-rule", "benchmarks.accuracy_rule --data {data} --jobs {jobs} --out {out}",
               ("benchmarks/accuracy_rule.py", *_ACCURACY), 1500, alone=False),
+        Entry("bands", "benchmarks.bands exits --jobs {jobs} --out {out}",
+              ("benchmarks/bands.py", "promises/rules/bands.py", "promises/rules/levels.py"), 150),
         Entry("billion-rows", "benchmarks.billion --rows 1e9 --jobs {jobs} --out {out}",
               ("benchmarks/billion.py", *_ACCURACY, _RANK), 400, timed=True),
         Entry("calibrators", "benchmarks.calibrators --jobs {jobs} --out {out}",

@@ -76,7 +76,7 @@ def _bare(text: str) -> str:
     text = re.sub(r"^<!-- (?!end|given)[\w-]+ -->\n.*?^<!-- end -->", _blank, text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"^ *<!-- given: [^\n]*-->\n.*?(?=\n\s*\n|\Z)", _blank, text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"`[^`]*`", _blank, text)
-    text = re.sub(r"[-+−±]?[\w.,%]+<!--(?:=|given:)[^>]*-->", "~", text)
+    text = re.sub(r"[-+−±]?[\w.,%]+<!--(?:=|given:)(?:(?!-->).)*-->", "~", text)
     text = re.sub(r"<!--.*?-->", _blank, text, flags=re.DOTALL)
     text = re.sub(r"\]\([^)]*\)", "]", text)
     text = re.sub(r"^    .*$", _blank, text, flags=re.MULTILINE)
