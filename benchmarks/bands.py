@@ -1,7 +1,7 @@
 """Behind metacal.promises.rules.levels and .bands: the table of local levels, how often true curves leave their bands.
 
 python -m benchmarks.bands levels        # print the table of metacal.promises.rules.levels (about 5 minutes)
-python -m benchmarks.bands exits         # 500 draws of 1,000 and 5,000 rows from each set (about 2 minutes) into results/bands.json
+python -m benchmarks.bands exits         # 500 draws of 1,000 and 5,000 rows from each set into results/bands.json
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ TABLES: dict[str, Table] = {
     "affine": Table("calibrators", calibrators_tables.affine),
     "curves": Table("calibrators", calibrators_tables.curves),
     "local": Table("calibrators", calibrators_tables.local),
-    "changed": Table("calibrators", calibrators_tables.changed),
+    "calibrators": Table("calibrators", calibrators_tables.every),
     "data-card": Table("data-card", calibrators_tables.card),
     "scale-constants": Table("scale-cost", cost_tables.constants),
     "scale": Table("scale-cost", cost_tables.scale),

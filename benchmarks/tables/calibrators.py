@@ -61,17 +61,21 @@ def local(results: Results) -> list[str]:
     return table(("set", *chosen), rows)
 
 
-def changed(results: Results) -> list[str]:
-    """How many of 10,000 predictions a method changes: mean over sets and the most."""
+def every(results: Results) -> list[str]:
+    """Every method as it comes: means over the networks of CIFAR-10 and of CIFAR-100, and whether predictions stay."""
     rows = []
-    sets = list(dict.fromkeys(row["set"] for row in results["rows"]))
-    for method, option in dict.fromkeys((row["method"], row["option"]) for row in results["rows"]):
-        own = [row for row in results["rows"] if (row["method"], row["option"]) == (method, option)]
-        counts = [row["changed"] for row in own]
-        if max(counts) > 0:
-            touched = sum(count > 0 for count in counts)
-            rows.append((_named(own[0]), f"{touched} of {len(sets)}", f"{max(counts):.1f}"))
-    return table(("", "sets with another prediction", "most, of 10,000 rows"), rows)
+    for method in dict.fromkeys(row["method"] for row in results["rows"]):
+        own = [row for row in results["rows"] if row["method"] == method and not row["option"]]
+        cells: list[str] = []
+        for family in ("cifar10-", "cifar100-"):
+            some = [row for row in own if row["set"].startswith(family)]
+            cells += [number(sum(row[key] for row in some) / len(some)) for key in ("nll", "ece")]
+        touched = sum(row["changed"] > 0 for row in own)
+        most = max(row["changed"] for row in own) / 10_000
+        stay = f"changed on {touched} of {len(own)} sets, at most {100 * most:.2f}%" if touched else "kept"
+        rows.append((_named(own[0]), *cells, stay))
+    rows.sort(key=lambda row: float(row[1]))
+    return table(("", "CIFAR-10 log loss", "ECE", "CIFAR-100 log loss", "ECE", "predictions"), rows)
 
 
 def card(results: Results) -> list[str]:
