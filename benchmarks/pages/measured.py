@@ -28,7 +28,7 @@ _UNIT = (
     r"\d[\d,]*(?= ?(?:ms|µs|ns|s|seconds|minutes|min|hours|KB|MB|GB|TB)\b"
     r"| times (?:as|faster|slower|less|more|longer|the|its|that)\b| ?×(?! ?\d))"
 )
-_SHARE = r"\d{1,2}(?= points?\b)|\d[\d,]*(?= of (?:the )?\d)"
+_SHARE = r"\d{1,2}(?= points?\b)|\d(?:[\d,]*\d)?(?= of (?:the )?\d)"
 MEASURED = re.compile(rf"(?<![\w.\-/^])[-+−±]?(?:{_NUMBER}|{_UNIT}|{_SHARE})(?![\w])")
 _MORE = rf"(?:(?:,| and| or| to| …|, …,| /| and of|,? then| instead of) ?(?:{_NUMBER}|\d+))*"
 _FENCE = re.compile(r"(?P<before>^ *```\s*\n\s*)?^ *```(?P<kind>\w*).*?^ *```[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -77,7 +77,7 @@ def _bare(text: str) -> str:
     text = re.sub(r"^<!-- (?!end|given)[\w-]+ -->\n.*?^<!-- end -->", _blank, text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"^ *<!-- given: [^\n]*-->\n.*?(?=\n\s*\n|\Z)", _blank, text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"`[^`]*`", _blank, text)
-    text = re.sub(r"[-+−±]?[\w.,%]+<!--(?:=|given:)(?:(?!-->).)*-->", "~", text)
+    text = re.sub(r"[-+−±]?(?:\d[\d.]*e[-+]\d+|[A-Za-z]+-[a-z]+|[\w.,%]+)<!--(?:=|given:)(?:(?!-->).)*-->", "~", text)
     text = re.sub(r"<!--.*?-->", _blank, text, flags=re.DOTALL)
     text = re.sub(r"\]\([^)]*\)", "]", text)
     text = re.sub(r"^    .*$", _blank, text, flags=re.MULTILINE)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from benchmarks.all.catalogue import CATALOGUE
 from benchmarks.all.state import accepted
 from benchmarks.pages.numbers import loaded
 from benchmarks.paper import tables as paper_tables
@@ -20,6 +21,7 @@ from benchmarks.tables import machine as machine_tables
 from benchmarks.tables import monitor as monitor_tables
 from benchmarks.tables import promises as promises_tables
 from benchmarks.tables import rules as rules_tables
+from benchmarks.tables.markdown import table
 
 MARKED = re.compile(r"(<!-- (?!end |given)([\w-]+) -->\n)((?:(?!<!-- ).)*)(<!-- end -->)", re.DOTALL)
 EARLIER = "*Measured with an earlier version of the code.*"
@@ -86,6 +88,7 @@ TABLES: dict[str, Table] = {
     "scale": Table("scale-cost", cost_tables.scale),
     "billion": Table("billion-rows", cost_tables.billion),
     "evaluate": Table("evaluate-command", cost_tables.evaluate),
+    "read-files": Table("read-files", cost_tables.read_files),
     "onnx-latency": Table("onnx-latency", cost_tables.onnx),
     "speed-bars": Table(_SPEED, cost_tables.speed_bars),
     "speed-peers": Table(_SPEED, cost_tables.speed_peers),
@@ -113,11 +116,25 @@ TABLES: dict[str, Table] = {
 }
 
 
+def results() -> list[str]:
+    """Every committed result: its command, and whether it is known to be of an earlier version."""
+    stale = accepted()
+    rows = []
+    for entry in CATALOGUE.values():
+        command = entry.command.split(" {data}")[0].split(" --data")[0].split(" --jobs")[0].split(" {")[0]
+        for option in (" --out", " --json", " --output", " -o"):
+            command = command.removesuffix(option)
+        state = f"earlier version: {stale[entry.name]}" if entry.name in stale else "current"
+        rows.append((f"`{entry.name}`", f"`python -m {command}`", state))
+    return table(("`benchmarks/results/…`", "made by", "code that it is about"), rows)
+
+
 def tables() -> dict[str, list[str]]:
     """The lines of every table by its name; one that is known to be stale says so."""
     stale = accepted()
-    found = {name: table.make(loaded(table.result)) for name, table in TABLES.items()}
-    return {name: [*lines, "", EARLIER] if TABLES[name].result in stale else lines for name, lines in found.items()}
+    found = {name: own.make(loaded(own.result)) for name, own in TABLES.items()}
+    found = {name: [*lines, "", EARLIER] if TABLES[name].result in stale else lines for name, lines in found.items()}
+    return {**found, "results": results()}
 
 
 def refreshed(text: str, known: dict[str, list[str]]) -> str:

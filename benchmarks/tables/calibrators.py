@@ -9,8 +9,8 @@ from benchmarks.tables.markdown import number, table
 
 Results = dict[str, Any]
 AFFINE = ("temperature", "uniform-temperature", "ensemble-temperature", "structured", "vector", "matrix", "dirichlet")
-CURVES = ("spline", "composed", "irm", "top-label-isotonic", "top-label-histogram", "top-label-bbq", "platt", "beta")
-CURVES += ("irova-ts", "isotonic", "histogram", "imax", "bbq")  # fmt: skip
+CURVES = ("spline", "composed", "irm", "top-label-isotonic", "top-label-histogram", "top-label-bbq", "platt", "beta",
+          "irova-ts", "isotonic", "histogram", "imax", "bbq")  # fmt: skip
 _TWO = ("cifar10-resnet110", "cifar100-resnet110")
 
 

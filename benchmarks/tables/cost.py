@@ -56,6 +56,12 @@ def evaluate(results: Results) -> list[str]:
     return table(("CPU seconds", "10,000 × 10", "memory", "25,000 × 1,000", "memory"), rows)
 
 
+def read_files(results: Results) -> list[str]:
+    """CPU time to read a file, as a multiple of np.load."""
+    rows = [(one["file"], str(one["MB"]), f"{one['times np.load']:.1f}") for one in results["files"]]
+    return table(("file", "MB", "times np.load"), rows)
+
+
 def onnx(results: Results) -> list[str]:
     """Microseconds of an exported gate, and as a multiple of a plain Softmax node."""
     sizes = list(dict.fromkeys((row["batch"], row["classes"]) for row in results["rows"]))
