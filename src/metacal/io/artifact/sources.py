@@ -92,7 +92,7 @@ def read_labels(labels: LabelList, where: str = "classes") -> NDArray[Any]:
     if not values:
         raise ArtifactError(f"{where}: values must be a list with an entry per column.")
     reach = np.iinfo(kind) if DTYPES[kind] is int else None
-    for k, value in enumerate(values):
+    for k, value in enumerate[Any](values):
         if type(value) is not DTYPES[kind] or (reach and not int(reach.min) <= value <= int(reach.max)):
             raise ArtifactError(f"{where}[{k}] must be of type {kind}, not {shown(value)}.")
     if kind == "str":
