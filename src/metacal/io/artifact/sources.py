@@ -88,15 +88,16 @@ def read_labels(labels: LabelList, where: str = "classes") -> NDArray[Any]:
     Traceback (most recent call last):
     metacal.errors.ArtifactError: classes[1] must be of type int8, not 300.
     """
-    kind, values = labels.dtype, labels.values
+    kind: str = labels.dtype
+    values: tuple[Any, ...] = labels.values
     if not values:
         raise ArtifactError(f"{where}: values must be a list with an entry per column.")
     reach = np.iinfo(kind) if DTYPES[kind] is int else None
-    for k, value in enumerate[Any](values):
+    for k, value in enumerate(values):
         if type(value) is not DTYPES[kind] or (reach and not int(reach.min) <= value <= int(reach.max)):
             raise ArtifactError(f"{where}[{k}] must be of type {kind}, not {shown(value)}.")
     if kind == "str":
-        _check_names(values, where)  # type: ignore[arg-type]
+        _check_names(values, where)
     try:
         return validate.class_list(np.array(values, dtype=np.dtype(kind)), len(values))
     except (InputError, OverflowError, ValueError) as error:
