@@ -14,7 +14,7 @@ from metacal import kernels
 from metacal.errors import InputError, warn_caller
 from metacal.gate.decision import Flags
 from metacal.gate.gate import Gate
-from metacal.gate.helping import helping
+from metacal.gate.helping import helping, remark_on_classes
 from metacal.gate.long_rows import Counts, accepted_and_right, remarks_on_long_rows
 from metacal.gate.meanwhile import WORTH_A_THREAD, meanwhile
 from metacal.gate.ranked import Columns, parts_of_rows, ranked_and_certified
@@ -119,9 +119,10 @@ def fit_gate(
     kept, own = (rows, slice(None)) if used.all() else (rows.where(used), used)
     fitting = kept, codes[own], None if weights is None else weights[own]
     base = (early.told() if early is not None and kept is rows else None) or fit_map(*fitting)
-    base, remark = _checked_help(base, refit or fit_map, fitting, decided.accept[own], promise, gives_way=gives_way)
-    if remark is not None:
-        certificate = certificate.with_notes(remark)
+    base, remarks = _checked_help(
+        base, refit or fit_map, fitting, decided.accept[own], promise, gives_way=gives_way, classes=classes
+    )
+    certificate = certificate.with_notes(*remarks)
     if not base.preserves_accuracy and certificate.quantity.about_answers:
         certificate = certificate.with_notes(about_largest_logit())
     gate = Gate.of(
@@ -143,19 +144,22 @@ def _checked_help(
     promise: Promise,
     *,
     gives_way: bool,
-) -> tuple[Map, Note | None]:
+    classes: NDArray[Any],
+) -> tuple[Map, list[Note]]:
     """The base map, or the softmax in its place, and what there is to say of how it helps."""
     if isinstance(promise, Promise) and promise.calibrator is not None:  # the paper's, to the letter
-        return base, None
+        return base, []
     if not soon_fitted(base, fitting[0].n_classes):
-        return base, not_compared()
+        return base, [not_compared()]
     found = helping(base, refit, *fitting, accept)
-    if found is None or not found.harms:
-        return base, None
+    if found is None:
+        return base, []
     given_way = gives_way and found.log_loss.worse
-    remark = found.note(given_way=given_way)
-    warn_caller(str(remark))
-    return (plain_softmax() if given_way else base), remark
+    off = remark_on_classes(found.marginal, classes)
+    remarks = [*([found.note(given_way=given_way)] if found.harms else []), *([] if off is None else [off])]
+    for remark in remarks:
+        warn_caller(str(remark))
+    return (plain_softmax() if given_way else base), remarks
 
 
 class _Decided(NamedTuple):
