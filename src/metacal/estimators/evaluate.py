@@ -14,20 +14,20 @@ from metacal import display
 from metacal.errors import InputError
 from metacal.estimators.walk import Codes, MeasuredRows, measured_rows, room_for_table, softmax_gate, softmaxes
 from metacal.gate import Gate
-from metacal.gate.helping import remark_on_classes
 from metacal.gate.judged import Judged, judged, opened
 from metacal.metrics import registry
 from metacal.metrics.evaluation import (
-    ByClass,
     Evaluation,
     evaluate_rows,
     evaluate_scores,
     harm_in_words,
 )
 from metacal.metrics.intervals import Interval, clopper_pearson
+from metacal.metrics.marginal import ByClass
 from metacal.metrics.registry import PROBABILITIES
 from metacal.metrics.resampling import Resampling
 from metacal.promises.certificate import Certificate
+from metacal.promises.notes import off_by_class
 from metacal.promises.verdict import Verdict, judge
 from metacal.rows import Rows, workers
 from metacal.rows.executors import ExecutorLike, is_remote
@@ -91,9 +91,9 @@ class GateEvaluation:
     def caveat(self) -> str | None:
         """What calibration makes worse on these rows, and whether the marginal check fails; None where all is well."""
         harm = None if self.before is None else harm_in_words(self.after, self.before)
-        note = remark_on_classes(self.after.marginal)
-        said = [str(one)[0].upper() + str(one)[1:] for one in (harm, note) if one is not None]
-        return " ".join(said) or None
+        off = None if self.after.marginal is None else self.after.marginal.failure
+        note = None if off is None else str(off_by_class(**off))
+        return " ".join(f"{one[0].upper()}{one[1:]}" for one in (harm, note) if one is not None) or None
 
     def _uncalibrated(self) -> dict[str, Any] | None:
         if self.before is None:

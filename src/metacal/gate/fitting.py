@@ -14,7 +14,7 @@ from metacal import kernels
 from metacal.errors import InputError, warn_caller
 from metacal.gate.decision import Flags
 from metacal.gate.gate import Gate
-from metacal.gate.helping import helping, remark_on_classes
+from metacal.gate.helping import helping
 from metacal.gate.long_rows import Counts, accepted_and_right, remarks_on_long_rows
 from metacal.gate.meanwhile import WORTH_A_THREAD, meanwhile
 from metacal.gate.ranked import Columns, parts_of_rows, ranked_and_certified
@@ -28,6 +28,7 @@ from metacal.promises.notes import (
     Note,
     about_largest_logit,
     not_compared,
+    off_by_class,
     remarks_on_rows,
     remarks_on_scores,
     suspicion,
@@ -151,12 +152,13 @@ def _checked_help(
         return base, []
     if not soon_fitted(base, fitting[0].n_classes):
         return base, [not_compared()]
-    found = helping(base, refit, *fitting, accept)
+    found = helping(base, refit, *fitting, accept, classes)
     if found is None:
         return base, []
     given_way = gives_way and found.log_loss.worse
-    off = remark_on_classes(found.marginal, classes)
-    remarks = [*([found.note(given_way=given_way)] if found.harms else []), *([] if off is None else [off])]
+    off = None if found.marginal is None else found.marginal.failure
+    remarks = [found.note(given_way=given_way)] if found.harms else []
+    remarks += [] if off is None else [off_by_class(**off)]
     for remark in remarks:
         warn_caller(str(remark))
     return (plain_softmax() if given_way else base), remarks

@@ -14,7 +14,7 @@ from metacal.maps.heldout import HeldOut, held_out
 from metacal.maps.map import FitMap, Map
 from metacal.metrics.binning import equal_width
 from metacal.metrics.marginal import MarginalCheck, checked
-from metacal.promises.notes import Note, calibration_harms, off_by_class
+from metacal.promises.notes import Note, calibration_harms
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 
@@ -85,10 +85,11 @@ def helping(
     labels: NDArray[np.intp],
     weights: NDArray[np.float64] | None,
     accept: NDArray[np.bool_],
+    classes: NDArray[Any] | None = None,
 ) -> Helping | None:
     """Compare on the accepted ones of the rows that are held out; None where these are too few.
 
-    `accept` says which rows are accepted. The marginal check looks at all rows that are held out, accepted or not, as
+    `accept` says which rows are accepted, `classes` are names. The marginal check looks at all rows that are held out, accepted or not, as
     the threshold has seen their labels; not for a map with parameters for each class, which has fitted that.
     """
 
@@ -105,21 +106,8 @@ def helping(
     if fitted.n_classes is not None:
         return compared(kept)
     predicted = np.asarray(on_host(rows.picked(found.rows).collect(kernels.predicted)), dtype=np.intp)
-    return replace(compared(kept), marginal=checked(found.confidence, found.right, predicted, fitted=True))
-
-
-def remark_on_classes(check: MarginalCheck | None, classes: Any = None) -> Note | None:
-    """What is said of a marginal check that fails; `classes` are names, where it has column numbers."""
-    if check is None or not check.fails:
-        return None
-    worst = check.worst if classes is None or check.worst is None else classes[check.worst]
-    return off_by_class(
-        gap=check.gap,
-        predicted=None if worst is None else str(worst),
-        rows=check.worst_rows,
-        right=check.worst_right,
-        said=check.worst_confidence,
-    )
+    marginal = checked(found.confidence, found.right, predicted, classes=classes, fitted=True)
+    return replace(compared(kept), marginal=marginal)
 
 
 def clearly_helps(kept: HeldOut, n_rows: int) -> bool:

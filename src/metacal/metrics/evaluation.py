@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,8 +17,7 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.metrics import registry
 from metacal.metrics.binning import mean_statistic
 from metacal.metrics.intervals import Interval
-from metacal.metrics.marginal import MarginalCheck, predicted_columns
-from metacal.metrics.marginal import checked as checked_by_class
+from metacal.metrics.marginal import ByClass, MarginalCheck, predicted_columns
 from metacal.metrics.ranking import RANKING, Ranking
 from metacal.metrics.registry import DECISION, PROBABILITIES, TOP_LABEL, Measured, Metric
 from metacal.metrics.resampling import RandomState, Resampling, one_blas_thread
@@ -289,22 +288,6 @@ def evaluate_rows(
         n_bins=n_bins,
         marginal=None if by_class is None else by_class.checked(top, accepted),
     )
-
-
-class ByClass(NamedTuple):
-    """What the marginal check needs: the predicted column of each row, names, whether a map was fitted on the rows."""
-
-    predicted: NDArray[np.intp]
-    classes: Sequence[Any] | NDArray[Any] | None = None
-    fitted: bool = False
-
-    def checked(self, top: TopLabel, accept: NDArray[np.bool_] | None) -> MarginalCheck | None:
-        """The check of the accepted rows, of all without a gate; None where nothing is accepted."""
-        own = slice(None) if accept is None else accept
-        columns = top.confidence[own], top.correct[own], self.predicted[own]
-        if not len(columns[0]):
-            return None
-        return checked_by_class(*columns, classes=self.classes, fitted=self.fitted)
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,13 +29,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtrc
 
-from metacal.metrics.toplabel import CheckedTable, FloatColumn, checked_table
+from metacal.metrics.toplabel import CheckedTable, FloatColumn, TopLabel, checked_table
 
 __all__ = ["MarginalCheck", "marginal_check"]
 
@@ -88,6 +88,14 @@ class MarginalCheck:
         """Whether it is no chance and matters: by two points of probability, or by a quarter of the errors expected."""
         return self.off and self.gap > min(_POINT, _SHARE * self.wrong)
 
+    @property
+    def failure(self) -> dict[str, Any] | None:
+        """What a note says where it fails: the gap, and of the rows that are furthest off the facts; else None."""
+        if not self.fails:
+            return None
+        which = {"predicted": None if self.worst is None else str(self.worst), "rows": self.worst_rows}
+        return {"gap": self.gap, **which, "right": self.worst_right, "said": self.worst_confidence}
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         return {**asdict(self), "fails": self.fails}
@@ -124,6 +132,22 @@ def marginal_check(
     table = checked_table(proba, labels, classes=classes)
     confidence, correct = table.top_label()
     return checked(confidence, correct, predicted_columns(table), classes=classes, fitted=fitted)
+
+
+class ByClass(NamedTuple):
+    """What the marginal check needs: the predicted column of each row, names, whether a map was fitted on the rows."""
+
+    predicted: NDArray[np.intp]
+    classes: Sequence[Any] | NDArray[Any] | None = None
+    fitted: bool = False
+
+    def checked(self, top: TopLabel, accept: NDArray[np.bool_] | None) -> MarginalCheck | None:
+        """The check of the accepted rows, of all without a gate; None where nothing is accepted."""
+        own = slice(None) if accept is None else accept
+        columns = top.confidence[own], top.correct[own], self.predicted[own]
+        if not len(columns[0]):
+            return None
+        return checked(*columns, classes=self.classes, fitted=self.fitted)
 
 
 def predicted_columns(table: CheckedTable) -> NDArray[np.intp]:
