@@ -53,7 +53,7 @@ class AutoCalibrator(Calibrator):
         have been held out.
     random_state : int
         Seed of the folds.
-    input, classes, n_jobs
+    input, classes, positive, n_jobs
         As in TemperatureScaling.
 
     Attributes
