@@ -89,8 +89,9 @@ def helping(
 ) -> Helping | None:
     """Compare on the accepted ones of the rows that are held out; None where these are too few.
 
-    `accept` says which rows are accepted, `classes` are names. The marginal check looks at all rows that are held out, accepted or not, as
-    the threshold has seen their labels; not for a map with parameters for each class, which has fitted that.
+    `accept` says which rows are accepted, `classes` are names. The marginal check looks at all rows that are held out,
+    accepted or not, as the threshold has seen their labels; not for a map with parameters for each class, which has
+    fitted that.
     """
 
     def enough(held: HeldOut) -> bool:
