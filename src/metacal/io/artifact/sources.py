@@ -94,7 +94,8 @@ def read_labels(labels: LabelList, where: str = "classes") -> NDArray[Any]:
         raise ArtifactError(f"{where}: values must be a list with an entry per column.")
     reach = np.iinfo(kind) if DTYPES[kind] is int else None
     for k, value in enumerate(values):
-        if type(value) is not DTYPES[kind] or (reach and not int(reach.min) <= value <= int(reach.max)):
+        beyond = reach is not None and type(value) is int and not int(reach.min) <= value <= int(reach.max)
+        if beyond or type(value) is not DTYPES[kind]:
             raise ArtifactError(f"{where}[{k}] must be of type {kind}, not {shown(value)}.")
     if kind == "str":
         _check_names(values, where)
