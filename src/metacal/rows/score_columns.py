@@ -1,7 +1,8 @@
 """Two columns that a caller gives, a score for each row and whether it is right: the only place that coerces them.
 
-A score may be missing: None, NaN, or an infinity, which no threshold can be compared with in earnest. Whether a row is
-right may not: it is true or false, 1 or 0, yes or no, and nothing else is guessed at.
+A score may be missing: None, NaN, or an infinity, which no threshold can be compared with in earnest. Judges write
+marks as text, "8/10", "85%", and verdicts as words: both are read. Whether a row is right may not be missing: it is
+true or false, 1 or 0, or a verdict in words, and nothing else is guessed at.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 
 #: How right and wrong are written, in any case.
-WORDS: dict[str, bool] = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-_WANTED = "true or false, 1 or 0, yes or no"
+WORDS: dict[str, bool] = {
+    **dict.fromkeys(("true", "yes", "1", "pass", "passed", "right", "correct"), True),
+    **dict.fromkeys(("false", "no", "0", "fail", "failed", "wrong", "incorrect"), False),
+}
+_WANTED = "true or false, 1 or 0, yes or no, pass or fail"
 
 #: What a message calls a row.
 Place = Callable[[int], str]
@@ -36,14 +40,18 @@ def score_column(values: Any, *, name: str = "score", place: Place = numbered) -
     --------
     >>> score_column([0.5, None, float("inf"), 1])
     array([0.5, nan, nan, 1. ])
+    >>> score_column(["8/10", "85%", "fail", "0.5"])
+    array([0.8 , 0.85, 0.  , 0.5 ])
     >>> score_column(["high", "low"])
     Traceback (most recent call last):
     metacal.errors.InputError: row 0: the score is 'high', which is no number; give numbers, and leave out ...
     """
     array = _flat(np.ma.filled(np.ma.asarray(values, dtype=object), np.nan) if np.ma.isMA(values) else values, name)
-    if array.dtype.kind == "O":
-        array = np.array([_number(value, name, place(row)) for row, value in enumerate(array)], dtype=np.float64)
-    elif array.dtype.kind not in "iuf":
+    if array.dtype.kind in "OU":
+        array = np.array(
+            [_number(value, name, place(row)) for row, value in enumerate(array.tolist())], dtype=np.float64
+        )
+    elif array.dtype.kind not in "biuf":
         raise _no_number(array[0] if len(array) else array.dtype, name, place(0))
     numbers = array.astype(array.dtype if array.dtype in (np.float32, np.float16) else np.float64)
     numbers[~np.isfinite(numbers)] = np.nan
@@ -59,7 +67,7 @@ def correct_column(values: Any, *, name: str = "correct", place: Place = numbere
     (array([ True, False,  True]), array([ True, False]))
     >>> correct_column([1, 0, 2])
     Traceback (most recent call last):
-    metacal.errors.InputError: row 2: correct is 2; it must say right or wrong, as true or false, 1 or 0, yes or no.
+    metacal.errors.InputError: row 2: correct is 2; it must say right or wrong, as true or false, 1 or 0, yes or no, ...
     """
     array = _flat(values, name)
     if array.dtype.kind == "b":
@@ -102,7 +110,7 @@ def _flat(values: Any, name: str) -> NDArray[Any]:
 def _number(value: Any, name: str, where: str) -> float:
     if value is None:
         return np.nan
-    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+    if isinstance(value, int | float | np.integer | np.floating):
         try:
             return float(value)
         except OverflowError:
@@ -111,7 +119,24 @@ def _number(value: Any, name: str, where: str) -> float:
         return np.nan
     if type(value).__name__ == "Decimal":
         return float(value)
-    raise _no_number(value, name, where)
+    mark = mark_of(value) if isinstance(value, str) else None
+    if mark is None:
+        raise _no_number(value, name, where)
+    return mark
+
+
+def mark_of(text: str) -> float | None:
+    """A mark as a judge writes it: a number, one of so many ("8/10"), a percentage, a verdict; None: it is none."""
+    text = text.strip().lower()
+    if text in WORDS:
+        return float(WORDS[text])
+    mark, slash, most = text.removesuffix("%").partition("/")
+    if "_" in text or (slash and text.endswith("%")):
+        return None
+    try:
+        return float(mark) / (float(most) if slash else 100.0 if text.endswith("%") else 1.0)
+    except (ValueError, ZeroDivisionError):
+        return None
 
 
 def _no_number(value: Any, name: str, where: str) -> InputError:

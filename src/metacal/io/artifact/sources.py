@@ -38,6 +38,7 @@ DTYPES: dict[str, type] = {
     "str": str,
     "bool": bool,
     **{f"{sign}int{bits}": int for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "float64": float,  # two classes may be called by any two numbers
 }
 #: Characters of all class names together, padded to the longest: what NumPy will allocate, four bytes each.
 _MOST_NAME_CHARACTERS = 1 << 23
@@ -48,7 +49,7 @@ class LabelList:
     """Labels as a file has them."""
 
     dtype: Literal[tuple(DTYPES)]  # type: ignore[valid-type]
-    values: tuple[str | bool | int | Unsigned, ...]
+    values: tuple[str | bool | int | Unsigned | float, ...]
 
 
 def describe_labels(labels: Any, where: str = "classes") -> LabelList:
@@ -65,7 +66,8 @@ def describe_labels(labels: Any, where: str = "classes") -> LabelList:
     values = tuple(array.tolist())
     if array.dtype.kind == "U":
         _check_names(values, where)
-    return LabelList("str" if array.dtype.kind == "U" else array.dtype.name, values)
+    names = {"U": "str", "f": "float64"}
+    return LabelList(names.get(array.dtype.kind, array.dtype.name), values)
 
 
 def _check_names(names: tuple[str, ...], where: str) -> None:

@@ -1,7 +1,8 @@
 """JSON lines: an object per line, with a list of logits or an entry per class, and label and id beside it.
 
-Only the entries that are asked for are kept; the first line says which there are. Blank lines are skipped, a line that
-is no object is named by its number. Python's NaN and Infinity are numbers here, as its own writer makes them.
+Only the entries that are asked for are kept; the first line says which there are. A key may lead into an entry,
+`judge.score` (`metacal.io.nested`). Blank lines are skipped, a line that is no object is named by its number. Python's
+NaN and Infinity are numbers here, as its own writer makes them.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.io.columns import Columns, Picked, Request, pick_columns
+from metacal.io.columns import BESIDE, Columns, Picked, Request, pick_columns
 from metacal.io.formats.delimited import TextWriter
+from metacal.io.nested import with_nested
 from metacal.io.opening import NoRowsError, check_texts
 
 #: A line of more bytes is no row: a file without line ends would fill the memory.
@@ -28,7 +30,8 @@ def read(request: Request) -> Columns:
     """Read table, or scores, and what is beside it; an entry that a later row lacks is None there."""
     path, picked, columns, lines = request.path, None, dict[str, list[Any]](), list[int]()
     with open(request.source, "rb") as file:
-        for number, row in _rows(path, file):
+        for number, plain in _rows(path, file):
+            row = nested_in(request, number, plain)
             if picked is None:
                 picked = pick_columns(request, list(row), [name for name, value in row.items() if _is_list(value)])
                 columns = {name: [] for name in picked.names}
@@ -74,6 +77,15 @@ def _rows(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
             line = line.removeprefix(b"\xef\xbb\xbf")
         if line.strip():
             yield number, parsed_object(path, number, line)
+
+
+def nested_in(request: Request, number: int, row: dict[str, Any], *more: str | None) -> dict[str, Any]:
+    """The row with what nested keys lead to (`metacal.io.nested`); LineError where they lead to something else."""
+    keys = (request.logits_key, *(getattr(request, key) for key in BESIDE.values()), *more)
+    try:
+        return with_nested(row, keys)
+    except InputError as error:
+        raise LineError(request.path, number, str(error).removesuffix(".")) from None
 
 
 class LineError(InputError):

@@ -1,0 +1,123 @@
+"""Nested keys: an entry inside an entry of a JSON line, and one number made of a list of them.
+
+`judge.score`, `choices[0].message.content` and `choices[0].logprobs.content[*].logprob` lead from entry to entry; `[*]`
+gives a list of what follows, of each element. `mean(KEY)` and its sisters make one number of such a list: the scores
+that are in use for a sequence of tokens, or for several answers to one question. An entry of that very name goes first:
+a file with a column "judge.score" is read as it stands.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from metacal.errors import InputError
+
+_STEP = re.compile(r"\.?([^.\[\]()]+)|\[(-?\d+|\*)\]")
+_CALL = re.compile(r"([a-z]+)\((.+)\)")
+
+
+def _agreement(values: Sequence[Any]) -> float:
+    """The share of the answer that most of them give; texts count as equal whatever their case and outer blanks."""
+    told = [value.strip().casefold() if isinstance(value, str) else repr(value) for value in values]
+    return max(Counter(told).values()) / len(told)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+#: What makes one number of a list. Of token log-probabilities: their mean, their minimum, their sum (that of the whole
+#: text), and the perplexity, of which a higher one is doubtful. Of several answers: how many agree.
+REDUCTIONS: dict[str, Callable[[Any], float]] = {
+    "mean": _mean,
+    "min": min,
+    "max": max,
+    "sum": math.fsum,
+    "perplexity": lambda values: math.exp(min(-_mean(values), 700.0)),
+    "agreement": _agreement,
+}
+
+
+def reached(row: Mapping[str, Any], key: str) -> Any:
+    """What a nested key leads to; None where the way ends before. A list loses what is null in it.
+
+    Examples
+    --------
+    >>> row = {"judge": {"score": 8}, "choices": [{"logprobs": {"token_logprobs": [None, -0.1, -0.3]}}]}
+    >>> reached(row, "judge.score"), reached(row, "judge.mark"), reached(row, "choices[0].logprobs.token_logprobs[*]")
+    (8, None, [-0.1, -0.3])
+    >>> reached(row, "min(choices[0].logprobs.token_logprobs)"), reached({"said": ["A", "a ", "B"]}, "agreement(said)")
+    (-0.3, 0.6666666666666666)
+    >>> reached(row, "mean(judge.score)")
+    Traceback (most recent call last):
+    metacal.errors.InputError: 'judge.score' is 8, and mean(...) takes a list of numbers.
+    """
+    if key in row:
+        return row[key]
+    reduction, steps = _parsed(key)
+    found: Any = [row]
+    several = False
+    for step in steps:
+        several = several or step == "*"
+        found = [after for one in found for after in _follow(one, step)]
+    if not several:
+        found = found[0] if found else None
+    return found if reduction is None or found is None else _reduced(reduction, key, found)
+
+
+def _follow(value: Any, step: str | int) -> Iterable[Any]:
+    """The next entries on the way: none, one, or each element that is there."""
+    if step == "*":
+        return [one for one in value if one is not None] if isinstance(value, list) else []
+    if isinstance(step, int):
+        return value[step : step + 1 or None] if isinstance(value, list) else []
+    return [value[step]] if isinstance(value, dict) and value.get(step) is not None else []
+
+
+def _reduced(name: str, key: str, values: Any) -> float | None:
+    numbers = values if isinstance(values, list) else None
+    numbers = None if numbers is None else [value for value in numbers if value is not None]
+    plain = name == "agreement" or all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in numbers or ()
+    )
+    if numbers is None or not plain:
+        inner = key[len(name) + 1 : -1]
+        what = "a list of answers" if name == "agreement" else "a list of numbers"
+        raise InputError(f"{inner!r} is {repr(values)[:40]}, and {name}(...) takes {what}.")
+    return REDUCTIONS[name](numbers) if numbers else None
+
+
+@cache
+def _parsed(key: str) -> tuple[str | None, tuple[str | int, ...]]:
+    """The function around a key, if any, and its steps; a plain name is one step."""
+    called = _CALL.fullmatch(key)
+    reduction, path = (called[1], called[2]) if called and called[1] in REDUCTIONS else (None, key)
+    steps: list[str | int] = []
+    at = 0
+    while at < len(path) and (found := _STEP.match(path, at)):
+        name, index = found[1], found[2]
+        steps.append(name if name is not None else "*" if index == "*" else int(index))
+        at = found.end()
+    return reduction, tuple(steps) if at == len(path) else (key,)
+
+
+def is_nested(key: str | None) -> bool:
+    """Whether a key leads further than to an entry of its own name.
+
+    Examples
+    --------
+    >>> is_nested("score"), is_nested("judge.score"), is_nested("mean(logprobs)"), is_nested("P(yes)")
+    (False, True, True, False)
+    """
+    return key is not None and _parsed(key) != (None, (key,))
+
+
+def with_nested(row: dict[str, Any], keys: Iterable[str | None]) -> dict[str, Any]:
+    """The row with an entry more for each nested key whose way begins in it; null where the way ends before."""
+    ways = [key for key in keys if key is not None and key not in row and is_nested(key) and _parsed(key)[1][0] in row]
+    return {**row, **{key: reached(row, key) for key in ways}} if ways else row

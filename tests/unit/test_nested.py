@@ -1,0 +1,98 @@
+"""Keys that lead into an entry of a JSON line, and one number made of a list."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from metacal.cli import main
+from metacal.errors import InputError
+from metacal.io import read_scores
+from metacal.io.columns import Request
+from metacal.io.nested import is_nested, reached
+from metacal.io.stream import Reader
+
+#: A chat response as OpenAI-style servers write it, and a completion as vLLM does, with an echoed first token.
+CHAT = {
+    "choices": [
+        {
+            "message": {"content": "yes"},
+            "logprobs": {"content": [{"token": "y", "logprob": -0.5}, {"token": "es", "logprob": -0.1}]},
+        }
+    ],
+    "usage": {"completion_tokens": 2},
+}
+COMPLETION = {"choices": [{"text": "x", "logprobs": {"token_logprobs": [None, -0.2, -0.4]}}]}
+
+
+@pytest.mark.parametrize(
+    ("row", "key", "value"),
+    [
+        ({"a": {"b": [1, {"c": 2}]}}, "a.b[1].c", 2),
+        ({"a": {"b": [1, 2]}}, "a.b[-1]", 2),
+        ({"a": {"b": [1, 2]}}, "a.b[5]", None),
+        ({"a.b": 3, "a": {"b": 4}}, "a.b", 3),
+        (CHAT, "mean(choices[0].logprobs.content[*].logprob)", -0.3),
+        (CHAT, "min(choices[0].logprobs.content[*].logprob)", -0.5),
+        (CHAT, "perplexity(choices[0].logprobs.content[*].logprob)", np.exp(0.3)),
+        (COMPLETION, "sum(choices[0].logprobs.token_logprobs)", -0.6),
+        ({"samples": ["Paris", " paris", "Rome", "Paris"]}, "agreement(samples)", 0.75),
+        ({"samples": []}, "mean(samples)", None),
+    ],
+)
+def test_a_key_leads_into_entries(row, key, value):
+    assert reached(row, key) == pytest.approx(value) if value is not None else reached(row, key) is None
+
+
+@pytest.mark.parametrize("key", ["a..b", "a[", "a[x]", "f(a)", "P(yes)", "mean()"])
+def test_what_is_no_way_is_a_name(key):
+    assert not is_nested(key)
+    assert reached({key: 1}, key) == 1
+
+
+def written(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def test_a_file_of_responses_is_read_and_fitted(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "response": {"logprobs": [-float(doubt), -0.1]},
+            "judge": {"verdict": "fail" if rng.random() < doubt / 3 else "pass"},
+        }
+        for doubt in rng.random(600)
+    ]
+    rows[3]["response"]["logprobs"] = None
+    path = written(tmp_path / "r.jsonl", rows)
+    key = "mean(response.logprobs)"
+    found = read_scores(path, score_key=key, correct_key="judge.verdict")
+    assert np.isnan(found.score[3])
+    assert found.score[0] == pytest.approx(np.mean(rows[0]["response"]["logprobs"]))
+    gate = str(tmp_path / "gate.json")
+    keys = ["--score-key", key, "--correct-key", "judge.verdict"]
+    run = CliRunner().invoke(main, ["fit", path, *keys, "--min-accuracy", "0.9", "-o", gate])
+    assert run.exit_code == 0, run.output
+    assert CliRunner().invoke(main, ["verify", gate, path, "--correct-key", "judge.verdict"]).exit_code == 0
+    watched = CliRunner().invoke(main, ["monitor", gate, path, "--correct-key", "judge.verdict", "--json"])
+    assert watched.exit_code == 0, watched.output
+
+
+def test_a_bad_line_is_named_by_file_line_and_key(tmp_path):
+    path = written(tmp_path / "r.jsonl", [{"a": {"b": [1.0]}}, {"a": {"b": ["x"]}}])
+    with pytest.raises(InputError, match=r"r.jsonl:2: 'a.b' is \['x'\], and mean\(...\) takes a list of numbers"):
+        read_scores(path, score_key="mean(a.b)")
+    path = written(tmp_path / "s.jsonl", [{"a": {"b": 1.0}}, {"a": {"b": "high"}}])
+    with pytest.raises(InputError, match=r"s.jsonl:2: the a.b is 'high'"):
+        read_scores(path, score_key="a.b")
+
+
+def test_a_stream_reads_marks_and_nested_keys_too():
+    reader = Reader(Request("a.jsonl", logits_key="judge.mark", label_key="judge.ok", scores=True), "jsonl")
+    record = reader.read(1, b'{"judge": {"mark": "8/10", "ok": "pass"}}')
+    assert record.row == (0.8,)
+    assert record.label == "pass"
