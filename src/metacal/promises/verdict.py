@@ -223,7 +223,7 @@ class Verdict:
         if abs(apart) < 1e-12:
             return _TIMES + 1
         if self.seen.counted:
-            sure = ndtri(0.5 + 0.5 * self.level)
+            sure = float(ndtri(0.5 + 0.5 * self.level))
             limit = self.seen.limit
             times = sure**2 * limit * (1.0 - limit) / (apart / self.seen.largest) ** 2 / self.seen.n
         else:  # ends draw near as the root of the number of rows
