@@ -306,7 +306,7 @@ def test_json_on_stdout(small):
         (["paper", "--runs", "0"], 2, "--runs"),
         (["paper", "--sets", "cifar10-resnet101"], 2, "there is no such set"),
         (["paper", "--sets", "cifar10-wrn32"], 2, "was not found in the folders of --data"),
-        (["paper", "--data", "no-such-folder"], 1, "there is no folder 'no-such-folder'"),
+        (["paper", "--data", "no-such-folder"], 2, "there is no folder 'no-such-folder'"),
         (["paper", "-n", "0"], 2, "0 processes cannot work"),
         (["selective", "--rules", "sgd"], 2, "there is no rule 'sgd'"),
         (["selective", "--sizes", "300,many"], 2, "is not a list of sizes"),
