@@ -2,7 +2,7 @@
 
     python -m benchmarks.one_walk OTHER/src [--repeats 5] [-o benchmarks/results/one-walk.json]
 
-Each sample is a process of its own: it fits a gate, warms up on 2,000 rows, then times one call on all of them. OTHER is
+Each sample is a process of its own: it fits a gate, warms up on 2,000 rows, then times one call on them all. OTHER is
 the tree to compare with, as it was before.
 """
 
