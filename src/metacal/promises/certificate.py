@@ -208,7 +208,7 @@ class Certificate:
     @property
     def miscoverage(self) -> float:
         """Share of the correct calibration rows that is rejected; nan where no labels say which are."""
-        known = self.labelled and self.labels in (None, self.n_rows) and self.stages is None
+        known = self.labelled and self.labels in (None, self.n_rows) and self.stages is None and self.n_correct
         return 1.0 - self.n_correct_accepted / self.n_correct if known else math.nan
 
     @property

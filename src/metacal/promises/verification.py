@@ -92,7 +92,7 @@ class LimitTest:
         if better is not None:
             counted = f"{self.bad:,} answered worse than by the last model alone, {better:,} better, of {self.n:,}"
         if promised.mean:
-            counted = f"a cost of {self.bad:,.6g} in all, of {self.n:,} rows"
+            counted = f"a {'loss' if promised.graded else 'cost'} of {self.bad:,.6g} in all, of {self.n:,} rows"
         bets = self.seen.costs is not None
         chance = "at most the chance of such bets to win so much" if bets else "the chance of as many or more"
         return [
