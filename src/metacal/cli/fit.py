@@ -67,6 +67,9 @@ class Options:
     unit_key: str | None = option(
         "Column of FILE that says which rows belong together; one row of each unit is counted.", metavar="NAME"
     )
+    positive: str | None = option(
+        "Of two classes the one that the score, or the second column, speaks for.", metavar="LABEL"
+    )
     reject_label: str | None = option("Prediction for rejected rows.  [default: -1, or 'rejected']", metavar="LABEL")
     reading: Reading = reading_options()
     n_jobs: int | None = shared(jobs_option)
@@ -114,6 +117,7 @@ def command(file: str, options: Options) -> None:
       metacal fit 'logs/*.parquet' --executor dask://host:8786 --min-accuracy 0.97 -o cal.json
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
       metacal fit answers.jsonl --score-key judge.score --loss-key loss --max-risk 0.1 -o cal.json
+      metacal fit scores.csv --logits-key margin --positive fraud --min-accuracy 0.95 -o cal.json
       metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
     """  # noqa: D301
     output, key, asked = options.output, options.key, options.asked
@@ -192,9 +196,13 @@ def _fitted(found: Predictions, options: Options) -> Gate:
     fit_map, recipe = method_named(calibrator or promise.calibrator, seed)
     with cluster(options.executor, threads) as remote, workers(threads, remote) as executor:
         table = validate.logits_from(found.table, found.input, executor=executor, later=True)
-        classes = validate.class_list(found.class_names, table.shape[1])
+        classes = validate.class_list(found.class_names or _two_labels(found, table, options.positive), table.shape[1])
         rows = Rows(table, executor=executor, unseen=validate.may_wait(table, found.input))
-        known: dict[str, Any] = {"classes": classes, "classes_given": names is not None, "input": found.input}
+        known: dict[str, Any] = {
+            "classes": classes,
+            "classes_given": names is not None or classes.tolist() != [*range(len(classes))],
+            "input": found.input,
+        }
         known["notes"] = [remark(text=text) for text in found.remarks]
         known["reject_label"] = reject_label_of(label, classes)
         known["counted"] = counted_rows(len(found), found.units, random_state=seed)
@@ -208,6 +216,20 @@ def _fitted(found: Predictions, options: Options) -> Gate:
             rows, codes, promise, score, fit_map, groups=found.groups, gives_way=calibrator is None, **known
         )
     return gate.with_source(recipe=recipe())
+
+
+def _two_labels(found: Predictions, table: Any, positive: str | None) -> Any:
+    """What the classes are called where two columns have no names: as the labels are, the positive one last."""
+    from metacal.rows.labels import flat_labels, two_classes
+
+    if table.shape[1] != 2 or found.labels is None:
+        if positive is not None:
+            raise click.UsageError(f"--positive is for labels of two classes; FILE has {table.shape[1]} columns.")
+        return None
+    named = {str(label): label for label in dict.fromkeys(flat_labels(found.labels).tolist())}
+    if positive is not None and positive not in named:
+        raise click.UsageError(f"--positive {positive} is none of the labels ({', '.join([*named][:5])}).")
+    return two_classes(found.labels, named.get(positive or ""), one_score=positive is not None)
 
 
 def method_named(name: str | None, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:

@@ -43,7 +43,7 @@ class VectorScaling(Penalised):
         Folds of the cross-validation, drawn at random (not stratified: see `random_folds`).
     random_state : int or numpy.random.Generator
         The seed of the folds.
-    input, classes, n_jobs
+    input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
     Attributes
@@ -85,7 +85,7 @@ class MatrixScaling(Penalised):
         al.: off-diagonal and intercept) leaves the diagonal free; `l2`, scikit-learn's λ(Σ A² + Σ c²), draws to zero.
     regularisation, intercept_regularisation, n_folds, random_state
         As in `VectorScaling`; 0 is (almost) no penalty.
-    input, classes, n_jobs
+    input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
     Attributes
@@ -127,7 +127,7 @@ class DirichletCalibration(Penalised):
         with untempered logits, are λT²K²(K-1)²/n off the diagonal and λK²/n for the intercept.
     regularisation, intercept_regularisation, n_folds, random_state
         As in `VectorScaling`; 0 is (almost) no penalty.
-    input, classes, n_jobs
+    input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
     Attributes
@@ -168,7 +168,7 @@ class StructuredScaling(Penalised):
     regularisation : float, optional
         The strength λ of the penalty, in rows. When None, the best of 1000, 100, …, 0.0001 by cross-validated
         likelihood, tried from the strongest until the held-out loss rises.
-    n_folds, random_state, input, classes, n_jobs
+    n_folds, random_state, input, classes, positive, n_jobs
         As in `VectorScaling`.
 
     Attributes

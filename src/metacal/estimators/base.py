@@ -31,7 +31,7 @@ from metacal.rows.plausibility import warn_of_suspicion
 T = TypeVar("T")
 
 #: Parameters that say what the table is, and nothing about the method.
-_OF_THE_TABLE = ("input", "classes", "n_jobs")
+_OF_THE_TABLE = ("input", "classes", "positive", "n_jobs")
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
@@ -82,11 +82,13 @@ class LogitsEstimator(BaseEstimator):
     """What every estimator over a table of logits shares: reading the table, the labels and the classes.
 
     A subclass has the parameters `input` ("logits" or "probabilities"), `classes` (the labels in column order; when
-    None the names of a frame's columns if the labels are strings, else 0 … K-1) and `n_jobs`.
+    None the names of a frame's columns if the labels are strings, else 0 … K-1, or the two values that labels of two
+    classes have), `positive` (the class that one score per row speaks for) and `n_jobs`.
     """
 
     input: str
     classes: Sequence[Any] | None
+    positive: Any
     n_jobs: int | None
 
     classes_: NDArray[Any]
@@ -108,6 +110,11 @@ class LogitsEstimator(BaseEstimator):
     def _read_table(
         self, X: Any, *, reset: bool, executor: Executor | None = None, later: bool = False
     ) -> NDArray[Any]:
+        one_score = validate.is_one_score(X) and (reset or getattr(self, "n_features_in_", 2) == 2)
+        if reset:
+            self._one_score = one_score
+        if one_score:
+            X = validate.two_columns(X, self.input)
         if not reset:
             check_is_fitted(self)
             if _looks_2d(X):  # the wrong number of columns is the first thing to say
@@ -139,13 +146,27 @@ class LogitsEstimator(BaseEstimator):
         classes = self.classes
         if classes is None and hasattr(self, "feature_names_in_") and flat_labels(y).dtype.kind == "U":
             classes = self.feature_names_in_
+        if table.shape[1] == 2 and not kernels.on_device(y):
+            classes = self._two_classes(classes, y)
+        elif self.positive is not None:
+            raise InputError(f"positive={self.positive!r} is for two classes; the table has {table.shape[1]}.")
         self.classes_ = validate.class_list(classes, table.shape[1])
         return validate.label_codes_beside(y, table, self.classes_)  # type: ignore[no-any-return]
 
+    def _two_classes(self, classes: Any, y: Any) -> Any:
+        """Two classes in column order; the second is the positive one where there is one score per row."""
+        if classes is None:
+            return validate.two_classes(y, self.positive, one_score=self._one_score)
+        if self.positive is None or len(classes) != 2:
+            return classes
+        if self.positive not in list(classes):
+            raise InputError(f"positive={self.positive!r} is none of the classes ({list(classes)}).")
+        return classes[::-1] if self._one_score and self.positive == classes[0] else classes
+
     @property
     def _classes_given(self) -> bool:
-        """Whether the classes were named, here or by the columns of a frame, and are not just the column numbers."""
-        return self.classes is not None or self.classes_.dtype.kind == "U"
+        """Whether the classes were named, here, by the columns of a frame or by two labels: not the column numbers."""
+        return self.classes is not None or not np.array_equal(self.classes_, np.arange(len(self.classes_)))
 
 
 def _looks_2d(X: Any) -> bool:
@@ -177,6 +198,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Parameters):
 
     input: str = "logits"
     classes: Sequence[Any] | None = None
+    positive: Any = None
     n_jobs: int | None = None
     map_: Map = field(init=False)
 

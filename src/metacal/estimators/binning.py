@@ -20,7 +20,7 @@ class HistogramBinning(Calibrator):
     bins : "equal_width" or "equal_mass"
         Of width 1/n_bins, or of nearly equal weight. With many classes nearly all rows have a small probability of any
         one of them, so bins of equal mass have no room for the large ones.
-    prior_rows, input, classes, n_jobs
+    prior_rows, input, classes, positive, n_jobs
         As in `IsotonicCalibration`.
 
     Attributes
@@ -56,7 +56,7 @@ class TopLabelHistogramBinning(Calibrator):
         Of nearly equal weight, or of width 1/n_bins.
     tempered : bool
         Whether a temperature is fitted first; without it the other classes keep their raw, often too uneven shares.
-    prior_rows, input, classes, n_jobs
+    prior_rows, input, classes, positive, n_jobs
         As in `IsotonicCalibration`.
 
     Attributes
@@ -88,7 +88,7 @@ class BBQ(Calibrator):
 
     Parameters
     ----------
-    input, classes, n_jobs
+    input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
     Attributes
@@ -117,7 +117,7 @@ class TopLabelBBQ(Calibrator):
     ----------
     tempered : bool
         Whether a temperature is fitted first; without it the other classes keep their raw, often too uneven shares.
-    input, classes, n_jobs
+    input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
     Attributes
@@ -149,7 +149,7 @@ class IMaxBinning(Calibrator):
         At most so many bins.
     shared : bool
         One set of bins for all classes, fitted on all of them together; else one for each.
-    prior_rows, input, classes, n_jobs
+    prior_rows, input, classes, positive, n_jobs
         As in `IsotonicCalibration`.
 
     Attributes

@@ -34,7 +34,7 @@ from metacal.promises.parts.units import counted_rows, unit_codes
 from metacal.promises.promise import Promise
 from metacal.rows import validate
 from metacal.rows.arrays import fraction
-from metacal.rows.labels import reject_label_of
+from metacal.rows.labels import labels_or, reject_label_of
 from metacal.rows.plausibility import unquestioned
 from metacal.scores import Score
 
@@ -233,7 +233,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         if self.promise is None:
             return np.asarray(self.classes_[columns])
         labels = self.classes_[np.maximum(columns, 0)]
-        return np.where(columns >= 0, labels, np.asarray(reject_label_of(self.reject_label, self.classes_)))
+        return labels_or(reject_label_of(self.reject_label, self.classes_), columns >= 0, labels)
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """How useful the answers are: P(accepted and right) - P(accepted and wrong); without a promise the accuracy.

@@ -28,7 +28,7 @@ class ComposedCalibration(Calibrator):
     first, then : str or calibrator
         By name, as on the command line, or with options of their own: `then=mc.StructuredScaling(regularisation=1.0)`.
         A saved file keeps what was fitted and, of the parts, their names.
-    input, classes, n_jobs
+    input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
     Attributes

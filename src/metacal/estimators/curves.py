@@ -18,7 +18,7 @@ class PlattScaling(Calibrator):
 
     Parameters
     ----------
-    input, classes, n_jobs
+    input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
     Attributes
@@ -48,7 +48,7 @@ class BetaCalibration(Calibrator):
     ----------
     variant : "abm", "am" or "ab"
         All three parameters; a = b; or the midpoint at 1/2.
-    input, classes, n_jobs
+    input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
     Attributes
@@ -82,7 +82,7 @@ class SplineCalibration(Calibrator):
         How many knots at most; the smoothing makes it matter little.
     tempered : bool
         Whether a temperature is fitted first; without it the other classes keep their raw, often too uneven shares.
-    input, classes, n_jobs
+    input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
     Attributes
@@ -120,7 +120,7 @@ class GaussianProcessCalibration(Calibrator):
     centre : "mean" or "log_softmax"
         What is subtracted from each row first, so that a constant added to a row changes nothing. The mean is better
         on a network's logits, "log_softmax" on logarithms of probabilities.
-    input, classes, n_jobs
+    input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
     Examples

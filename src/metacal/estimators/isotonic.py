@@ -19,7 +19,7 @@ class IsotonicCalibration(Calibrator):
     ----------
     prior_rows : float
         How many rows' worth of the uncalibrated model are blended in, so that nothing is held impossible; 0 for none.
-    input, classes, n_jobs
+    input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
     Attributes
@@ -47,7 +47,7 @@ class IROvATS(Calibrator):
 
     Parameters
     ----------
-    prior_rows, input, classes, n_jobs
+    prior_rows, input, classes, positive, n_jobs
         As in `IsotonicCalibration`.
 
     Attributes
@@ -78,7 +78,7 @@ class IRM(Calibrator):
     ----------
     tempered : bool
         Whether a temperature is fitted first (IRM-TS); False is the paper's IRM.
-    prior_rows, input, classes, n_jobs
+    prior_rows, input, classes, positive, n_jobs
         As in `IsotonicCalibration`.
 
     Attributes
@@ -109,7 +109,7 @@ class TopLabelIsotonic(Calibrator):
     ----------
     tempered : bool
         Whether a temperature is fitted first; without it the other classes keep their raw, often too uneven shares.
-    prior_rows, input, classes, n_jobs
+    prior_rows, input, classes, positive, n_jobs
         As in `IsotonicCalibration`.
 
     Attributes

@@ -21,7 +21,7 @@ from metacal.promises.parts.units import Counted, Importance, counted_rows
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
 from metacal.rows.executors import ExecutorLike, is_remote
-from metacal.rows.labels import reject_label_of
+from metacal.rows.labels import labels_or, reject_label_of
 from metacal.scores import Score
 
 
@@ -68,13 +68,18 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         function of a block of logits that returns one number per row. "auto": entropy, margin and maxlogit_pnorm share
         delta, and the one that accepts most is taken.
     reject_label : label, optional
-        What `predict` returns for a rejected row; of the same type as the classes, and none of them. -1 when None, or
-        "rejected" where the classes are names.
+        What `predict` returns for a rejected row; of the same type as the classes, and none of them. -1 when None (0
+        where the classes are -1 and 1), or "rejected" where the classes are names.
     input : "logits" or "probabilities"
         What the columns of X are. Nothing is guessed from the values.
     classes : sequence, optional
         The labels in column order. When None the names of a frame's columns, if the labels are strings; 0 … K-1
-        otherwise. Where the classes are names, labels may also be column numbers.
+        otherwise, or the two values that the labels of two classes have. Where the classes are names, labels may also
+        be column numbers.
+    positive : label, optional
+        Of two classes the one that a single score per row speaks for: X may then be what `decision_function` gives,
+        shape (n,) or (n, 1), or with input="probabilities" the probability of this class. The larger label when None;
+        names have no order, so that it must be said.
     n_jobs : int, optional
         Threads; -1 for one per core. It never changes the result.
 
@@ -113,6 +118,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     reject_label: Any = None
     input: str = "logits"
     classes: Sequence[Any] | None = None
+    positive: Any = None
     n_jobs: int | None = None
 
     calibrator_: Any = field(init=False)
@@ -260,8 +266,9 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     def predict(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[Any]:
         """The class with the largest logit for accepted rows, `reject_label` for rejected ones."""
         with self._rows(X, reset=False) as rows:
-            label: NDArray[Any] = self.gate_.decide(rows, probabilities=False, groups=groups).label  # type: ignore[assignment]
-            return label
+            said = self.gate_.decide(rows, probabilities=False, groups=groups)
+            assert said.answer is not None
+            return labels_or(self.gate_.reject_label, said.accept, said.answer)
 
     def decide(self, X: ArrayLike, *, rejected: Rejected = "calibrated", groups: ArrayLike | None = None) -> Decision:
         """Label, answer, confidence, decision, score and probabilities of each row, computed once."""

@@ -25,7 +25,9 @@ class TemperatureScaling(Calibrator):
     input : "logits" or "probabilities"
         What the columns of X are; probabilities are taken to logits by the logarithm. Nothing is guessed from values.
     classes : sequence, optional
-        The labels in column order; 0 … K-1 when None.
+        The labels in column order; when None 0 … K-1, or the two values that labels of two classes have.
+    positive : label, optional
+        Of two classes the one that a single score per row speaks for, where X has the shape (n,) or (n, 1).
     n_jobs : int, optional
         Threads; -1 for one per core. It never changes the result.
 
@@ -58,7 +60,7 @@ class UniformTemperatureScaling(Calibrator):
 
     Parameters
     ----------
-    input, classes, n_jobs
+    input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
     Attributes
@@ -96,7 +98,7 @@ class EnsembleTemperatureScaling(Calibrator):
     loss : "nll", "mse" or "sequential"
         What T and the weights minimise: cross-entropy, or the mean squared error (Brier score) with T alone first.
         "sequential" is cross-entropy with T alone first, as in the paper.
-    input, classes, n_jobs
+    input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
     Attributes
@@ -133,7 +135,7 @@ class LocalTemperatureScaling(Calibrator):
     ----------
     penalty : float
         Strength of the shrinkage, in rows: half of it times the squared coefficients is added to the summed loss.
-    input, classes, n_jobs
+    input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
     Examples

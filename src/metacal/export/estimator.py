@@ -109,8 +109,8 @@ def _changed(estimator: Any) -> str | None:
         now = getattr(estimator, name)
         if name == "reject_label" and now is None:
             now = default_reject_label(gate.classes)
-        if name == "classes" and now is None and gate.classes.dtype.kind == "U":
-            continue  # names always come from a user, if not by this parameter
+        if name == "classes" and (now is None or gate.n_classes == 2) and gate.source.classes_given:
+            continue  # names always come from a user, if not by this parameter; two classes may be in the labels alone
         if name == "classes" and now is not None:
             now = np.asarray(now).tolist()
         same = name in _FREE or now is fitted or now == fitted or (name == "score" and now == AUTO)

@@ -18,7 +18,7 @@ from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import accepts
 from metacal.promises.parts.thresholds import Policy
 from metacal.rows import Rows, run_rows
-from metacal.rows.validate import label_codes, logits_from
+from metacal.rows.validate import is_one_score, label_codes, logits_from, two_columns
 from metacal.scores import Score, grid_of, name_of, needs_logits, ranked_block, resolve, score_rows
 
 #: What probabilities a rejected row gets: the calibrated ones, or 1/K in every class, the paper's map.
@@ -117,6 +117,8 @@ class Table:
 
         With `by_rows` no second table is made: what has to be converted is converted when its rows are read.
         """
+        if self.n_classes == 2 and is_one_score(table):
+            table = two_columns(table, self.input)
         logits = logits_from(table, self.input, by_rows=by_rows)
         if logits.shape[1] != self.n_classes:
             raise InputError(

@@ -39,8 +39,8 @@ LABEL_LIKE = re.compile(
 )
 #: How one score for two classes is written.
 TWO_COLUMNS = (
-    " Of two classes write both: 1 - p and p for a probability p of the second (--input probabilities), 0 and s for a "
-    "score s."
+    " One score for two classes: name its column with logits_key (--logits-key), or say --input probabilities where it "
+    "is the probability of the second."
 )
 #: csv columns `logits_cat`, `logits_dog` name the classes cat and dog.
 _PREFIXES = {"logits": ("logits_", "logit_"), "probabilities": ("probabilities_", "probability_", "probs_", "prob_")}
@@ -80,8 +80,8 @@ class Request:
 
     @property
     def fewest_columns(self) -> int:
-        """A probability may stand alone, of the second of two classes."""
-        return 1 if self.input == "probabilities" else 2
+        """A probability may stand alone, of the second of two classes; so may a score that is named."""
+        return 1 if self.input == "probabilities" or self.logits_key is not None else 2
 
     @property
     def label_keys(self) -> tuple[str, ...]:

@@ -185,12 +185,15 @@ def _finished(request: Request, columns: Columns) -> Columns:
 
 
 def _two_classes(request: Request, columns: Columns) -> Columns:
-    """The two columns of a classifier of two classes, where a file has the probability of the second alone."""
+    """The two columns of a classifier of two classes, where a file has one score for the second alone."""
     table = columns.table
     alone = table.ndim == 1 or (table.ndim == 2 and table.shape[1] == 1)
-    if request.input != "probabilities" or not alone or table.dtype.kind != "f":
+    named = request.input == "probabilities" or request.logits_key is not None
+    if not named or not alone or table.dtype.kind not in "fiu":
         return columns
     second = np.asarray(table).reshape(len(table), 1)
+    if request.input == "logits":
+        return replace(columns, table=np.concatenate([0 * second, second], axis=1), class_names=None)
     beyond = ~((second >= 0.0) & (second <= 1.0))[:, 0]  # written so that NaN fails too
     if beyond.any():
         row = int(beyond.argmax())

@@ -180,7 +180,8 @@ def checked_table(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any]
     """Validate a probability table and its labels, keeping the row maxima found on the way."""
     refuse_labels_first(proba, labels)
     table, top = _checked_maxima(proba)
-    names = validate.class_list(classes, table.shape[1])
+    own = validate.two_classes(labels) if classes is None and table.shape[1] == 2 else classes
+    names = validate.class_list(own, table.shape[1])
     return CheckedTable(table, validate.label_codes(labels, len(table), names), top)
 
 
@@ -285,6 +286,8 @@ def _checked_maxima(proba: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
         if top is not None:
             return proba, top
     # Anything out of the ordinary: the full checks raise with the right words, or accept.
+    if validate.is_one_score(proba):  # P(positive) of two classes
+        proba = validate.two_columns(proba, "probabilities")
     table = validate.probability_table(proba, advice=_ADVICE)
     return table, table.max(axis=1)
 

@@ -32,7 +32,7 @@ def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> 
     array = plain_array(classes, "classes")
     if array.dtype.kind in "OT" and all(isinstance(item, str) for item in array.ravel()):
         array = array.astype(np.str_)
-    if array.ndim != 1 or array.dtype.kind not in "iubU":
+    if array.ndim != 1 or array.dtype.kind not in ("iubfU" if len(array) == 2 else "iubU"):
         raise InputError(f"classes must be a flat list of integers or of strings, got {_shown(classes)}.")
     if len(array) != n_classes:
         raise InputError(
@@ -42,6 +42,47 @@ def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> 
     if len(np.unique(array)) != len(array):
         raise InputError(f"classes must not repeat a name, got {_shown(classes)}.")
     return array
+
+
+def two_classes(labels: Any, positive: Any = None, *, one_score: bool = False) -> NDArray[Any] | None:
+    """The two values that labels have, in order: booleans, floats, -1 and 1, any two numbers. None for 0 and 1.
+
+    Of `one_score` for each row the second class is the one that the score speaks for: `positive`, or the larger of two
+    numbers. Two names have no order that anybody could know. None where there are not two values either: `label_codes`
+    says then what is wrong.
+
+    Examples
+    --------
+    >>> two_classes([True, False]), two_classes([-1, 1, 1]), two_classes([0, 1])
+    (array([False,  True]), array([-1,  1]), None)
+    >>> two_classes(["fraud", "fine"], "fraud", one_score=True)
+    array(['fine', 'fraud'], dtype='<U5')
+    """
+    array = flat_labels(labels)
+    values, kind = np.unique(array), array.dtype.kind
+    if kind == "b" or (kind == "f" and np.isin(values, (0.0, 1.0)).all()):
+        values = np.array([0, 1], dtype=array.dtype)
+    if one_score and len(values) > 2:
+        raise InputError(
+            f"scores must be 2-D, one column per class, where there are more than two classes: one score per row "
+            f"(n_features=1) speaks of two, and the labels have {len(values)} values ({_shown(values[:5])}). Reshape "
+            "your data: at least 2 columns are needed."
+        )
+    if positive is not None and positive not in values.tolist():
+        raise InputError(f"positive={positive!r} is none of the labels ({_shown(values[:5])}).")
+    if not one_score and kind == "U":
+        return None
+    if kind == "U" and positive is None:
+        raise InputError(
+            f"which of the labels ({_shown(values)}) does the score speak for? Say positive=... (--positive NAME): the "
+            "class that is the likelier the higher the score."
+        )
+    if kind in "iu" and np.isin(values, (0, 1)).all():
+        values = np.array([0, 1])
+    if len(values) != 2:
+        return None
+    order = values[::-1] if one_score and positive is not None and positive == values[0] else values
+    return None if kind in "iu" and order.tolist() == [0, 1] else order
 
 
 def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.intp]:
@@ -73,7 +114,8 @@ def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.i
     if numbered and array.dtype.kind == "U":
         raise InputError(
             f"labels are strings (row 0: {str(array[0])!r}) but no class order was given; pass classes=[...] (on the "
-            "command line: --classes) with one name per column, in column order."
+            "command line: --classes) with one name per column, in column order"
+            f"{', or of one score for two classes positive=... (--positive).' if len(classes) == 2 else '.'}"
         )
     codes, unknown = columns_of(array, classes.astype(np.int64) if classes.dtype.kind == "b" else classes)
     if unknown is not None:
@@ -260,7 +302,7 @@ def _shown(values: object) -> str:
 
 
 def reject_label_of(reject_label: Any, classes: NDArray[Any]) -> Any:
-    """The label for rejected rows, checked; where it is None -1, or 'rejected' where the classes are names.
+    """The label for rejected rows, checked; where it is None -1 (0 where that is a class), or 'rejected' beside names.
 
     Examples
     --------
@@ -273,8 +315,26 @@ def reject_label_of(reject_label: Any, classes: NDArray[Any]) -> Any:
 
 
 def default_reject_label(classes: NDArray[Any]) -> str | int:
-    """What stands for a rejected row where nothing else was asked for."""
-    return "rejected" if classes.dtype.kind in "UO" else -1
+    """What stands for a rejected row where nothing else was asked for: -1, or 0 between the classes -1 and 1.
+
+    >>> default_reject_label(np.array([-1, 1])), default_reject_label(np.array([False, True]))
+    (0, -1)
+    """
+    if classes.dtype.kind in "UO":
+        return "rejected"
+    return next(label for label in (-1, 0, -2, -3) if label not in classes)
+
+
+def labels_or(reject_label: Any, accept: NDArray[np.bool_], answers: NDArray[Any]) -> NDArray[Any]:
+    """The answers, and the reject label where a row is not accepted: of one type, whatever is accepted.
+
+    No array of booleans holds a third value: they come as objects.
+
+    >>> labels_or(-1, np.array([True, False]), np.array([True, True]))
+    array([True, -1], dtype=object)
+    """
+    whole = answers.astype(object) if answers.dtype.kind == "b" else answers
+    return np.where(accept, whole, np.asarray(reject_label))
 
 
 def check_reject_label(reject_label: Any, classes: NDArray[Any]) -> None:
@@ -288,7 +348,8 @@ def check_reject_label(reject_label: Any, classes: NDArray[Any]) -> None:
         raise InputError(f"reject_label must fit a signed integer of 64 bits; got {reject_label!r}.")
     if label in classes:
         raise InputError(f"reject_label {reject_label!r} is one of the classes; choose a label that is not.")
-    if not strings and np.result_type(classes.dtype, label.dtype).kind == "f":  # int64 beside uint64: labels round
+    whole = classes.dtype.kind in "iu"
+    if whole and np.result_type(classes.dtype, label.dtype).kind == "f":  # int64 beside uint64: labels round
         raise InputError(
             f"no integer type holds both the classes ({classes.dtype}) and reject_label {reject_label!r}; "
             "choose a label that the classes' type can hold."

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, WrongTypeError, warn_caller
-from metacal.formulas.logits import finite_masks, with_masks
+from metacal.formulas.logits import finite_masks, of_probabilities, with_masks
+from metacal.formulas.operations import NUMPY
 from metacal.rows.arrays import on_host as on_host
 from metacal.rows.arrays import plain_array
 from metacal.rows.arrays import refuse_masked as refuse_masked
@@ -23,6 +24,7 @@ from metacal.rows.arrays import row_weights as row_weights
 from metacal.rows.labels import class_list as class_list
 from metacal.rows.labels import columns_of as columns_of
 from metacal.rows.labels import label_codes as label_codes
+from metacal.rows.labels import two_classes as two_classes
 from metacal.rows.stored import ConvertedTable, StoredTable
 
 #: Elements looked at in one go: large enough for few calls, small enough to stay in the cache.
@@ -72,6 +74,47 @@ def logits_table(table: Any, *, name: str = "logits", executor: Executor | None 
     if isinstance(array, StoredTable) or isinstance(table, np.memmap):
         return ConvertedTable(array, with_masks, array.dtype)  # type: ignore[return-value]
     return np.concatenate([with_masks(block) for _, block in _blocks(array)])
+
+
+def is_one_score(table: Any) -> bool:
+    """Whether there is one score for each row, as `decision_function` gives it: (n,) or (n, 1), for two classes.
+
+    Examples
+    --------
+    >>> is_one_score([0.2, -1.3]), is_one_score(np.zeros((5, 1))), is_one_score(np.zeros((5, 2)))
+    (True, True, False)
+    """
+    if isinstance(table, StoredTable) or hasattr(table, "toarray") or kernels.on_device(table):
+        return False
+    if isinstance(table, list | tuple):
+        return bool(table) and all(isinstance(item, int | float | np.number) for item in table)
+    try:
+        shape = tuple(table.shape)
+    except (AttributeError, TypeError, RuntimeError):  # no shape, or none to speak of: a nested tensor's
+        return False
+    plain = getattr(getattr(table, "dtype", None), "kind", "f") in "iubf"
+    return plain and len(shape) in (1, 2) and shape[0] > 0 and shape[1:] in ((), (1,))
+
+
+def two_columns(table: Any, kind: str) -> NDArray[Any]:
+    """One score for each row as a table of two classes: [0, s] of log-odds s, [1 - p, p] of probabilities p.
+
+    p is the probability of the second class, the positive one; of log-odds the second class is the larger logit where
+    s > 0, as scikit-learn has it.
+
+    Examples
+    --------
+    >>> two_columns([2.0, -1.0], "logits"), two_columns([[0.25]], "probabilities")
+    (array([[ 0.,  2.], [ 0., -1.]]), array([[0.75, 0.25]]))
+    """
+    score = _as_float(plain_array(table, "scores").reshape(-1), "scores")
+    if kind == "probabilities" and not ((score >= 0.0) & (score <= 1.0)).all():
+        row = int((~((score >= 0.0) & (score <= 1.0))).argmax())
+        raise InputError(
+            f"probabilities must lie in [0, 1]; row {row} holds {score[row]}. If these are the values of a "
+            "decision_function, say so: input='logits' (on the command line: --input logits)."
+        )
+    return np.column_stack([1.0 - score if kind == "probabilities" else np.zeros_like(score), score])
 
 
 def _looked_over(array: Any, executor: Executor | None) -> Iterator[tuple[slice, tuple[int | None, bool]]]:
@@ -181,14 +224,10 @@ def may_wait(table: Any, kind: str) -> bool:
 
 
 def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any]:
-    work = table.astype(dtype)
-    for _, block in _blocks(work):
-        zero = block <= 0.0
-        if zero.any():
-            smallest = np.where(zero, np.inf, block).min(axis=1, keepdims=True)
-            np.copyto(block, np.minimum(smallest, np.finfo(np.float64).eps), where=zero)
-        # In double and rounded once: single-precision logarithms differ from one runtime to the next.
-        np.copyto(block, np.log(block, dtype=np.float64), casting="same_kind")
+    work = np.empty(table.shape, dtype)
+    for start, block in _blocks(table):
+        double = block.astype(np.float64)
+        work[start : start + len(block)] = np.log(double) if double.min() > 0.0 else of_probabilities(NUMPY, double)
     return work
 
 
@@ -205,7 +244,7 @@ def _float_table(table: Any, name: str) -> NDArray[Any]:
         shape = tuple(array.shape)
         raise InputError(
             f"{name} must be 2-D, one row per item and one column per class; got {len(shape)}-D of shape {shape}."
-            " Reshape your data: a single row is x.reshape(1, -1); binary scores s are np.column_stack([0 * s, s])."
+            " Reshape your data: a single row is x.reshape(1, -1). One score per row is enough for two classes alone."
         )
     if "complex" in str(array.dtype):
         raise InputError(f"{name} must be real numbers. Complex data not supported.")
@@ -222,14 +261,14 @@ def _check_size(shape: tuple[int, ...], name: str) -> None:
         raise InputError(
             f"{name} needs at least 2 columns, one per class; got {n_classes}: "
             f"Found array with {n_classes} feature(s) (shape={shape}) while a minimum of 2 is required. "
-            "Binary scores s become two columns by np.column_stack([0 * s, s])."
+            "One score per row is enough for two classes alone."
         )
 
 
 def _as_double(block: NDArray[Any], name: str = "logits") -> NDArray[np.float64]:
     """Integers as doubles, where these can tell the largest of each row from its neighbours."""
     if block.dtype.kind in "iu" and block.dtype.itemsize == 8 and block.size:
-        top = block.max(axis=1)
+        top = block if block.ndim == 1 else block.max(axis=1)
         too_large = (top >= _LARGEST_WHOLE) | (top < -_LARGEST_WHOLE if block.dtype.kind == "i" else False)
         if too_large.any():
             row = int(too_large.argmax())

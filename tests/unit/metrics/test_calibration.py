@@ -78,7 +78,7 @@ def test_named_classes_and_lists_are_understood():
         ([[1.5, -0.5]], r"\[0, 1\]"),
         ([0.5, 0.5], "same number of rows"),
         (np.empty((0, 2)), "empty"),
-        ([[1.0]], "at least 2 columns"),
+        ([[[1.0]]], "must be 2-D"),
     ],
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -95,7 +95,7 @@ def test_negative_zero_and_a_hair_above_one_pass():
 
 def test_labels_outside_the_columns_are_refused():
     with pytest.raises(InputError, match="row 1 has label 2"):
-        metrics.ece([[0.5, 0.5], [0.5, 0.5]], [0, 2])
+        metrics.ece([[0.5, 0.5]] * 3, [0, 2, 1])
 
 
 @pytest.mark.parametrize("n_bins", [1, 2, 3, 7, 10, 15, 49])
@@ -264,7 +264,7 @@ def test_a_bad_number_of_bins_is_refused(n_bins):
         ([0.5], [-1], r"\[0, 1\]"),
         ([np.nan], [1], "NaN"),
         ([], [], "at least one row"),
-        ([[0.5]], [1], "at least 2 columns"),
+        ([[[0.5]]], [1], "must be 2-D"),
         (["a"], [1], "numbers"),
         ([0.5], [[1]], "other way round"),
     ],

@@ -1,0 +1,124 @@
+"""Two classes: one score per row, labels of any two values, which come back as they came."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from sklearn.linear_model import LogisticRegression
+
+import metacal as mc
+from metacal.cli import main
+
+RNG = np.random.default_rng(0)
+SCORES = RNG.normal(size=600) * 2.0
+POSITIVE = RNG.random(600) < 1.0 / (1.0 + np.exp(-1.5 * SCORES))
+PAIR = np.column_stack([np.zeros(600), SCORES])
+LABELS = {
+    "bool": np.array([False, True]),
+    "float": np.array([0.0, 1.0]),
+    "halves": np.array([0.5, 2.5]),
+    "minus one": np.array([-1, 1]),
+    "one and two": np.array([1, 2]),
+    "names": np.array(["fine", "fraud"]),
+    "plain": np.array([0, 1]),
+}
+
+
+def fitted(kind="plain", X=SCORES, **options):
+    values = LABELS[kind]
+    if kind == "names":
+        options.setdefault("positive", "fraud")
+    return mc.MetaCal(mc.MinAccuracy(0.9), **options).fit(X, values[POSITIVE.astype(int)])
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_labels_come_back_as_they_came(kind, tmp_path):
+    values = LABELS[kind]
+    y = values[POSITIVE.astype(int)]
+    cal, base = fitted(kind), mc.PlattScaling(positive=values[1].item()).fit(SCORES, y)
+    assert base.predict(SCORES).dtype == values.dtype
+    assert cal.classes_.tolist() == values.tolist()
+    said, accept = cal.predict(SCORES), cal.accepts(SCORES)
+    assert 0 < accept.sum() < 600
+    assert {type(label) for label in said[accept].tolist()} == {type(values[0].item())}
+    assert not np.isin(said[~accept], values).any()
+    assert (said[accept] == y[accept]).mean() > 0.85
+    mc.save(cal, tmp_path / "gate.json")
+    again = mc.load(tmp_path / "gate.json")
+    assert again.predict(SCORES).tolist() == said.tolist()
+    assert again.classes_.dtype.kind == values.dtype.kind
+
+
+@pytest.mark.parametrize("X", [SCORES[:, None], PAIR, SCORES.tolist()], ids=["column", "pair", "list"])
+def test_every_shape_of_one_score(X):
+    cal = fitted()
+    assert np.array_equal(fitted(X=X).predict_proba(X), cal.predict_proba(SCORES))
+    assert np.array_equal(cal.accepts(X), cal.accepts(PAIR))
+    assert np.array_equal(cal.gate_.decide(X).label, cal.predict(PAIR))
+
+
+def test_probabilities_of_the_positive_class():
+    p = 1.0 / (1.0 + np.exp(-SCORES))
+    cal = fitted(X=p, input="probabilities")
+    assert np.allclose(cal.predict_proba(p), fitted().predict_proba(SCORES), atol=1e-6)
+    assert mc.metrics.nll(p, POSITIVE) == pytest.approx(mc.metrics.nll(np.column_stack([1 - p, p]), POSITIVE))
+    assert mc.metrics.ece(p[:, None], np.where(POSITIVE, 1, -1)) == pytest.approx(
+        mc.metrics.ece(np.column_stack([1 - p, p]), POSITIVE)
+    )
+    with pytest.raises(mc.InputError, match=r"row 0 holds 1\.5.*decision_function"):
+        mc.PlattScaling(input="probabilities").fit([1.5, 0.2], [0, 1])
+
+
+def test_positive_turns_the_score():
+    turned = mc.PlattScaling(positive=0).fit(-SCORES, POSITIVE.astype(int))
+    assert turned.classes_.tolist() == [1, 0]
+    straight = mc.PlattScaling().fit(SCORES, POSITIVE.astype(int))
+    assert np.allclose(turned.predict_proba(-SCORES)[:, ::-1], straight.predict_proba(SCORES), atol=1e-6)
+    assert mc.PlattScaling(classes=["a", "b"], positive="a").fit(SCORES, POSITIVE.astype(int)).classes_.tolist() == [
+        "b",
+        "a",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "labels", "message"),
+    [
+        ({}, LABELS["names"][POSITIVE.astype(int)], "positive="),
+        ({"positive": "theft"}, LABELS["names"][POSITIVE.astype(int)], "'theft' is none of the labels"),
+        ({}, np.arange(600) % 3, "n_features=1.*3 values"),
+        ({"reject_label": 1}, POSITIVE.astype(int), "reject_label 1 is one of the classes"),
+    ],
+)
+def test_what_cannot_be_known_is_asked_before_any_training(options, labels, message, monkeypatch):
+    monkeypatch.setattr("metacal.estimators.metacal.fit_gate", None)
+    with pytest.raises(mc.InputError, match=message):
+        mc.MetaCal(mc.MinAccuracy(0.9), **options).fit(SCORES, labels)
+
+
+def test_positive_is_for_two_classes():
+    with pytest.raises(mc.InputError, match="for two classes; the table has 3"):
+        mc.PlattScaling(positive=1).fit(np.zeros((6, 3)), [0, 1, 2] * 2)
+
+
+@pytest.mark.parametrize("kind", ["bool", "float", "minus one", "names"])
+def test_classifier_keeps_its_labels(kind):
+    y = LABELS[kind][POSITIVE.astype(int)]
+    gate = mc.CalibratedClassifier(LogisticRegression(), mc.MinAccuracy(0.8)).fit(SCORES[:, None], y)
+    accept = gate.accepts(SCORES[:, None])
+    assert {type(label) for label in gate.predict(SCORES[:, None])[accept].tolist()} == {type(y[0].item())}
+
+
+def test_one_score_in_a_file(tmp_path):
+    names = LABELS["names"][POSITIVE.astype(int)]
+    lines = [f"{score!r},{name}" for score, name in zip(SCORES.tolist(), names)]
+    (tmp_path / "val.csv").write_text("\n".join(["margin,label", *lines]))
+    fit = ["fit", str(tmp_path / "val.csv"), "--logits-key", "margin", "--min-accuracy", "0.9"]
+    saved = str(tmp_path / "cal.json")
+    asked = CliRunner().invoke(main, fit)
+    assert asked.exit_code == 1
+    assert "--positive" in asked.output
+    assert CliRunner().invoke(main, [*fit, "--positive", "fraud", "-o", saved]).exit_code == 0
+    again = mc.load(saved)
+    assert again.classes_.tolist() == ["fine", "fraud"]
+    assert np.array_equal(again.accepts(SCORES), fitted("names").accepts(SCORES))
