@@ -293,7 +293,7 @@ def test_saved_loaded_and_exported(data):
             "2,000 of 3,000 rows accepted do not certify",
         ),
         (0, {"labelled": True}, "labelled must not be there"),
-        (0, {"n_correct": 2500}, "n_correct 2500 does not follow"),
+        (0, {"n_correct": 2500}, "accepted rows cannot be wrong"),
         (2, {"mean_cost": 0.5}, "do not cost 0.5 on average"),
         (2, {"mean_cost": None}, "mean_cost must not be there"),
         (3, {"mean_cost": 0.3}, "do not certify a cost of at most 0.25"),
