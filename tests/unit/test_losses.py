@@ -54,7 +54,7 @@ def test_a_gate_on_losses_does_what_every_gate_does(promise, rule, tmp_path):
     assert again.certificate_ == gate.certificate_
     new, lost = graded(1)
     (test,) = mc.verify(again, new, lost).tests
-    assert test.bad == pytest.approx(lost[again.accepts(new)].sum())
+    assert test.seen.total == pytest.approx(lost[again.accepts(new)].sum())
     assert not test.refuted
     assert mc.verify(again, new, np.sqrt(lost)).refuted
     assert mc.evaluate(again, new, lost, n_resamples=0).verdict.value == pytest.approx(lost[again.accepts(new)].mean())
@@ -100,7 +100,7 @@ def test_commands_read_losses(tmp_path):
     fitted = mc.ScoreGate(mc.MaxRisk(0.1), score_name="judge.score").fit(score, loss=loss)
     assert mc.load_gate(gate).certificate == fitted.certificate_
     assert json.loads(run("verify", gate, str(path), "--json"))["tests"][0]["n_rows"] == fitted.certificate_.n_accepted
-    run("evaluate", str(path), "--with", gate, "--json")
+    run("evaluate", gate, str(path), "--json")
     assert json.loads(run("monitor", gate, str(path), "--json"))["labelled"] == N
     run("monitor", gate, str(path), "--state", str(tmp_path / "state.journal"))
     failed = CliRunner().invoke(
