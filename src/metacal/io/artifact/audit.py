@@ -91,8 +91,7 @@ def check_cost(fitted: Any, n_classes: int) -> None:
 
 def describe_certificate(certificate: Certificate, where: str = "certificate") -> dict[str, Any]:
     """The facts of a certificate as a file has them, or ArtifactError where one cannot be saved."""
-    plain: dict[str, Any] = encode(certificate.to_dict(), where)
-    return plain
+    return encode(certificate.to_dict(), where)
 
 
 def read_certificate(data: Any, where: str = "certificate") -> Certificate:
