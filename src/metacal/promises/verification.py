@@ -157,7 +157,7 @@ def _lines(test: Verdict) -> list[str]:
     if better is not None:
         counted = f"{bad:,} answered worse than by the last model alone, {better:,} better, of {seen.n:,}"
     if promised.mean:
-        counted = f"a cost of {bad:,.6g} in all, of {seen.n:,} rows"
+        counted = f"a {'loss' if promised.graded else 'cost'} of {bad:,.6g} in all, of {seen.n:,} rows"
     bets = seen.costs is not None
     chance = "at most the chance of such bets to win so much" if bets else "the chance of as many or more"
     level = f"{at_least(test.level)} interval"
