@@ -1,7 +1,7 @@
 """The JSON Schema (draft 2020-12) of saved files, made from the same annotations that the reader checks.
 
 `python docs/artifact_schema.py` prints it; built pages have it beside them. Whatever the schema refuses `load` refuses
-too; `load` refuses more: numbers that do not agree with each other, a wrong checksum, a map that gives no probabilities.
+too; `load` refuses more: numbers that do not agree with each other, a wrong checksum, a map without probabilities.
 """
 
 from __future__ import annotations
