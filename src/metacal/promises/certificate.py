@@ -110,6 +110,9 @@ class Certificate:
     stages : Stages or None
         Of a cascade: the models that answer, each with its threshold and counts. `threshold` and `score` are then the
         first one's, a row is accepted where any of them answers.
+    marks : tuple of (float, int, int)
+        Of a score of few values, a judge's marks: each as the gate sees it (higher is less sure), with how many rows
+        have it and how many of those are wrong.
     traffic_counts : (int, int) or None
         Where only some of the calibration rows certify, as in the paper's split: how many there are in all, and how
         many of those are accepted.
@@ -146,6 +149,7 @@ class Certificate:
     labels: int | None = field(default=None, metadata=_OPTIONAL)
     circumstances: Circumstances = field(default=_NOTHING_PARTICULAR, metadata=_OPTIONAL)
     stages: Stages | None = field(default=None, metadata=_OPTIONAL)
+    marks: tuple[tuple[float, int, int], ...] = field(default=(), metadata=_OPTIONAL)
     traffic_counts: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -187,11 +191,11 @@ class Certificate:
         counts = self.traffic_counts or (self.n_rows, self.n_accepted)
         return Traffic(*counts, "source" if self.circumstances.weights is None else "target")
 
-    def with_traffic(self, scores: NDArray[np.float64]) -> Certificate:
-        """The same where only some of these rows certify: all of them describe the traffic."""
-        if len(scores) == self.n_rows:
+    def with_traffic(self, accepted: NDArray[np.bool_]) -> Certificate:
+        """The same where only some of the rows certify: all of them, accepted or not, describe the traffic."""
+        if len(accepted) == self.n_rows:
             return self
-        return replace(self, traffic_counts=(len(scores), int(np.count_nonzero(accepts(scores, self.threshold)))))
+        return replace(self, traffic_counts=(len(accepted), int(np.count_nonzero(accepted))))
 
     @property
     def coverage(self) -> float:
@@ -273,6 +277,7 @@ class Certificate:
         for name in ("threshold", "highest_accepted", "lowest_rejected"):
             values[name] = None if values[name] is None else float(values[name])
         values["notes"] = tuple(map(Note.from_dict, values["notes"]))
+        values["marks"] = tuple(map(tuple, values["marks"]))
         return cls(**values)
 
     def __str__(self) -> str:

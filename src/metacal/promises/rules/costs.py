@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -140,7 +140,10 @@ class Costed(Promise):
     def ranked(self, sample: Sample, largest: float) -> CostRanking:
         """The rows by rising score with their costs, as shares of the largest; the seed orders the bets on them."""
         losses = self.losses_of(sample.right) if sample.losses is None else sample.losses
-        return CostRanking.of(sample.score, losses.answered / largest, self.random_state)
+        ranked = CostRanking.of(sample.score, losses.answered / largest, self.random_state)
+        if sample.starts is None:
+            return ranked
+        return replace(ranked, blocks=replace(ranked.blocks, scouts=sample.starts))
 
     @property
     def _all_or_nothing(self) -> bool:

@@ -16,7 +16,7 @@ from metacal.promises.quantity import COST
 from metacal.promises.rules import bounds
 from metacal.promises.rules.accuracy import FALLBACK_SEQUENCE, certified_prefix
 from metacal.promises.rules.costs import Costed, CostRanking, Wrong, checked_costs, is_uniform, largest_cost, positive
-from metacal.promises.rules.sequence import segments
+from metacal.promises.rules.sequence import segments, start_value
 from metacal.promises.sample import Sample
 from metacal.promises.words import RANKED, SAME_SOURCE, register_rule
 from metacal.rows.arrays import fraction
@@ -108,6 +108,10 @@ class MaxCost(Costed):
     def share(self) -> float:
         return self.limit / self.largest
 
+    @property
+    def scouted(self) -> bool:
+        return self.delta is not None
+
     def impossible(self, certificate: Certificate) -> str | None:
         accepted, right, mean = certificate.n_accepted, certificate.n_correct_accepted, certificate.mean_cost
         if mean is None or not accepted:
@@ -194,6 +198,8 @@ def certified_cost_rank(ranked: CostRanking, limit: float, delta: float) -> int:
     >>> 1400 < accepted < 1560, bool(ranked.losses[:accepted].mean() < 0.05)
     (True, True)
     """
+    if ranked.blocks.scouts is not None:
+        return _certified_cost_value(ranked, limit, delta)
     best, level = 0, Fraction(0)
     for share, ranks in rungs(ranked.blocks.n, limit, delta):
         level += share
@@ -203,6 +209,18 @@ def certified_cost_rank(ranked: CostRanking, limit: float, delta: float) -> int:
                 break
             best = rank
     return ranked.accepted_at(best, limit) if best else 0
+
+
+def _certified_cost_value(ranked: CostRanking, limit: float, delta: float) -> int:
+    """The same for scores that tie: values from a start upward, each bet on at all of delta (`promises.scouts`)."""
+    blocks, best = ranked.blocks, 0
+    assert blocks.scouts is not None
+    start = start_value(blocks.scouts, blocks.n, 1.0 - limit, delta)
+    for rank in blocks.ranks[max(0, int(np.searchsorted(blocks.scores, start, side="right")) - 1) :].tolist():
+        if not ranked.passes(rank, limit, delta):
+            break
+        best = rank
+    return best
 
 
 def rungs(n: int, limit: float, delta: float) -> list[tuple[Fraction, list[int]]]:
