@@ -57,6 +57,7 @@ _MODULES = {
     "estimators": "estimators",
     "export": "export",
     "io": "io",
+    "losses": "metrics.losses",
     "metrics": "metrics",
     "paper": "promises.rules.paper",
     "plots": "report.plots",
@@ -66,7 +67,7 @@ _MODULES = {
     "scores": "scores",
 }
 
-if TYPE_CHECKING:  # the same names once more: a test has mypy look up each name of `dir(metacal)`
+if TYPE_CHECKING:  # the same names once more: .ci/typed has mypy look up each name of `dir(metacal)`
     from metacal import datasets as datasets
     from metacal import estimators as estimators
     from metacal import export as export
@@ -104,6 +105,7 @@ if TYPE_CHECKING:  # the same names once more: a test has mypy look up each name
     from metacal.io.batches import BatchGate as BatchGate
     from metacal.io.predictions import read_predictions as read_predictions
     from metacal.maps.methods import *  # noqa: F403 the calibrators
+    from metacal.metrics import losses as losses
     from metacal.promises.certificate import Certificate as Certificate
     from metacal.promises.kinds import *  # noqa: F403 the promises
     from metacal.promises.parts.units import Importance as Importance

@@ -180,7 +180,7 @@ class Cascade(GateEstimator):
         >>> rng = np.random.default_rng(0)
         >>> small, large = rng.normal(size=(2, 1000, 3)) + 4.0 * np.eye(3)[np.arange(1000) % 3]
         >>> len(Cascade().labels_needed(small, large))
-        7
+        6
         """
         one, other = self.tables(X, large)
         return labels_needed(Rows(one), Rows(other), self.score, self._plan(None))
@@ -205,8 +205,7 @@ class Cascade(GateEstimator):
 
     def predict(self, X: Any, large: Any = None) -> NDArray[Any]:
         """The answer of each row, `reject_label` where it is left to people."""
-        label: NDArray[Any] = self.decide(X, large).label  # type: ignore[assignment]
-        return label
+        return self.decide(X, large).label  # type: ignore[return-value]
 
     def predict_proba(self, X: Any, large: Any = None) -> NDArray[Any]:
         """Calibrated probabilities of the model that answers; the large one's where people do."""

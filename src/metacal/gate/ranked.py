@@ -170,13 +170,15 @@ def certified(
     if counted is not None:
         values, sample = values[counted.rows], sample.take(counted.rows)
     for_threshold, for_base = promise.split(sample.right)
+    all_right = sample.right
     sample = sample.take(for_threshold) if not for_threshold.all() else sample.with_ranking(ranking)
     if scouting is not None and promise.scouted:
         sample = scouting.of(sample)
     certificate = promise.certify(sample)
     if len(sample) < len(values):
         own = None if codes is None else codes if counted is None else codes[counted.rows]
-        certificate = certificate.with_traffic(accepts(values, policy_of(certificate, np.empty(0)).of(own)))
+        accept = accepts(values, policy_of(certificate, np.empty(0)).of(own))
+        certificate = certificate.with_traffic(accept, all_right)
     if (scouts := sample.scouts) is not None:
         certificate = under(certificate, Circumstances(by_value=scouts.by_value, aside=scouts.aside))
         certificate = replace(certificate, marks=() if scouting is None else scouting.marks(sample))

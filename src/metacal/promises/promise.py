@@ -47,6 +47,8 @@ class Promise(ABC):
     cascade_rules: ClassVar[tuple[str, ...]] = ()
     #: The calibrator that goes with it, by its name on the command line; None: the usual one.
     calibrator: ClassVar[str | None] = None
+    #: Whether it is about a loss of each row, a number between 0 and 1, and not only about right and wrong.
+    takes_losses: ClassVar[bool] = False
     #: The promise fails with at most this probability; None: it holds in expectation.
     delta: float | None
 
@@ -125,6 +127,11 @@ class Promise(ABC):
     def rule(self) -> str:
         """The rule of its certificates."""
         return self.rules[-1 if self.delta is None else 0]
+
+    @property
+    def all_rules(self) -> tuple[str, ...]:
+        """The rules that its certificates may have, where the rows decide among several."""
+        return (self.rule,)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -224,7 +231,7 @@ class Promise(ABC):
         if said != (self._limits_in(certificate), self.delta, around.guarantee(self.guarantee)):
             return f"it does not belong to the promise {self!r}; fit again"
         stages = certificate.stages
-        rules = (self.rule,) if stages is None else self.cascade_rules[stages.people :][:1]
+        rules = self.all_rules if stages is None else self.cascade_rules[stages.people :][:1]
         if certificate.rule not in rules:
             return "the rule is none that this promise uses"
         return (
@@ -281,14 +288,15 @@ def cannot_certify(
 
 def _other_traffic(certificate: Certificate, split: bool) -> str | None:
     """What describes the traffic but cannot: the rows that certify do or, after a split, all of which they are part."""
-    counts, traffic = certificate.traffic_counts, certificate.traffic
-    if counts is None:
+    if certificate.other_traffic is None:
         return None
-    rejected = traffic.n_rows - traffic.n_accepted
-    among = certificate.n_accepted <= traffic.n_accepted and certificate.n_rows - certificate.n_accepted <= rejected
-    if split and among and certificate.n_rows < traffic.n_rows:
+    tested, traffic = vars(certificate.tested), vars(certificate.traffic)
+    rejected = traffic["n_rows"] - traffic["n_accepted"]
+    among = all(count <= traffic[name] for name, count in tested.items())
+    if split and among and certificate.n_rows - certificate.n_accepted <= rejected:
         return None
-    return f"{traffic.n_accepted:,} of {traffic.n_rows:,} rows accepted is not the traffic that its rows describe"
+    said = f"{traffic['n_accepted']:,} of {traffic['n_rows']:,} rows accepted"
+    return f"{said} is not the traffic that its rows describe"
 
 
 def _other_marks(certificate: Certificate) -> str | None:

@@ -106,7 +106,7 @@ class Part:
         return self.n_correct_accepted / self.n_accepted if self.n_accepted else None
 
     def to_dict(self) -> dict[str, Any]:
-        return jsonable({**vars(self), "status": self.status})  # type: ignore[no-any-return]
+        return jsonable({**vars(self), "status": self.status})
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Part:
@@ -127,6 +127,11 @@ class Parts:
     @property
     def plural(self) -> str:
         return _PLURAL[self.by]
+
+    @property
+    def names(self) -> tuple[Name, ...]:
+        """Of every class or group."""
+        return tuple(name for part in self.items for name in part.names)
 
     @property
     def pooled(self) -> tuple[Name, ...]:
