@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -146,10 +146,7 @@ class Costed(Promise):
     def ranked(self, sample: Sample, largest: float) -> CostRanking:
         """The rows by rising score with their costs, as shares of the largest; the seed orders the bets on them."""
         losses = self.losses_of(sample.right) if sample.losses is None else sample.losses
-        ranked = CostRanking.of(sample.score, losses.answered / largest, self.random_state)
-        if sample.starts is None:
-            return ranked
-        return replace(ranked, blocks=replace(ranked.blocks, scouts=sample.starts))
+        return CostRanking.of(sample.score, losses.answered / largest, self.random_state)
 
     @property
     def _all_or_nothing(self) -> bool:
