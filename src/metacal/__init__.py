@@ -17,6 +17,7 @@ _HOME = {
     "apply": "io.apply",
     "ArtifactError": "errors",
     "BatchGate": "io.batches",
+    "accepts": "gate.judged",
     "CalibratedClassifier": "estimators.classifier",
     "Cascade": "estimators.cascade",
     "Certificate": "promises.certificate",
@@ -96,6 +97,7 @@ if TYPE_CHECKING:  # the same names once more: .ci/typed has mypy look up each n
     from metacal.gate import Gate as Gate
     from metacal.gate.certifier import Certifier as Certifier
     from metacal.gate.decision import Decision as Decision
+    from metacal.gate.judged import accepts as accepts
     from metacal.gate.watch import Watch as Watch
     from metacal.io.apply import apply as apply
     from metacal.io.artifact.certifier import open_certifier as open_certifier

@@ -21,6 +21,7 @@ from metacal.errors import InputError, warn_caller
 from metacal.gate.decision import Codes, Decision, Flags, Float, joined
 from metacal.gate.marks import Marks
 from metacal.gate.table import Rejected, Table
+from metacal.gate.verbs import Verbs
 from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.parts.thresholds import One, Policy, Thresholds, plain_groups
@@ -47,7 +48,7 @@ class Stage:
 
 
 @dataclass(frozen=True, eq=False)
-class Gate:
+class Gate(Verbs):
     """Accept iff the score of a stage is at most its threshold; calibrated probabilities by the map of its source.
 
     Attributes

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from metacal import display
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
+from metacal.gate.judged import gate_in
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.promises.rules.costs import Costed
 from metacal.promises.sequential.alarms import Alarms
@@ -158,8 +159,8 @@ class Watch:
 
         With `most_unreadable` the lines of a stream are watched too: more unreadable ones are an alarm.
         """
-        held = getattr(gate, "gate_", gate)
-        if not isinstance(held, Gate) or held.kind == "cascade":
+        held = gate_in(gate)
+        if held.kind == "cascade":
             raise InputError(
                 "a watch needs a gate on logits or on scores; of a cascade verify its promise on labelled rows "
                 "(mc.verify, metacal verify)."

@@ -39,8 +39,7 @@ class Verification:
     certificate : Certificate
         What was promised.
     verdict : Verdict
-        What the rows say of it: `verdict.word` is kept, undecided or refuted, by where the interval lies, and
-        `verdict.advice` what to do.
+        What the rows say of it: `verdict.word` is kept, undecided or refuted, `verdict.advice` what to do.
     confidence : float
         Of the intervals; a promise that is kept is refuted with probability at most (1 - confidence) / 2.
     n_rows, n_accepted : int
