@@ -262,7 +262,7 @@ def _rows_behind(certificate: Certificate) -> str:
     if certificate.labels is not None:
         drawn = f"{certificate.n_rows:,} rows drawn from a pool"
         return f"{drawn}, {certificate.labels:,} of them labelled, {certificate.n_correct:,} right"
-    right = "counted without loss" if certificate.quantity.graded else "right"
+    right = "without loss" if certificate.quantity.graded else "right"
     known = "without labels" if not certificate.labelled else f"{certificate.n_correct:,} of them {right}"
     return f"{certificate.n_rows:,} calibration rows, {known}"
 
