@@ -69,13 +69,18 @@ def kept_id(name: Id) -> Id:
 
 @dataclass
 class Waiting:
-    """A row that waits for its label."""
+    """A row that waits for its label, and the row's number in the stream.
+
+    `code` is the label where it has come and the row waits for its cohort; -1 before.
+    """
 
     accept: bool
     top: int
     confidence: float | None
     part: str | int | None
     probability: float | None
+    position: int = 0
+    code: int = -1
 
 
 @dataclass
@@ -143,6 +148,8 @@ class Watch:
     stride: int = STRIDE
     history: list[Point] = field(default_factory=list)
     first: dict[str, int] = field(default_factory=dict)
+    horizon: int = 0
+    unlabelled: int = 0
 
     @classmethod
     def of(
@@ -153,11 +160,19 @@ class Watch:
         least_probability: float = 1.0,
         tolerance: float = TOLERANCE,
         most_unreadable: float | None = None,
+        horizon: int = 0,
     ) -> Watch:
         """A watch on a gate, or on an estimator that holds one, at delta in all.
 
         With `most_unreadable` the lines of a stream are watched too: more unreadable ones are an alarm.
+
+        Labels may come by outcome, those of wrong answers first: complaints, chargebacks. What is known of recent rows
+        is then no sample of them. With a `horizon` a row counts once so many rows have come after it, by which time its
+        label has come or never will: in the order of the rows, whatever that of the labels. Later labels are not
+        counted, and said. Without (0) labels count as they come, which holds where their delay does not depend on them.
         """
+        if not 0 <= horizon < MOST_WAITING:
+            raise InputError(f"horizon must be a number of rows from 0 to {MOST_WAITING - 1:,}, got {horizon!r}.")
         held = getattr(gate, "gate_", gate)
         if not isinstance(held, Gate) or held.kind == "cascade":
             raise InputError(
@@ -176,7 +191,7 @@ class Watch:
             most_unreadable=most_unreadable,
         )
         n = held.n_classes if held.n_classes <= MOST_CLASSES else 0
-        return cls(held, alarms, classes=[Counts() for _ in range(n)])
+        return cls(held, alarms, classes=[Counts() for _ in range(n)], horizon=int(horizon))
 
     @property
     def raised(self) -> tuple[str, ...]:
@@ -239,13 +254,15 @@ class Watch:
             rows = self._decide(X[part], own, None if chances is None else chances[part])
             told = []
             for k in range(start, stop):
+                row, name = rows[k - start], None if ids is None else ids[k]
+                told += self._complete(row.position)
                 while coming and coming[0][0].after <= k:
                     told += self._late(*coming.popleft())
-                row = rows[k - start]
-                if codes[k] >= 0:
+                if codes[k] >= 0 and not self.horizon:
                     told.append((row, int(codes[k])))
-                elif ids is not None and (name := ids[k]) is not None:
-                    self._wait(name, row)
+                elif codes[k] >= 0 or name is not None:
+                    self._wait(f"\0{row.position}" if name is None else name, replace(row, code=int(codes[k])))
+            told += self._complete(self.counts.rows)
             self._labelled(told)
             if lines is not None:
                 read, upto = upto, lines.rows[stop - 1] + 1
@@ -274,11 +291,29 @@ class Watch:
 
     def _late(self, one: Late, code: int) -> list[tuple[Waiting, int]]:
         """The row that a label is for, with its code; nothing where nobody waits for it."""
-        row = self.waiting.pop(kept_id(one.id), None)
-        if row is None:
+        name = kept_id(one.id)
+        row = self.waiting.get(name)
+        if row is None or row.code >= 0:
             self.unknown += 1
             return []
-        return [(row if one.probability is None else replace(row, probability=one.probability), code)]
+        row = row if one.probability is None else replace(row, probability=one.probability)
+        if self.horizon:
+            self.waiting[name] = replace(row, code=code)
+            return []
+        del self.waiting[name]
+        return [(row, code)]
+
+    def _complete(self, n_rows: int) -> list[tuple[Waiting, int]]:
+        """The rows whose horizon has passed when so many have come, in their order, those that have a label."""
+        told: list[tuple[Waiting, int]] = []
+        while self.horizon and self.waiting:
+            name, row = next(iter(self.waiting.items()))
+            if row.position + self.horizon >= n_rows:
+                break
+            del self.waiting[name]
+            told += [(row, row.code)] if row.code >= 0 else []
+            self.unlabelled += row.code < 0
+        return told
 
     def _blocks(self, n: int) -> list[tuple[int, int]]:
         """Batches cut where the history has its points: the same points whatever the batches."""
@@ -315,7 +350,8 @@ class Watch:
         sure = nothing if confidence is None else np.nan_to_num(np.asarray(confidence, dtype=np.float64)).tolist()
         chance = nothing if chances is None else [None if one != one else one for one in chances.tolist()]
         named = nothing if parts is None else np.asarray(parts).tolist()
-        return [Waiting(*row) for row in zip(accept.tolist(), top.tolist(), sure, named, chance, strict=True)]
+        numbers = range(self.counts.rows - len(accept), self.counts.rows)
+        return [Waiting(*row) for row in zip(accept.tolist(), top.tolist(), sure, named, chance, numbers, strict=True)]
 
     def _wait(self, name: Id, row: Waiting) -> None:
         name = kept_id(name)

@@ -246,6 +246,8 @@ class State:
     stride: int
     history: tuple[Point, ...]
     first: tuple[tuple[Literal[NAMES], int], ...]  # type: ignore[valid-type]
+    horizon: int
+    unlabelled: int
 
 
 for _row in (Counts, Waiting, Point):  # there are many of them: lists in the order of their fields
@@ -331,6 +333,8 @@ def _agree(watch: Watch, n_waiting: int, n_first: int) -> None:
     width = len(list(watch.alarms))
     if watch.stride < 1 or len(watch.history) > MOST_POINTS or any(len(p.evidence) != width for p in watch.history):
         raise ArtifactError("the history does not fit what is watched.")
+    if not 0 <= watch.horizon < MOST_WAITING or watch.unlabelled < 0:
+        raise ArtifactError("the horizon is no number of rows.")
     if n_waiting > MOST_WAITING:
         raise ArtifactError(f"{n_waiting:,} rows wait for a label; {MOST_WAITING:,} is the most.")
     if any(isinstance(name, str) and len(name) > LONGEST_ID for name in watch.waiting):
