@@ -62,13 +62,13 @@ class Options:
 
 
 @click.command()
-@click.argument("artifact", type=click.Path())
+@click.argument("artifact", metavar="GATE", type=click.Path())
 @click.argument("file", type=click.Path())
 @with_options(Options)
 def command(artifact: str, file: str, options: Options) -> None:
     """Give new rows calibrated probabilities and an accept/reject decision.
 
-    ARTIFACT is what `metacal fit` saved; FILE holds logits of the same classifier, with or without labels. OUT has for
+    GATE is what `metacal fit` saved; FILE holds logits of the same classifier, with or without labels. OUT has for
     each row its id (if FILE has ids), prediction (the reject label where rejected), answer and confidence (also where
     rejected: what a reviewer wants to see), accept, score (higher: less sure) and one calibrated probability per class.
     A calibrator without a promise rejects nothing: prediction, confidence and probabilities. A gate on scores gives
