@@ -174,6 +174,7 @@ class Watch:
         if not 0 <= horizon < MOST_WAITING:
             raise InputError(f"horizon must be a number of rows from 0 to {MOST_WAITING - 1:,}, got {horizon!r}.")
         held = getattr(gate, "gate_", gate)
+        held = getattr(held, "gate_", held)  # around a classifier stands an estimator that holds one
         if not isinstance(held, Gate) or held.kind == "cascade":
             raise InputError(
                 "a watch needs a gate on logits or on scores; of a cascade verify its promise on labelled rows "
