@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.gate.watch import MOST_POINTS, Late
+from metacal.gate.traffic import Late
+from metacal.gate.watch import MOST_POINTS
 from metacal.io.artifact.watch import describe_watch, watch_from
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.alarms import Alarms

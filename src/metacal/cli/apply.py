@@ -161,12 +161,12 @@ def _applied_to_folder(gate: Gate, artifact: str, file: str, options: Options) -
     from metacal.cli.reading import check_large, keywords_for
     from metacal.io.apply import FileApplier, apply_to_folder
     from metacal.io.batches import BatchGate
-    from metacal.io.results import checksum_of
+    from metacal.io.disk import DISK
     from metacal.rows import told
 
     reading, rejected, threads = options.reading, options.rejected, threads_for(options.n_jobs)
     check_large(gate, artifact, options.large)
-    made_with = {"rejected": rejected, "reading": asdict(reading), "artifact": checksum_of(artifact)}
+    made_with = {"rejected": rejected, "reading": asdict(reading), "artifact": f"sha256:{DISK.checksum(artifact)}"}
     shipped = gate if options.executor is None else BatchGate(artifact, group_key=reading.group_key)
     one = FileApplier(
         shipped, artifact, keywords_for(gate, artifact, reading), rejected, options.output_format, threads

@@ -7,11 +7,10 @@ on how rows are cut into batches: a watch that is stopped, saved and taken up ag
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,95 +18,21 @@ from numpy.typing import NDArray
 from metacal import display
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
+from metacal.gate.judged import gate_in
+from metacal.gate.traffic import Counts, Flags, Id, Late, Lines, Point, Waiting, kept_id
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.promises.rules.costs import Costed
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.drift import TOLERANCE
 
-Flags = NDArray[np.bool_]
 Column = NDArray[np.float64]
-Id = str | int
 
 #: Rows between two points of the history; doubled, with every second point dropped, when there are too many.
 STRIDE, MOST_POINTS = 250, 400
 #: Rows that wait for their label; the oldest are forgotten first.
 MOST_WAITING = 40_000
-LONGEST_ID = 200  # longer ones are kept by a digest of 128 bits
 #: Classes that are counted one by one: more cannot be read anyway.
 MOST_CLASSES = 2000
-
-
-class Late(NamedTuple):
-    """A label of an earlier row, which came after so many rows of a batch."""
-
-    after: int
-    id: Id
-    label: Any
-    probability: float | None = None
-
-
-class Lines(NamedTuple):
-    """The lines of a batch: which could not be read, and on which each row stood."""
-
-    unreadable: Flags
-    rows: Sequence[int]
-
-
-def kept_id(name: Id) -> Id:
-    """An id as it is kept: itself, or a digest where it is long, no plain text, or a number beyond 64 bits.
-
-    Examples
-    --------
-    >>> kept_id("a"), kept_id("a" * 300) == kept_id("a" * 301), len(kept_id("a" * 300))
-    ('a', False, 39)
-    """
-    plain = len(name) <= LONGEST_ID and name.isprintable() if isinstance(name, str) else -(2**63) <= name < 2**63
-    if plain:
-        return name
-    return "digest:" + hashlib.blake2b(str(name).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-@dataclass
-class Waiting:
-    """A row that waits for its label, and the row's number in the stream.
-
-    `code` is the label where it has come and the row waits for its cohort; -1 before.
-    """
-
-    accept: bool
-    top: int
-    confidence: float | None
-    part: str | int | None
-    probability: float | None
-    position: int = 0
-    code: int = -1
-
-
-@dataclass
-class Counts:
-    """Rows so far: all, accepted, labelled, labelled and accepted, right among those."""
-
-    rows: int = 0
-    accepted: int = 0
-    labelled: int = 0
-    labelled_accepted: int = 0
-    right_accepted: int = 0
-
-    def add(self, other: Counts) -> None:
-        """Add others to these."""
-        for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
-
-
-@dataclass
-class Point:
-    """The state after some rows: counts, and the logarithm of the evidence of each alarm by its name."""
-
-    rows: int
-    accepted: int
-    labelled_accepted: int
-    right_accepted: int
-    evidence: tuple[float, ...]
 
 
 @dataclass
@@ -173,9 +98,8 @@ class Watch:
         """
         if not 0 <= horizon < MOST_WAITING:
             raise InputError(f"horizon must be a number of rows from 0 to {MOST_WAITING - 1:,}, got {horizon!r}.")
-        held = getattr(gate, "gate_", gate)
-        held = getattr(held, "gate_", held)  # around a classifier stands an estimator that holds one
-        if not isinstance(held, Gate) or held.kind == "cascade":
+        held = gate_in(gate)
+        if held.kind == "cascade":
             raise InputError(
                 "a watch needs a gate on logits or on scores; of a cascade verify its promise on labelled rows "
                 "(mc.verify, metacal verify)."
@@ -239,8 +163,9 @@ class Watch:
     ) -> Watch:
         """Take in rows in the order they came: what the gate reads, and labels where they are known.
 
-        `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right. Rows with an id
-        and without a label wait for theirs, which comes by `label` or, where rows and labels come mixed, as `late`.
+        `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right, or its loss.
+        Rows with an id and without a label wait for theirs, which comes by `label` or, where rows and labels come
+        mixed, as `late`.
         `probability` is with which each row is chosen to be labelled. There may be no row, only late labels. `lines`
         says what they stood on, where rows come as lines.
         """
@@ -260,9 +185,9 @@ class Watch:
                 while coming and coming[0][0].after <= k:
                     told += self._late(*coming.popleft())
                 if codes[k] >= 0 and not self.horizon:
-                    told.append((row, int(codes[k])))
+                    told.append((row, codes[k].item()))
                 elif codes[k] >= 0 or name is not None:
-                    self._wait(f"\0{row.position}" if name is None else name, replace(row, code=int(codes[k])))
+                    self._wait(f"\0{row.position}" if name is None else name, replace(row, code=codes[k].item()))
             told += self._complete(self.counts.rows)
             self._labelled(told)
             if lines is not None:
@@ -290,7 +215,7 @@ class Watch:
         self._labelled([one for some in told for one in some])
         return self
 
-    def _late(self, one: Late, code: int) -> list[tuple[Waiting, int]]:
+    def _late(self, one: Late, code: float) -> list[tuple[Waiting, float]]:
         """The row that a label is for, with its code; nothing where nobody waits for it."""
         name = kept_id(one.id)
         row = self.waiting.get(name)
@@ -304,9 +229,9 @@ class Watch:
         del self.waiting[name]
         return [(row, code)]
 
-    def _complete(self, n_rows: int) -> list[tuple[Waiting, int]]:
+    def _complete(self, n_rows: int) -> list[tuple[Waiting, float]]:
         """The rows whose horizon has passed when so many have come, in their order, those that have a label."""
-        told: list[tuple[Waiting, int]] = []
+        told: list[tuple[Waiting, float]] = []
         while self.horizon and self.waiting:
             name, row = next(iter(self.waiting.items()))
             if row.position + self.horizon >= n_rows:
@@ -321,21 +246,21 @@ class Watch:
         cuts = list(range(STRIDE - self.counts.rows % STRIDE, n, STRIDE))
         return list(zip([0, *cuts], [*cuts, n])) if n else []
 
-    def _codes(self, y: Any, n: int) -> NDArray[np.intp]:
-        """Labels as column numbers, -1 where there is none; of a gate on scores 1 for right and 0 for wrong."""
-        codes = np.full(n, -1, dtype=np.intp)
+    def _codes(self, y: Any, n: int) -> NDArray[Any]:
+        """Labels as column numbers, -1 where there is none; of a gate on scores 1 for right, 0 for wrong, 1 - loss."""
+        codes = np.full(n, -1, dtype=np.float64 if self.gate.reads_losses else np.intp)
         if y is None:
             return codes
         given = y.tolist() if hasattr(y, "tolist") else list(y)
         if len(given) != n:
             raise InputError(f"there are {n} rows but {len(given)} labels; give None where one is not known.")
-        names = self.gate.source.code_of
         for k, label in enumerate(given):
             if label is None or label != label:
                 continue
-            if label not in names:
-                raise InputError(f"the label {label!r} is none of the gate's classes; give None where it is not known.")
-            codes[k] = names[label]
+            if (code := self.gate.source.code(label)) is None:
+                what = "no loss between 0 and 1" if self.gate.reads_losses else "none of the gate's classes"
+                raise InputError(f"the label {label!r} is {what}; give None where it is not known.")
+            codes[k] = code
         return codes
 
     def _decide(self, X: Any, groups: Any, chances: Column | None) -> list[Waiting]:
@@ -362,11 +287,11 @@ class Watch:
             del self.waiting[next(iter(self.waiting))]
             self.forgotten += 1
 
-    def _labelled(self, told: list[tuple[Waiting, int]]) -> None:
+    def _labelled(self, told: list[tuple[Waiting, float]]) -> None:
         """Rows whose truth has become known, in that order."""
         if not told:
             return
-        rows, codes = [row for row, _ in told], np.array([code for _, code in told], dtype=np.intp)
+        rows, codes = [row for row, _ in told], np.array([code for _, code in told])
         accept, top = np.array([row.accept for row in rows]), np.array([row.top for row in rows], dtype=np.intp)
         chance = [row.probability for row in rows]
         if None in chance and any(one is not None for one in chance):

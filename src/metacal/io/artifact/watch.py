@@ -18,28 +18,15 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
 from metacal.gate import Gate
-from metacal.gate.watch import (
-    LONGEST_ID,
-    MOST_POINTS,
-    MOST_WAITING,
-    Counts,
-    Id,
-    Late,
-    Lines,
-    Point,
-    Waiting,
-    Watch,
-    kept_id,
-)
+from metacal.gate.traffic import LONGEST_ID, Counts, Id, Late, Lines, Point, Waiting, kept_id
+from metacal.gate.watch import MOST_POINTS, MOST_WAITING, Watch
 from metacal.io.artifact.document import Content, document_of
 from metacal.io.artifact.encoding import FORMS, decode, encode, row_form
 from metacal.io.artifact.messages import exact_keys
 from metacal.io.artifact.wrapping import checksum
 from metacal.io.journal import Journal, read_journal
 from metacal.promises.sequential.alarms import NAMES, Alarms
-from metacal.promises.sequential.drift import (
-    TOLERANCE,
-)
+from metacal.promises.sequential.drift import TOLERANCE
 
 #: What a source is known by and how far it was read, as JSON: a name, and what whoever reads it wants to know again.
 Source = dict[str, Any]
@@ -257,8 +244,7 @@ for _row in (Counts, Waiting, Point):  # there are many of them: lists in the or
 def describe_watch(watch: Watch) -> dict[str, Any]:
     """The document of a watch."""
     held = {**vars(watch), "waiting": tuple(watch.waiting.items()), "first": tuple(watch.first.items())}
-    state: dict[str, Any] = encode(State(**{**held, "kind": MONITOR, "gate": _fingerprint(watch.gate)}), "the watch")
-    return state
+    return encode(State(**{**held, "kind": MONITOR, "gate": _fingerprint(watch.gate)}), "the watch")
 
 
 def watch_from(document: Any, gate: Any) -> Watch:
