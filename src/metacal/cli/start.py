@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import Reading, as_words, option, reading_options, share, with_options
-from metacal.cli.printing import aligned, echo, note
+from metacal.cli.printing import echo, note
+from metacal.display import aligned
 
 if TYPE_CHECKING:
     from metacal.io.look import Look
