@@ -47,7 +47,7 @@ def test_the_certificate_is_that_of_fit_on_all_rows_that_were_drawn(decimals, be
                 _ = certifier.certificate
             continue
         own = certifier.certificate
-        assert replace(own, labels=None, n_correct=fit.n_correct, score=fit.score) == fit
+        assert replace(own, labels=None, n_correct=fit.n_correct, score=fit.score, notes=()) == fit
         assert own.labels == certifier.n_labels
         assert fit.n_correct - (len(rows) - own.labels) <= own.n_correct <= fit.n_correct
         assert promise.contradiction(own) is None

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from metacal.estimators.base import GateEstimator
 from metacal.gate import Decision, fit_scored
 from metacal.gate.marks import HigherIs
-from metacal.promises.parts.units import Importance
+from metacal.promises.parts.units import Importance, Units
 from metacal.promises.promise import Promise
 
 
@@ -65,7 +65,7 @@ class ScoreGate(GateEstimator, kw_only=False):
         score: ArrayLike,
         correct: ArrayLike,
         *,
-        units: ArrayLike | None = None,
+        units: Units | ArrayLike | None = None,
         importance: Importance | ArrayLike | None = None,
         groups: ArrayLike | None = None,
         random_state: int = 0,
@@ -78,10 +78,11 @@ class ScoreGate(GateEstimator, kw_only=False):
             One that is None, NaN or infinite is none: the row is left out here, and never accepted later.
         correct : array of shape (n,)
             True or false, 1 or 0, "yes" or "no".
-        units : array of shape (n,), optional
-            Which rows belong together, as answers to one question: one row of each unit counts.
+        units : array of shape (n,) or Units, optional
+            Which rows belong together, as answers to one question: one row of each unit counts, or with
+            `Units(names, per="row")` every row.
         importance : array of shape (n,) or Importance, optional
-            How much each row counts where new rows come from somewhere else.
+            How much each row counts where new rows come from somewhere else; certified with a declared `largest`.
         groups : array of shape (n,), optional
             The group of each row, for a promise per group.
         random_state : int

@@ -25,10 +25,10 @@ from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import Note, remarks_on_scores, rows_without_score, upside_down
 from metacal.promises.parts.per import Per, PerGroup
 from metacal.promises.parts.thresholds import policy_of, rows_of_groups
-from metacal.promises.parts.units import Importance, counted_rows, unit_codes
+from metacal.promises.parts.units import Importance, Units, counted_rows
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed
-from metacal.promises.sample import Ranking
+from metacal.promises.sample import Ranking, require_some_correct
 from metacal.promises.sequential.profile import profile_of
 from metacal.rows.arrays import plain_array
 from metacal.rows.score_columns import score_and_correct
@@ -83,9 +83,11 @@ def fit_scored(
         )
     parts = _parts(promise, groups, there)
     losses = promise.losses_of(right) if isinstance(promise, Costed) else None
-    there_units = None if units is None else unit_codes(units, len(given))[there]
+    together = None if units is None else Units.of(units)
+    there_units = None if together is None else together.taken(together.codes(len(given))[there])
     counted = counted_rows(len(right), there_units, _weights_there(importance, there), random_state)
     seen = slice(None) if counted is None else counted.rows
+    require_some_correct(right[seen])
     ranking = Ranking.of(doubt[seen], right[seen])
     notes = _remarks(ranking, doubt[seen], right[seen], higher_is, missing=int((~there).sum()), of=len(there))
     for note in notes:  # first: where nothing can be certified they may say why

@@ -15,11 +15,20 @@ from metacal.promises.certificate import Certificate, Guarantee
 from metacal.promises.notes import Note
 from metacal.promises.quantity import Limits, Quantity
 from metacal.promises.sample import Evidence, Flags, Outcome, Ranking, Sample, Scores
-from metacal.promises.words import at_least
+from metacal.promises.words import SAME_SOURCE, at_least, register_rule
 from metacal.rows.arrays import fraction
 
 if TYPE_CHECKING:
     from metacal.promises.sequential.answers import Answers, Standing
+
+
+#: Where rows belong together and every one counts: `promises.rules.whole_units`.
+WHOLE_UNITS = register_rule(
+    "whole-units",
+    "bets on whole units (Waudby-Smith & Ramdas 2024) at thresholds from the scores of a tenth of them, in a fixed "
+    "sequence (Wiens 2003)",
+    SAME_SOURCE,
+)
 
 
 class Promise(ABC):
@@ -44,6 +53,8 @@ class Promise(ABC):
     rules: ClassVar[Sequence[str]]
     #: The rules that certify it of a cascade, without people in it and with; none where there are none.
     cascade_rules: ClassVar[tuple[str, ...]] = ()
+    #: Whether it can be made about every row where rows belong together (`promises.rules.whole_units`).
+    of_whole_units: ClassVar[bool] = False
     #: The calibrator that goes with it, by its name on the command line; None: the usual one.
     calibrator: ClassVar[str | None] = None
     #: The promise fails with at most this probability; None: it holds in expectation.
@@ -71,6 +82,17 @@ class Promise(ABC):
     def from_sample(self, sample: Sample) -> Certificate:
         """The rule for rows: that for their ranking, where it takes no more."""
         return self.from_ranking(sample.ranking, labelled=sample.correct is not None)
+
+    def from_units(self, sample: Sample) -> Certificate:
+        """The rule for rows that belong together, where every row counts."""
+        from metacal.promises.rules.whole_units import certify_units
+
+        if not self.of_whole_units or self.delta is None:
+            raise InputError(
+                "every row of a unit counts for MinAccuracy, MaxMiscoverage and MaxReview with a delta; for "
+                f"{self!r} take one row of each: units=names, or Units(names, per='unit')."
+            )
+        return replace(certify_units(self, sample), rule=WHOLE_UNITS)
 
     @abstractmethod
     def impossible(self, certificate: Certificate) -> str | None:
@@ -218,15 +240,22 @@ class Promise(ABC):
         if said != (self._limits_in(certificate), self.delta, around.guarantee(self.guarantee)):
             return f"it does not belong to the promise {self!r}; fit again"
         stages = certificate.stages
+        by_units = around.units == "row"
         rules = (self.rule,) if stages is None else self.cascade_rules[stages.people :][:1]
+        rules = (WHOLE_UNITS,) if by_units and self.of_whole_units else rules
         if certificate.rule not in rules:
             return "the rule is none that this promise uses"
         return (
-            _other_traffic(certificate, split)
+            _other_traffic(certificate, split or by_units)
             or (None if stages is None else stages.contradiction(certificate))
             or _impossible_labels(certificate, some_will_do=self.walks)
-            or self.at(around.share).impossible(certificate)
+            or self.at(around.share)._impossible(certificate, by_units=by_units)
         )
+
+    def _impossible(self, certificate: Certificate, *, by_units: bool) -> str | None:
+        from metacal.promises.rules import whole_units
+
+        return whole_units.impossible(self, certificate) if by_units else self.impossible(certificate)
 
     def _limits_in(self, certificate: Certificate) -> Limits:
         """The limits that a certificate of this promise has: its own."""

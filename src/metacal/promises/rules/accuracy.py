@@ -76,6 +76,7 @@ class MinAccuracy(ByPart):
     limited: ClassVar = {"beta": COVERAGE_ACCURACY}
     rules: ClassVar = (FALLBACK_SEQUENCE, EXPECTED_PREFIX)
     cascade_rules: ClassVar = CASCADE_RULES
+    of_whole_units: ClassVar = True
 
     def from_ranking(self, ranking: Ranking, *, labelled: bool = True) -> Certificate:
         def passed(beta: float) -> int:

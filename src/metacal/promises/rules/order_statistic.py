@@ -87,6 +87,7 @@ class MaxMiscoverage(OrderStatistic, ByPart):
 
     limited: ClassVar = {"alpha": MISCOVERAGE}
     rules: ClassVar = (UMBRELLA, EXPECTED_RANK)
+    of_whole_units: ClassVar = True
 
     def _looked_at(self, rows: NDArray[np.intp], wrong: NDArray[np.intp]) -> NDArray[np.intp]:
         return rows - wrong
@@ -152,6 +153,7 @@ class MaxReview(OrderStatistic):
 
     limited: ClassVar = {"share": REVIEW}
     rules: ClassVar = (UMBRELLA_OF_ALL, EXPECTED_RANK_OF_ALL)
+    of_whole_units: ClassVar = True
 
     def _looked_at(self, rows: NDArray[np.intp], wrong: NDArray[np.intp]) -> NDArray[np.intp]:
         return rows
