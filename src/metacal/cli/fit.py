@@ -172,7 +172,7 @@ def command(file: str, options: Options) -> None:
         save(gate, output, key, options.n_jobs)
         about = {"file": file, "artifact": output, "n_rows": len(found)}
         _report(gate, about, signed=key is not None, as_json=options.as_json)
-        then, without = f"metacal evaluate TEST --with {output}", "-o cal.json saves the gate for metacal apply."
+        then, without = f"metacal evaluate {output} TEST", "-o cal.json saves the gate for metacal apply."
         say_saved(output, key, then=then, without=without, as_json=options.as_json)
         if not options.as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
             assert gate.certificate is not None

@@ -282,6 +282,20 @@ large_option = click.option(
 )
 
 
+def with_gate_and_file(command: Command) -> Command:
+    """The arguments [GATE] FILE: a saved gate first where there is one, and the rows."""
+
+    @functools.wraps(command)
+    def parted(paths: tuple[str, ...], **given: Any) -> Any:
+        if len(paths) > 2:
+            raise click.UsageError(
+                f"got {len(paths)} files: give a gate and one file of rows, or a file of rows alone."
+            )
+        return command(artifact=paths[0] if len(paths) == 2 else None, file=paths[-1], **given)
+
+    return click.argument("paths", metavar="[GATE] FILE", nargs=-1, required=True, type=click.Path())(parted)
+
+
 def reading_options(*, labels: bool = True) -> Any:
     """A field for the options that say what is what in FILE."""
     return group(Reading, without=() if labels else ("labels",), then=(_strict_option,))

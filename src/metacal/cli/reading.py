@@ -229,7 +229,9 @@ def check_large(gate: Gate | None, artifact: str | None, large: str | None) -> N
     if large is None or (gate is not None and len(gate.stages) > 1):
         return
     if gate is None:
-        raise click.UsageError("--large belongs to a cascade; give --with cascade.json, which metacal cascade saves.")
+        raise click.UsageError(
+            "--large belongs to a cascade; give the cascade before FILE, as metacal cascade has saved it."
+        )
     raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
 
 

@@ -143,8 +143,7 @@ class Gate:
     @property
     def classes(self) -> NDArray[Any]:
         """The labels in column order."""
-        classes: NDArray[Any] = self.source.classes
-        return classes
+        return self.source.classes
 
     @property
     def n_classes(self) -> int:
@@ -203,8 +202,7 @@ class Gate:
 
     def codes(self, truth: Any, n_rows: int) -> Codes:
         """The code of the truth of each row: its class's column or, of scores, 1 for right and 0 for wrong."""
-        codes: Codes = self.source.codes(truth, n_rows)
-        return codes
+        return self.source.codes(truth, n_rows)
 
     def limits(self, groups: Any, n_rows: int) -> Float | None:
         """The threshold of each row by its group; None where the gate asks for none.
@@ -266,14 +264,12 @@ class Gate:
 
     def doubts(self, given: Any) -> Float:
         """The ranking score of each row at the first stage: higher is less sure."""
-        doubts: Float = self.source.doubts(self.source.rows(given))
-        return doubts
+        return self.source.doubts(self.source.rows(given))
 
     def accepts(self, given: Any, groups: Any = None) -> Flags:
         """Whether the first stage accepts each row; `groups` has the group of each, where the gate goes by them."""
         rows = self.source.rows(given)
-        accept: Flags = self.source.accepts(rows, self.policy, self.limits(groups, len(rows)))
-        return accept
+        return self.source.accepts(rows, self.policy, self.limits(groups, len(rows)))
 
     def decide(
         self, *given: Any, rejected: Rejected = "calibrated", probabilities: bool = True, groups: Any = None

@@ -6,10 +6,10 @@ asked for. A promise of somebody else's is entered with `register_promise`.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from metacal.errors import InputError
+from metacal.lazy import found
 
 if TYPE_CHECKING:
     # For type checkers: the public names, beside their rows.
@@ -68,8 +68,7 @@ def promise_class(name: str) -> type[Promise]:
     """The promise with this name in files."""
     if name not in PROMISES:
         raise InputError(f"unknown promise {name!r}; there are {', '.join(PROMISES)}.")
-    module, _, cls = PROMISES[name].partition(":")
-    return getattr(import_module(module), cls)  # type: ignore[no-any-return]
+    return found(PROMISES[name])
 
 
 def promise_classes() -> dict[str, type[Promise]]:

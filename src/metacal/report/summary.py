@@ -191,7 +191,7 @@ def summarise(
     >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
     >>> summary = summarise(new_x, new_y, cal, n_resamples=0)
     >>> summary.promise.verdicts[0]["text"]
-    'coverage accuracy 0.9735 [0.9698, 0.9767]: kept.'
+    'undecided: coverage accuracy 0.9735 [0.9698, 0.9767], promised at least 0.97.'
     >>> round(summary.diagram("before", "all").ece["estimate"], 4)
     0.0507
     """

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, WrongTypeError, warn_caller
-from metacal.formulas.logits import finite_masks, with_masks
+from metacal.formulas.logits import finite_masks, of_probabilities, with_masks
+from metacal.formulas.operations import NUMPY
 from metacal.rows.arrays import on_host as on_host
 from metacal.rows.arrays import plain_array
 from metacal.rows.arrays import refuse_masked as refuse_masked
@@ -66,10 +67,10 @@ def logits_table(table: Any, *, name: str = "logits", executor: Executor | None 
         elif low and mask is None:
             mask = _first_mask(array[span])
     if mask is None:
-        return array  # type: ignore[no-any-return]
+        return array
     warn_caller(f"{name} hold {mask:.9g}, which stands for a masked class: it is read as -inf, which says so.")
     if device:
-        return array  # type: ignore[no-any-return]
+        return array
     if isinstance(array, StoredTable) or isinstance(table, np.memmap):
         return ConvertedTable(array, with_masks, array.dtype)  # type: ignore[return-value]
     return np.concatenate([with_masks(block) for _, block in _blocks(array)])
@@ -203,11 +204,11 @@ def logits_from(
         raise InputError(f"input must be 'logits' or 'probabilities', got {kind!r}.")
     array: Any = probability_table(table)
     if kernels.on_device(array):
-        return kernels.device_kernels().log_probabilities(array)  # type: ignore[no-any-return]
+        return kernels.device_kernels().log_probabilities(array)
     dtype = np.dtype(np.float64 if array.dtype == np.float64 else np.float32)
     if by_rows or isinstance(array, StoredTable) or isinstance(table, np.memmap):
         stored: Any = ConvertedTable(array, partial(_log_probabilities, dtype), dtype)
-        return stored  # type: ignore[no-any-return]
+        return stored
     return _log_probabilities(dtype, array)
 
 
@@ -223,14 +224,10 @@ def may_wait(table: Any, kind: str) -> bool:
 
 
 def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any]:
-    work = table.astype(dtype)
-    for _, block in _blocks(work):
-        zero = block <= 0.0
-        if zero.any():
-            smallest = np.where(zero, np.inf, block).min(axis=1, keepdims=True)
-            np.copyto(block, np.minimum(smallest, np.finfo(np.float64).eps), where=zero)
-        # In double and rounded once: single-precision logarithms differ from one runtime to the next.
-        np.copyto(block, np.log(block, dtype=np.float64), casting="same_kind")
+    work = np.empty(table.shape, dtype)
+    for start, block in _blocks(table):
+        double = block.astype(np.float64)
+        work[start : start + len(block)] = np.log(double) if double.min() > 0.0 else of_probabilities(NUMPY, double)
     return work
 
 
@@ -240,7 +237,7 @@ def _float_table(table: Any, name: str) -> NDArray[Any]:
     if isinstance(table, StoredTable):
         _check_size(table.shape, name)
         stored: Any = table if table.dtype.kind == "f" else ConvertedTable(table, _as_double, np.float64)
-        return stored  # type: ignore[no-any-return]
+        return stored
     device = kernels.on_device(table)
     array: Any = table if device else plain_array(table, name)
     if array.ndim != 2:
@@ -253,7 +250,7 @@ def _float_table(table: Any, name: str) -> NDArray[Any]:
         raise InputError(f"{name} must be real numbers. Complex data not supported.")
     array = kernels.device_kernels().float_table(array) if device else _as_float(array, name)
     _check_size(tuple(array.shape), name)
-    return array  # type: ignore[no-any-return]
+    return array
 
 
 def _check_size(shape: tuple[int, ...], name: str) -> None:
@@ -371,7 +368,7 @@ def _overlap(table: Any, out: Any) -> bool:
     while isinstance(table, StoredTable):
         table = getattr(table, "source", None)
     if kernels.on_device(out):
-        return kernels.device_kernels().overlap(table, out)  # type: ignore[no-any-return]
+        return kernels.device_kernels().overlap(table, out)
     if any(step == 0 and size > 1 for step, size in zip(out.strides, out.shape)):
         return True
     if not isinstance(table, np.ndarray) or not np.may_share_memory(table, out):
