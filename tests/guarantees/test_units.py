@@ -67,7 +67,7 @@ def test_a_promise_by_unit_says_nothing_about_rows_and_a_promise_by_row_does():
         (mc.MaxMiscoverage(0.1, DELTA), lambda t: RIGHT[t < SCORE].sum() <= 0.1 * RIGHT.sum()),
         (mc.MaxReview(0.2, DELTA), lambda t: (t < SCORE).mean() <= 0.2),
     ],
-    ids=repr,
+    ids=["accuracy", "miscoverage", "review"],
 )
 def test_promises_by_row_are_kept(promise, kept):
     broken, certified, draws = 0, 0, 60
