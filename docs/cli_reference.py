@@ -65,7 +65,7 @@ A thing has one name in the answers of all commands; what a command has no such 
 | `coverage` | `n_accepted` / `n_rows` |
 | `certificate` | what is promised, from which counts, under which assumptions |
 | `promise` | the promise and what these rows say of it |
-| `verdict` | kept, undecided or refuted: the whole interval on the right side of the target, across it, on the wrong side |
+| `verdict` | kept; undecided, missed but perhaps by chance, as the interval includes the target; refuted, the whole interval on the wrong side |
 | `fitted_here` | whether `file` holds the rows that the gate was fitted on |
 | `value` or `estimate`, `low`, `high`, `level` | a measured number, its interval, the level of the interval |
 
@@ -145,7 +145,7 @@ test.npz, through gate.json: 1,000 rows, 10 classes; 939 accepted
 (in brackets: 95% intervals of what these rows show; the promise's 90% is about the fit)
 
 promised  At most 5% of the correct predictions are rejected, with 90% confidence.
-measured  undecided: miscoverage 0.0392 [0.0277, 0.0537], promised at most 0.05.
+measured  kept: miscoverage 0.0392 [0.0277, 0.0537], promised at most 0.05.
 ...
 
 $ metacal apply gate.json new.parquet -o out.parquet

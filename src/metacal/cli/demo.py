@@ -35,8 +35,7 @@ CLASSES = {
 _COLUMNS = """\
 ECE: how far stated confidence lies from the share of right answers (0: honest; 0.05: 5 points off).
 Coverage: share of rows accepted. Miscoverage: share of the right answers that were turned away.
-Verdict: kept or refuted if the whole 95% interval is on one side of the promise, else undecided
-(a gate accepts as much as its promise allows and so lies close to it: being sure takes many rows).
+Verdict: kept, or missed by so little that it may be chance (undecided), or by more (refuted).
 A certified promise is kept by at least 90% of all fits; the paper's rules aim without a guarantee."""
 
 _NEXT = """\

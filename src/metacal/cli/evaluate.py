@@ -61,8 +61,8 @@ def command(artifact: str | None, file: str, options: Options) -> None:
 
     GATE is what `metacal fit` saved; without one the classifier's own probabilities are measured. FILE holds logits and
     true labels of rows that neither the classifier nor `metacal fit` has seen. Shares get exact intervals, everything
-    else bootstrap intervals. The promise is kept where its whole interval lies on the right side of what was promised,
-    refuted where all of it lies on the wrong side, undecided otherwise: `metacal verify` says the same.
+    else bootstrap intervals. The promise is kept where what was measured keeps it, undecided where it is missed but the
+    interval includes it, refuted where the whole interval lies on the wrong side: `metacal verify` says the same.
 
     With --executor the workers of a cluster read the rows. All numbers are the same, but the class-wise ECE has no
     interval, which needs every entry for each resample.

@@ -139,6 +139,7 @@ def command(file: str, options: Options) -> None:
       metacal fit val.npz --max-miscoverage 0.05 --rule paper --seed 7
       metacal fit 'logs/*.parquet' --executor dask://host:8786 --min-accuracy 0.97 -o cal.json
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
+      metacal fit answers.jsonl --score-key judge.score --loss-key loss --max-risk 0.1 -o cal.json
       metacal fit scores.csv --logits-key margin --positive fraud --min-accuracy 0.95 -o cal.json
       metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
       metacal fit visits.csv --unit-key patient --every-row --largest-unit 40 --min-accuracy 0.9 -o cal.json
@@ -190,10 +191,12 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
     if asked.at_threshold is not None:  # on the score: as one on its doubt, a score that equals it is accepted
         (doubt,) = Marks("score", higher_is).doubts(np.array([asked.at_threshold]))  # type: ignore[arg-type]
         asked = replace(asked, at_threshold=float(doubt))
+    truth, losses = found.require_truth(), options.reading.loss_key is not None
     return fit_scored(
         found.score,
-        found.require_truth(),
+        None if losses else truth,
         asked.promise(options.seed, per_group=found.groups is not None),
+        loss=truth if losses else None,
         score_name=found.name,
         higher_is=higher_is,  # type: ignore[arg-type]
         units=options.units(found),

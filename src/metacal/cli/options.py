@@ -204,6 +204,10 @@ class Reading:
         "With a score: what says right or wrong, as true/false, 1/0 or yes/no.  [default: correct or ok]",
         metavar="NAME",
     )
+    loss_key: str | None = option(
+        "With a score and --max-risk: the loss of each row, from 0 to 1.  [default: loss, of a gate fitted on losses]",
+        metavar="NAME",
+    )
     higher_is: str | None = option(
         "With a score: what a higher one says; doubtful for losses, distances, perplexities.  [default: surer]",
         type=click.Choice(["surer", "doubtful"]),

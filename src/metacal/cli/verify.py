@@ -54,8 +54,8 @@ def command(artifact: str, file: str, options: Options) -> None:
     """Check on labelled rows whether the promise of a saved gate still stands.
 
     GATE is what `metacal fit` saved; FILE holds logits and true labels of rows that it has not seen: last week's
-    traffic, say. The verdict is kept where the whole interval of what was measured lies on the right side of what was
-    promised, refuted where all of it lies on the wrong side, undecided otherwise. Intervals are exact: of the right
+    traffic, say. The verdict is kept where what was measured keeps the promise, undecided where it misses it but its
+    interval includes it, refuted where all of the interval lies on the wrong side. Intervals are exact: of the right
     answers that were rejected, or of the wrong ones that were accepted; of both where both are promised, at half of
     1 - C each. A review budget needs no labels; costs of many sizes are tested by betting. Rows that belong together
     (--unit-key) are tested by one row of each unit or, where the promise is about every row, by bets on whole units.

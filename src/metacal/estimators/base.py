@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from metacal import kernels
 from metacal.errors import InputError, WrongTypeError
 from metacal.gate import Gate, Recipe, Table
+from metacal.gate.verbs import Verbs
 from metacal.maps.composed import DEFAULT_BASE
 from metacal.maps.map import Map
 from metacal.maps.methods import calibrator, method_of
@@ -35,7 +36,7 @@ _OF_THE_TABLE = ("input", "classes", "positive", "n_jobs")
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
-class Parameters(BaseEstimator):
+class Parameters(Verbs, BaseEstimator):
     """An estimator whose fields are its parameters: every subclass is a dataclass without saying so.
 
     What ends in "_" is no parameter: by scikit-learn's custom that is what a fit leaves.

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
@@ -112,7 +113,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     True
     """
 
-    promise: Promise
+    promise: Promise = None  # type: ignore[assignment]  # fit says what it needs
     calibrator: Any = None
     score: str | Score = "entropy"
     reject_label: Any = None
@@ -230,6 +231,12 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         base.classes_, base.n_features_in_, base.map_ = np.arange(rows.n_classes), rows.n_classes, gate.source.map
         self.calibrator_, self.gate_ = base, gate.with_source(recipe=None)
         return self
+
+    def __sklearn_tags__(self) -> Any:
+        """A classifier, though not by `ClassifierMixin`: its `score` is a method, and here what ranks the rows."""
+        tags = super().__sklearn_tags__()
+        tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+        return tags
 
     @property
     def map_(self) -> Gate:

@@ -38,8 +38,8 @@ def content_of(estimator: Any) -> Content:
     if type(estimator) is not ESTIMATORS.get(kind) and not _is_ours(estimator):
         if kind == "CalibratedClassifier":
             raise ArtifactError(
-                "a CalibratedClassifier holds your classifier, which this file cannot; save the gate, "
-                "mc.save(clf.gate_, path), and the classifier by its own means; then gate.predict(clf.logits(X))."
+                "a CalibratedClassifier holds your classifier, which this file cannot; clf.save(path) saves its gate "
+                "alone. Save the classifier by its own means; then gate.predict(clf.logits(X))."
             )
         known = ", ".join([*ESTIMATORS, *calibrator_kinds()])
         raise ArtifactError(f"cannot save {article(kind)}; what can be saved is a fitted {known}.")

@@ -57,6 +57,8 @@ class Promise(ABC):
     of_whole_units: ClassVar[bool] = False
     #: The calibrator that goes with it, by its name on the command line; None: the usual one.
     calibrator: ClassVar[str | None] = None
+    #: Whether it is about a loss of each row, a number between 0 and 1, and not only about right and wrong.
+    takes_losses: ClassVar[bool] = False
     #: The promise fails with at most this probability; None: it holds in expectation.
     delta: float | None
 
@@ -141,6 +143,11 @@ class Promise(ABC):
     def rule(self) -> str:
         """The rule of its certificates."""
         return self.rules[-1 if self.delta is None else 0]
+
+    @property
+    def all_rules(self) -> tuple[str, ...]:
+        """The rules that its certificates may have, where the rows decide among several."""
+        return (self.rule,)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -241,7 +248,7 @@ class Promise(ABC):
             return f"it does not belong to the promise {self!r}; fit again"
         stages = certificate.stages
         by_units = around.units == "row"
-        rules = (self.rule,) if stages is None else self.cascade_rules[stages.people :][:1]
+        rules = self.all_rules if stages is None else self.cascade_rules[stages.people :][:1]
         rules = (WHOLE_UNITS,) if by_units and self.of_whole_units else rules
         if certificate.rule not in rules:
             return "the rule is none that this promise uses"

@@ -138,7 +138,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What labelled rows say about a promise: kept, undecided or refuted, by where the interval lies.
+    """What labelled rows say about a promise, by one interval: kept, undecided or refuted.
 
     Attributes
     ----------
@@ -148,10 +148,10 @@ class Verdict:
         What was measured, and its interval: Clopper-Pearson for a share, betting for a mean cost; None when no row
         speaks about it.
     kept : bool
-        Whether the whole interval lies on the right side of the target; where two things are promised, of both.
+        Whether what was measured keeps the target; where two things are promised, both.
     refuted : bool
-        Whether the whole interval lies on the wrong side of a target: more than bad luck. With neither the interval
-        includes the target, and these rows do not decide.
+        Whether the whole interval lies on the wrong side of a target: more than bad luck. With neither what was
+        measured misses the target, which the interval includes: these rows do not decide.
     also : Verdict or None
         The second promise, where there are two.
     part : str or None
@@ -186,8 +186,7 @@ class Verdict:
         if value is None:
             return cls(promised, target, None, None, None, level, False, False, part=part, seen=seen)
         low, high = seen.interval(level)
-        kept = promised.kept(low, target) and promised.kept(high, target)
-        refuted = promised.refuted(low, high, target)
+        kept, refuted = promised.kept(value, target), promised.refuted(low, high, target)
         return cls(promised, target, value, low, high, level, kept, refuted, part=part, seen=seen)
 
     @property
@@ -222,7 +221,7 @@ class Verdict:
                 "check that these rows and their labels come from the same source as the calibration rows; if they do, "
                 "fit again on recent labelled rows, and have a person look at what is accepted until then."
             )
-        open_ones = [one for one in self.of_parts or self.parts if not one.kept]
+        open_ones = [one for one in self.of_parts or self.parts if not one._beyond_chance]
         if not open_ones:
             return "nothing."
         if any(one.value is None for one in open_ones):
@@ -230,9 +229,15 @@ class Verdict:
         more = max(one._times_as_many for one in open_ones)
         enough = "twice as many" if more == 2 else f"about {more} times as many"
         enough = enough if more <= _TIMES else f"more than {_TIMES} times as many"
-        if all(one.quantity.kept(one.value, one.target) for one in open_ones if one.value is not None):
-            return f"nothing; what was measured is on the right side, and {enough} labelled rows would settle it."
-        return f"label more rows before you rely on it: {enough} would settle it, if they look the same."
+        if self.kept:
+            return f"nothing; to show that it was no chance would take {enough} labelled rows."
+        return f"label more rows before you rely on it: {enough} would decide, if they look the same."
+
+    @property
+    def _beyond_chance(self) -> bool:
+        """Whether the whole interval lies on the right side of the target."""
+        ends = (self.low, self.high)
+        return all(end is not None and self.quantity.kept(end, self.target) for end in ends)
 
     @property
     def _times_as_many(self) -> int:
@@ -297,7 +302,7 @@ def judge(
     >>> right = np.ones(100, dtype=bool)
     >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), right)
     >>> print(judge(certificate, np.arange(100) >= 4, right, 0.95))
-    undecided: miscoverage 0.0400 [0.0110, 0.0993], promised at most 0.05.
+    kept: miscoverage 0.0400 [0.0110, 0.0993], promised at most 0.05.
     """
     if certificate.parts is not None:
         if correct is None:

@@ -44,8 +44,7 @@ class Verification:
     certificate : Certificate
         What was promised.
     verdict : Verdict
-        What the rows say of it: `verdict.word` is kept, undecided or refuted, by where the interval lies, and
-        `verdict.advice` what to do.
+        What the rows say of it: `verdict.word` is kept, undecided or refuted, `verdict.advice` what to do.
     confidence : float
         Of the intervals; a promise that is kept is refuted with probability at most (1 - confidence) / 2.
     n_rows, n_accepted : int
@@ -167,7 +166,7 @@ def _lines(test: Verdict) -> list[str]:
     if better is not None:
         counted = f"{bad:,} answered worse than by the last model alone, {better:,} better, of {seen.n:,}"
     if promised.mean:
-        counted = f"a cost of {bad:,.6g} in all, of {seen.n:,} rows"
+        counted = f"a {'loss' if promised.graded else 'cost'} of {bad:,.6g} in all, of {seen.n:,} rows"
     bets = seen.costs is not None or seen.units is not None
     chance = "at most the chance of such bets to win so much" if bets else "the chance of as many or more"
     level = f"{at_least(test.level)} interval"

@@ -33,7 +33,7 @@ class Promise:
         words), mean (whether it is a mean cost), curve (of `Curves`, which shows it), text (the verdict in words).
         value, low and high are None when no row speaks about it.
     verdict : str
-        Kept where every interval lies on the right side of its target, refuted where one lies on the wrong side,
+        Kept where every measured value keeps its target, refuted where an interval lies wholly on the wrong side,
         undecided otherwise.
     advice : str
         What to do now, in one sentence.

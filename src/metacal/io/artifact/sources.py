@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
 from metacal.gate.gate import Source
-from metacal.gate.marks import HigherIs, Marks
+from metacal.gate.marks import HigherIs, Marks, Truth
 from metacal.gate.table import Recipe, Table
 from metacal.io.artifact.encoding import BUILDERS, CHOICES, ENTRIES, FAMILIES, FORMS, Form, Unsigned, annotations_of
 from metacal.io.artifact.messages import article, brief, shown
@@ -232,4 +232,4 @@ ENTRIES[Table] = {
     "recipe": Recipe | None,
     "map": Map,
 }
-ENTRIES[Marks] = {"score": str, "higher_is": HigherIs, "curve": ConfidenceCurve | None}
+ENTRIES[Marks] = {"score": str, "higher_is": HigherIs, "truth": Truth, "curve": ConfidenceCurve | None}

@@ -46,7 +46,7 @@ export interface Settings {
   seed: number;
 }
 
-/** By where the interval lies: on the right side of what was promised, across it, on the wrong side. */
+/** What was measured keeps the promise; misses it, perhaps by chance; misses it with the whole interval. */
 export type Word = "kept" | "undecided" | "refuted";
 
 export interface Promised {
