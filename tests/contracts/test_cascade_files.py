@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
+from docs import artifact_schema as schema
 from metacal.cli import main
 from metacal.errors import ArtifactError
 from metacal.export import saved as artifact
-from metacal.io.artifact import schema
 
 FIXTURES = Path(__file__).parent / "fixtures" / "cascade-v3"
 jsonschema = pytest.importorskip("jsonschema")

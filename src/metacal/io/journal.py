@@ -114,7 +114,12 @@ class Journal:
         try:
             self.disk.append(self.path, content)
         except OSError as error:
-            self._undo(before if self.size else "")
+            self._last = before if self.size else ""
+            try:  # cut off what it has left; where that fails too, nothing more is written
+                if self.disk.read(self.path) is not None:
+                    self.disk.truncate(self.path, self.size)
+            except OSError:
+                self.broken = True
             raise InputError(
                 f"cannot write {self.path}: {error.strerror or error}; nothing of this was recorded. Make room, and "
                 "call again."
@@ -141,15 +146,6 @@ class Journal:
         text = json.dumps(record, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
         self._last = self.seal.make(self._last.encode() + b" " + text)
         return self._last.encode("ascii") + b" " + text + b"\n"
-
-    def _undo(self, last: str) -> None:
-        """Cut off what a failed append has left; where that fails too, nothing more is written."""
-        self._last = last
-        try:
-            if self.disk.read(self.path) is not None:
-                self.disk.truncate(self.path, self.size)
-        except OSError:
-            self.broken = True
 
     def _read(self, *, mend: bool = True) -> None:
         try:

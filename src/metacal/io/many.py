@@ -252,10 +252,8 @@ def _reason(error: Exception) -> str:
         return "you have no permission to read it"
     if isinstance(error, asyncio.TimeoutError | TimeoutError):
         return f"nothing came for {SILENCE_S:g} s; try again later, or fetch it and give the file"
-    said = _web_reason(error)
-    if said is None:
-        said = f"it cannot be read ({' '.join(str(error).split())[:200].rstrip(' .') or type(error).__name__})"
-    return said
+    plain = " ".join(str(error).split())[:200].rstrip(" .") or type(error).__name__
+    return _web_reason(error) or f"it cannot be read ({plain})"
 
 
 def _web_reason(error: Exception) -> str | None:

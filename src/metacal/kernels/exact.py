@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Float = NDArray[np.float64]
+from metacal.formulas import Float
 
 #: The coarse unit and the fine one.
 UNITS = (2.0**-30, 2.0**-62)

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.formulas import Float
 from metacal.formulas.gp import REACH, centred, latent
 from metacal.formulas.logits import within_reach
 from metacal.formulas.operations import NUMPY, Operations
-
-Float = NDArray[np.float64]
 
 #: How a row of logits is made independent of the constant that softmax ignores.
 CENTRES = ("mean", "log_softmax")

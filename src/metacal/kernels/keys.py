@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.formulas import Flags, Float
 
 Keys = NDArray[np.int64]
-Float = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 Places = NDArray[np.intp]
 #: Cells of one pass, at most: two counts of eight bytes each, 64 MiB, of which only what is used is ever touched.
 CELLS = 1 << 22

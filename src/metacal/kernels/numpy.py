@@ -22,11 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.formulas import Float
 from metacal.formulas.logits import LOWEST_ORDINARY
 from metacal.kernels import columns as definition
 from metacal.kernels.columns import Curve, cumulants, lifted
-
-Float = NDArray[np.float64]
 
 #: e^d is zero in float64 (float32) below these: smaller exponents are clamped here, which keeps 0 · (-inf) = NaN out.
 _ZERO = {np.dtype(np.float64): -800.0, np.dtype(np.float32): -100.0}

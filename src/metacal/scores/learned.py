@@ -24,13 +24,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.formulas import Float
 from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid
 from metacal.lazy import names_of
 from metacal.rows import Rows, validate
 from metacal.rows.arrays import fraction
 from metacal.rows.draws import generator
-
-Float = NDArray[np.float64]
 
 #: Gaps beyond this many log-odds count as this many, and so do those to masked classes.
 LARGEST_GAP = 100.0
