@@ -18,12 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError, warn_caller
 from metacal.gate.gate import Gate
-from metacal.gate.labelled import gate_of
+from metacal.gate.labelled import gate_of, remarks_on_pool
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
 from metacal.gate.table import check_score
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.fingerprint import data_hash
-from metacal.promises.notes import declared_extension, pool_without_score, remarks_on_pool
+from metacal.promises.notes import declared_extension, pool_without_score
 from metacal.promises.parts.per import Per
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, is_uniform

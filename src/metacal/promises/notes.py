@@ -356,16 +356,6 @@ def remarks_on_rows(rows: Rows, values: NDArray[np.float64], distinct: int | Non
     return [repeated_rows(repeated=repeated, rows=n)] if repeated > _REPEATED_SHARE * n else []
 
 
-def remarks_on_pool(rows: Rows | None, doubts: NDArray[np.float64]) -> tuple[Note, ...]:
-    """The same of rows that have no labels yet; of a score alone, that it ties."""
-    from metacal.promises.sample import Ranking
-
-    if rows is not None:
-        return tuple(remarks_on_rows(rows, doubts))
-    there = doubts[~np.isnan(doubts)]
-    return tuple(many_ties(Ranking.of(there, np.zeros(len(there), dtype=bool)), "given scores"))
-
-
 def _row_marks(block: NDArray[Any]) -> NDArray[np.int64]:
     """A number for each row that equal rows share, in any process, and others only by accident."""
     marks = b"".join(blake2b(row.tobytes(), digest_size=8).digest() for row in np.ascontiguousarray(block))

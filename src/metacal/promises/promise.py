@@ -53,8 +53,6 @@ class Promise(ABC):
     rules: ClassVar[Sequence[str]]
     #: The rules that certify it of a cascade, without people in it and with; none where there are none.
     cascade_rules: ClassVar[tuple[str, ...]] = ()
-    #: Whether it can be made about every row where rows belong together (`promises.rules.whole_units`).
-    of_whole_units: ClassVar[bool] = False
     #: The calibrator that goes with it, by its name on the command line; None: the usual one.
     calibrator: ClassVar[str | None] = None
     #: Whether it is about a loss of each row, a number between 0 and 1, and not only about right and wrong.
@@ -87,14 +85,14 @@ class Promise(ABC):
 
     def from_units(self, sample: Sample) -> Certificate:
         """The rule for rows that belong together, where every row counts."""
-        from metacal.promises.rules.whole_units import certify_units
+        raise InputError(
+            "every row of a unit counts for MinAccuracy, MaxMiscoverage and MaxReview with a delta; for "
+            f"{self!r} take one row of each: units=names, or Units(names, per='unit')."
+        )
 
-        if not self.of_whole_units or self.delta is None:
-            raise InputError(
-                "every row of a unit counts for MinAccuracy, MaxMiscoverage and MaxReview with a delta; for "
-                f"{self!r} take one row of each: units=names, or Units(names, per='unit')."
-            )
-        return replace(certify_units(self, sample), rule=WHOLE_UNITS)
+    def impossible_of_units(self, certificate: Certificate) -> str | None:
+        """What cannot be in a certificate from whole units; None when all agrees."""
+        return "it is never certified from whole units"
 
     @abstractmethod
     def impossible(self, certificate: Certificate) -> str | None:
@@ -247,22 +245,17 @@ class Promise(ABC):
         if said != (self._limits_in(certificate), self.delta, around.guarantee(self.guarantee)):
             return f"it does not belong to the promise {self!r}; fit again"
         stages = certificate.stages
-        by_units = around.units == "row"
+        by_units, mine = around.units == "row", self.at(around.share)
         rules = self.all_rules if stages is None else self.cascade_rules[stages.people :][:1]
-        rules = (WHOLE_UNITS,) if by_units and self.of_whole_units else rules
+        rules = (WHOLE_UNITS,) if by_units else rules
         if certificate.rule not in rules:
             return "the rule is none that this promise uses"
         return (
             _other_traffic(certificate, split or by_units)
             or (None if stages is None else stages.contradiction(certificate))
             or _impossible_labels(certificate, some_will_do=self.walks)
-            or self.at(around.share)._impossible(certificate, by_units=by_units)
+            or (mine.impossible_of_units if by_units else mine.impossible)(certificate)
         )
-
-    def _impossible(self, certificate: Certificate, *, by_units: bool) -> str | None:
-        from metacal.promises.rules import whole_units
-
-        return whole_units.impossible(self, certificate) if by_units else self.impossible(certificate)
 
     def _limits_in(self, certificate: Certificate) -> Limits:
         """The limits that a certificate of this promise has: its own."""

@@ -16,6 +16,7 @@ from metacal.promises.promise import ByPart, cannot_certify
 from metacal.promises.quantity import COVERAGE_ACCURACY
 from metacal.promises.rules import bounds
 from metacal.promises.rules.sequence import ASKED, expected_passes, last_passed, walk
+from metacal.promises.rules.whole_units import OfUnits
 from metacal.promises.sample import Flags, Ranking, Sample, Undecided
 from metacal.promises.sequential.answers import Answers, Standing
 from metacal.promises.words import RISING, SAME_SOURCE, SAME_SOURCE_OF_BOTH, register_rule
@@ -53,7 +54,7 @@ CASCADE_RULES = (
 
 
 @dataclass
-class MinAccuracy(ByPart):
+class MinAccuracy(OfUnits, ByPart):
     """What is accepted is right at least `beta` of the time.
 
     With probability 1 - `delta` over the calibration rows (exact binomial tests in a fixed sequence of ranks with
@@ -76,7 +77,6 @@ class MinAccuracy(ByPart):
     limited: ClassVar = {"beta": COVERAGE_ACCURACY}
     rules: ClassVar = (FALLBACK_SEQUENCE, EXPECTED_PREFIX)
     cascade_rules: ClassVar = CASCADE_RULES
-    of_whole_units: ClassVar = True
 
     def from_ranking(self, ranking: Ranking, *, labelled: bool = True) -> Certificate:
         def passed(beta: float) -> int:

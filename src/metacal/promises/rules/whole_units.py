@@ -28,13 +28,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
 
 from metacal.errors import InfeasibleTargetError, warn_caller
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.notes import too_few_units
+from metacal.promises.promise import WHOLE_UNITS, Promise
 from metacal.promises.quantity import Quantity
 from metacal.promises.rules import betting
 from metacal.promises.rules.bounds import SLACK
@@ -42,15 +43,26 @@ from metacal.promises.rules.unit_counts import UnitCounts
 from metacal.promises.sample import Sample, WholeUnits
 from metacal.rows.draws import generator
 
-if TYPE_CHECKING:
-    from metacal.promises.promise import Promise
-
 #: Of every so many units one is set aside, and at least so many.
 _ASIDE, _FEWEST = 10, 5
 #: Thresholds, at equal steps of the rows set aside.
 _STEPS = 100
 #: Where walks start, in multiples of what a clean sheet must win, and their shares of delta.
 _STARTS = ((4.0, 0.9), (10.0, 0.1))
+
+
+class OfUnits(Promise):
+    """A promise that can be made about every row where rows belong together."""
+
+    def from_units(self, sample: Sample) -> Certificate:
+        """By bets on whole units."""
+        if self.delta is None:
+            return super().from_units(sample)
+        return replace(certify_units(self, sample), rule=WHOLE_UNITS)
+
+    def impossible_of_units(self, certificate: Certificate) -> str | None:
+        """What in the counts cannot be: too many bad rows, or fewer than the boldest bets on a clean sheet need."""
+        return _impossible(self, certificate)
 
 
 def certify_units(promise: Promise, sample: Sample) -> Certificate:
@@ -173,8 +185,7 @@ def _infeasible(
     )
 
 
-def impossible(promise: Promise, certificate: Certificate) -> str | None:
-    """What in the counts cannot be: too many bad rows, or fewer than the boldest bets on a clean sheet need."""
+def _impossible(promise: Promise, certificate: Certificate) -> str | None:
     ((quantity, target),), size = promise.limits, certificate.circumstances.largest_unit
     if certificate.accepts_everything and quantity.accepting_is_safe:
         return None
