@@ -60,6 +60,8 @@ def _entries() -> list[Entry]:
                "promises/rules/noninferiority.py", *_SEQUENCE), 600),
         Entry("cluster-kills", "benchmarks.cluster_kills --out {out}", ("benchmarks/cluster_kills.py",), 7200,
               timed=True),
+        Entry("closed-forms", "benchmarks.closed_forms --out {out}",
+              ("benchmarks/closed_forms.py", "promises/rules/bounds.py"), 2),
         Entry("cost-rule", "benchmarks.cost_rule --data {data} --jobs {jobs} --out {out}",
               ("benchmarks/cost_rule.py", "promises/rules/max_cost.py", "promises/rules/cheapest.py",
                "promises/rules/costs.py", "promises/rules/betting.py", *_SEQUENCE), 900, alone=False),

@@ -138,8 +138,7 @@ class Comparison:
     def __str__(self) -> str:
         head, *rows = self._table()
         shown_in_full = [head, *(row for row in rows if row[1][:7] != "failed:")]
-        widths = [max(len(row[i]) for row in shown_in_full) for i in range(len(head))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in (head, *rows)]
+        lines = display.aligned([head, *rows], shown_in_full)
         return "\n".join([self._head(), "", *lines, "", _MARKS, *self._causes()])
 
     __repr__ = __str__

@@ -13,6 +13,7 @@ from metacal.gate.gate import Gate
 from metacal.gate.table import Recipe, Table
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
+from metacal.promises.certificate import accepts
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import many_ties, not_calibrated, remarks_on_rows, suspicion
 from metacal.promises.parts.units import Counted
@@ -70,7 +71,8 @@ def fit_unlabelled(
     values = score_rows(rows, score)
     own, none = values if counted is None else values[counted.rows], np.zeros(len(values), dtype=bool)
     sample = Sample.of(own, units=None if counted is None else counted.whole)
-    certificate = promise.certify(sample).with_traffic(own, none[: len(own)])
+    certificate = promise.certify(sample)
+    certificate = certificate.with_traffic(accepts(own, certificate.threshold), none[: len(own)])
     ranking = Ranking.of(own, none[: len(own)])
     if counted is not None:
         certificate = counted.told(certificate)

@@ -34,6 +34,10 @@ class Circumstances:
         How many fold classifiers scored the rows; 0: the one in use did.
     largest_unit, largest_declared : int or None, and bool
         Where every row counts: how many of them a unit can have, and whether that is known or only what was seen.
+    by_value : bool
+        Whether values of the score were tested, not ranks (`promises.scouts`).
+    aside : int
+        How many calibration rows were set aside to lay out the tests of the others.
 
     >>> Circumstances(folds=5).guarantee("certified")
     'approximate'
@@ -48,6 +52,8 @@ class Circumstances:
     folds: int = 0
     largest_unit: int | None = None
     largest_declared: bool = False
+    by_value: bool = False
+    aside: int = 0
 
     def guarantee(self, exact: Guarantee) -> Guarantee:
         """What can be promised, where without these circumstances it would be `exact`."""
@@ -71,6 +77,8 @@ class Circumstances:
             other.folds or self.folds,
             other.largest_unit or self.largest_unit,
             other.largest_declared or self.largest_declared,
+            self.by_value or other.by_value,
+            self.aside or other.aside,
         )
 
     def impossible(self, most_folds: int, delta: float | None) -> str | None:
@@ -80,6 +88,8 @@ class Circumstances:
         sized = self.largest_unit is not None
         if sized != (self.units == "row") or (self.largest_declared and not sized) or (self.largest_unit or 1) < 1:
             return "the size of a unit matters where every row counts, and only then"
+        if self.aside < 0 or (delta is None and (self.aside or self.by_value)):
+            return f"{self.aside:,} rows cannot be set aside to lay out tests"
         if self.scores > 1 and delta is None:
             return "scores can only share a delta"
         if not (0.0 < self.share < 1.0 and 1 < self.scores < 1000 if self.scores != 1 else self.share == 1.0):
