@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
-from metacal.errors import InfeasibleTargetError, InputError, warn_caller
+from metacal.errors import InfeasibleTargetError, InputError
 from metacal.gate.gate import Gate
 from metacal.gate.labelled import gate_of, remarks_on_pool
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
@@ -121,8 +121,6 @@ class Certifier:
         there = np.flatnonzero(~np.isnan(self.doubts))
         #: What is odd about the pool: copies make its rows depend on each other.
         self.remarks = remarks_on_pool(self.rows, self.doubts)
-        for note in self.remarks:
-            warn_caller(str(note))
         #: Rows that have a score in the order in which they are drawn. A seed's bits are the same in every NumPy.
         bits = np.random.PCG64(np.random.SeedSequence([random_state, OUR_OWN])).random_raw(self.n_pool)
         self._order = there[np.argsort(bits[there], kind="stable")]

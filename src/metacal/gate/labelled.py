@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.errors import warn_caller
 from metacal.gate.gate import Gate, Source
 from metacal.gate.marks import Marks
 from metacal.gate.table import Recipe, Table
@@ -47,11 +48,13 @@ def gate_of(certifier: Certifier) -> Gate:
 
 
 def remarks_on_pool(rows: Rows | None, doubts: NDArray[np.float64]) -> tuple[Note, ...]:
-    """What is odd about rows that have no labels yet: copies, or of a score alone that it ties."""
-    if rows is not None:
-        return tuple(remarks_on_rows(rows, doubts))
+    """What is odd about rows that have no labels yet, said in a warning: copies, or of a score alone that it ties."""
     there = doubts[~np.isnan(doubts)]
-    return tuple(many_ties(Ranking.of(there, np.zeros(len(there), dtype=bool)), "given scores"))
+    alone = Ranking.of(there, np.zeros(len(there), dtype=bool))
+    found = many_ties(alone, "given scores") if rows is None else remarks_on_rows(rows, doubts)
+    for note in found:
+        warn_caller(str(note))
+    return tuple(found)
 
 
 def _gate(certifier: Certifier, source: Source, certificate: Certificate) -> Gate:
