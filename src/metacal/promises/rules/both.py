@@ -136,7 +136,7 @@ class AfterLooking(Promise):
     >>> scores = rng.random(5000)
     >>> correct = rng.random(5000) > scores**3 / 2
     >>> AfterLooking(beta=0.95).certify(scores, correct).coverage
-    0.662
+    0.688
     >>> AfterLooking(alpha=0.3, beta=0.95).certify(scores, correct).limits
     (('coverage accuracy', 0.95), ('miscoverage', 0.3))
     >>> AfterLooking(beta=0.95, threshold=0.6).certify(scores, correct).coverage

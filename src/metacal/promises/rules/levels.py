@@ -103,7 +103,7 @@ def joint_level(n: int, delta: float) -> float:
     """The local level of bounds on the error rates of the first m of n rows, m = 1 … n, that all hold with 1 - delta.
 
     >>> [round(joint_level(n, 0.1), 4) for n in (300, 1000, 5000)]
-    [0.0112, 0.0077, 0.0051]
+    [0.0111, 0.0076, 0.0051]
     """
     return _NOT_FLAT * _inverted(JOINT_EXITS_PER_LEVEL, n, delta)
 

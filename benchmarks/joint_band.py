@@ -1,6 +1,6 @@
 """AfterLooking: how often the joint band on an accuracy is left, and how much is accepted under it.
 
-    python -m benchmarks.after_looking --data FOLDER [--jobs 16] [--out benchmarks/results/after-looking.json]
+    python -m benchmarks.joint_band --data FOLDER [--jobs 16] [--out benchmarks/results/joint-band.json]
 
 Violations: 2,000 draws from each of more than forty populations of n = 300, 1,000 and 5,000 rows, where the chance of
 an error is the same for all rows (flat), rises, falls, steps or goes up and down with the score, or is that of a logits
@@ -115,7 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "after-looking.json")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "joint-band.json")
     options = parser.parse_args()
     files = sorted(map(str, options.data.glob("*.npz")))
     sources = [(name, None) for name in CHANCES] + [(Path(path).stem, path) for path in files]
