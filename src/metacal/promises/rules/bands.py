@@ -1,10 +1,11 @@
 """Simultaneous bands: bounds that hold at every threshold at once, for whoever picks one after looking.
 
-Bands on a distribution function rest on one fact about n independent draws. If U_(1) <= … <= U_(n) are uniform order statistics, then
-U_(i) ~ Beta(i, n+1-i); with L_i its quantile at a *local level* η, the same for every rank, P(U_(i) < L_i for some i) =
-δ for exactly one η. The resulting band on a distribution function is as tight in the tails as in the middle (equal
-local levels: Gontscharuk & Finner 2017; Bates, Candès, Lei, Romano & Sesia, "Testing for outliers with conformal
-p-values", 2021). Ties only make it safer, and neither continuity nor a ranking assumption is needed.
+Bands on a distribution function rest on one fact about n independent draws. If U_(1) <= … <= U_(n) are uniform order
+statistics, then U_(i) ~ Beta(i, n+1-i); with L_i its quantile at a *local level* η, the same for every rank, P(U_(i) <
+L_i for some i) = δ for exactly one η. The resulting band is as tight in the tails as in the middle (equal local levels:
+Gontscharuk & Finner 2017; Bates, Candès, Lei, Romano & Sesia, "Testing for outliers with conformal p-values", 2021).
+Ties only make it safer, and neither continuity nor a ranking assumption is needed. Bands on an accuracy have a local
+level of their own (`levels.joint_level`).
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ def accuracy_band(
 ) -> Band:
     """F1(s) = P(right | h <= s) at every threshold at once; a ranking that makes sense is *not* assumed.
 
-    Clopper & Pearson's bounds at every threshold, at one local level for all (`levels.joint_level`). Of the m rows up to
-    the next score x, given x, E_m are wrong with E_m ~ Bin(m, 1 - F1(x)): each bound is exact. That all hold together is
+    Clopper & Pearson's bounds at every threshold, at one local level for all (`levels.joint_level`). Of the m rows below
+    the next score x, given x, E_m are wrong with E_m ~ Bin(m, 1 - F1(x)): each bound is exact. That all of them hold is
     computed exactly for populations where the chance of an error does not change with the score, and calibrated by
     simulation for others; it is not proved.
 

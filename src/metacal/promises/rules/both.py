@@ -37,8 +37,8 @@ BANDS = register_rule(
 )
 ACCURACY_BAND = register_rule(
     "accuracy-band",
-    "exact binomial bounds (Clopper & Pearson 1934) at every threshold, at one local level: targets may be chosen after "
-    "looking",
+    "exact binomial bounds (Clopper & Pearson 1934) at every threshold, at one local level: targets may be chosen "
+    "after looking",
     SAME_SOURCE,
     "the local level, exact where the chance of an error is the same for all rows, was calibrated by simulation for "
     "other sources, and is not proved for all",

@@ -9,8 +9,8 @@ local level. Where every row errs with the same chance r, the errors E_m are a r
 bound fails, P(Bin(m, r) <= E_m) < η for some m, is computed exactly; it is largest for r = 1/2. `joint_level` inverts
 it. Where the chance changes along the ranking nothing is proved: what the bounds see, the difference of the shares of
 wrong and right rows below a score, is a martingale from the last row down, a Brownian motion whose clock is longest for
-the flat r = 1/2; small counts can do worse, so that η is taken times 0.8. `benchmarks/joint_band.py` measures it on some
-fifty populations, and certificates say that this level is calibrated.
+the flat r = 1/2; small counts can do worse, so that η is taken times 0.8. `benchmarks/joint_band.py` measures it on
+some fifty populations, and certificates say that this level is calibrated.
 
 References
 ----------
