@@ -117,7 +117,7 @@ def accuracy_band(
 ) -> Band:
     """F1(s) = P(right | h <= s) at every threshold at once; a ranking that makes sense is *not* assumed.
 
-    Clopper & Pearson's bounds at every threshold, at one local level for all (`levels.joint_level`). Of the m rows below
+    Clopper & Pearson's bounds at every threshold, at one local level for all (`levels.joint_level`). Of m rows below
     the next score x, given x, E_m are wrong with E_m ~ Bin(m, 1 - F1(x)): each bound is exact. That all of them hold is
     computed exactly for populations where the chance of an error does not change with the score, and calibrated by
     simulation for others; it is not proved.
