@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metacal.formulas import rowwise
-from metacal.formulas.logits import LOWEST_ORDINARY, of_probabilities, read_masks
+from metacal.formulas.logits import LOWEST_ORDINARY, read_masks, without_zeros
 from metacal.formulas.torch import TORCH
 from metacal.kernels import triton as fused
 from metacal.kernels import triton_mixed as fused_mixed
@@ -315,7 +315,7 @@ def log_probabilities(table: Tensor) -> Tensor:
     """log p, with zeros read as the smaller of 2.2e-16 and the row's smallest positive entry."""
     out = empty_probabilities(table)
     for rows in _chunks(table):
-        out[rows] = of_probabilities(TORCH, table[rows].to(torch.float64))
+        out[rows] = without_zeros(TORCH, table[rows].to(out.dtype)).to(torch.float64).log()
     return out
 
 
