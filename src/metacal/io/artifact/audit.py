@@ -24,9 +24,10 @@ from metacal.io.artifact.messages import exact_keys, shown
 from metacal.kernels.grid import Grid
 from metacal.maps.map import parts_of
 from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, Certificate, traffic_read
+from metacal.promises.circumstances import Circumstances
 from metacal.promises.counts import Counts, Traffic
 from metacal.promises.notes import NOTES, Note
-from metacal.promises.parts.part import Name, Part, Status
+from metacal.promises.parts.part import Name, Part, Parts, StageCount, Stages, Status
 from metacal.promises.parts.per import PerClass, PerGroup
 from metacal.promises.promise import ByPart, Promise
 from metacal.promises.quantity import QUANTITIES
@@ -64,6 +65,11 @@ ENTRIES[Certificate] = {
     "miscoverage": float | None,
     "loss": NotRequired[float],
 }
+# Evaluated now: nothing is because of what stands in a file.
+for _shown in (Stages, StageCount, Parts, Circumstances, Traffic):
+    entries(_shown)
+for _note in NOTES.values():
+    annotations_of(_note)
 
 
 def check_cost(fitted: Any, n_classes: int) -> None:
