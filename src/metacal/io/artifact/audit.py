@@ -7,7 +7,7 @@ from typing import Any, NewType, NotRequired
 
 from numpy.typing import NDArray
 
-from metacal.errors import ArtifactError
+from metacal.errors import ArtifactError, InputError
 from metacal.io.artifact.encoding import (
     CHOICES,
     ENTRIES,
@@ -134,7 +134,10 @@ def read_certificate(data: Any, where: str = "certificate") -> Certificate:
 def check_promise(certificate: Certificate, promise: Promise) -> None:
     """Raise unless the certificate is such that the promise gives it: every promise recomputes it from the counts."""
     _require(promise.delta is None or promise.delta >= _LEAST_DELTA, f"delta {promise.delta} is too small")
-    contradiction = promise.contradiction(certificate)
+    try:
+        contradiction = promise.contradiction(certificate)
+    except InputError as error:  # the level of a part that no promise can have
+        contradiction = brief(error)
     _require(contradiction is None, str(contradiction))
 
 
