@@ -20,7 +20,7 @@ from metacal.io.artifact.encoding import (
     encode,
     entries,
 )
-from metacal.io.artifact.messages import exact_keys, shown
+from metacal.io.artifact.messages import brief, exact_keys, shown
 from metacal.kernels.grid import Grid
 from metacal.maps.map import parts_of
 from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, Certificate, traffic_read
