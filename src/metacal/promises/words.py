@@ -35,6 +35,12 @@ _NOTHING_KEPT = ", one that certifies nothing counting as kept (about half of th
 
 #: Lines of a certificate about single parts, of those that are always rejected and of the others.
 _FEW = 8
+#: How parts share delta.
+_SHARED = {
+    "together": "delta shared by all (Holm 1979)",
+    "each": "delta for each",
+    "fcr": "delta times the share of those that accept (false-coverage rate, Benjamini & Yekutieli 2005)",
+}
 _STATUSES: dict[Status, str] = {
     "certified": "{:,} with a threshold",
     "accepts everything": "{:,} accept every row",
@@ -127,6 +133,9 @@ def _claim_of_parts(parts: Parts, claim: str) -> str:
 
 def _surely_of_parts(parts: Parts, confidence: str, broken: str) -> str:
     """How surely: the confidence for all together, or for each and what that means for all."""
+    if parts.shares == "fcr":
+        few = f"an expected share of at most {broken} of the {parts.plural} that accept rows"
+        return f"but for {few} (false-coverage rate)"
     if parts.shares == "together":
         return f"with {confidence} confidence for all {parts.plural} together"
     return f"each with {confidence} confidence: the expected share of broken {parts.plural} is at most {broken}"
@@ -149,8 +158,7 @@ def rule(certificate: Certificate) -> str:
     named, parts, around = rule_named(certificate.rule), certificate.parts, certificate.circumstances
     said = named.at_values if around.by_value else named.text
     if parts is not None:
-        shared = "delta shared by all (Holm 1979)" if parts.shares == "together" else "delta for each"
-        said += f"; each {parts.by} by itself, {shared}"
+        said += f"; each {parts.by} by itself, {_SHARED[parts.shares]}"
     if around.by_value:
         who = f"{around.aside:,} calibration rows, set aside," if around.aside else "other rows"
         said += f"; the scores of {who} chose the first value"
