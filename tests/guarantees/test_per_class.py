@@ -182,7 +182,10 @@ def test_the_false_coverage_rate_is_kept_and_more_is_accepted():
 def test_a_file_keeps_the_false_coverage_rate(tmp_path):
     data = mc.datasets.load("cifar10-resnet110")
     gate = mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.95), shares="fcr")).fit(data.logits[:5000], data.labels[:5000])
-    assert "an expected share of at most 10% of the classes that accept rows" in gate.certificate_.statement
+    assert (
+        "an expected share of at most 10% of the classes that accept (false-coverage rate)"
+        in gate.certificate_.statement
+    )
     mc.save(gate, tmp_path / "gate.json")
     assert mc.load(tmp_path / "gate.json").certificate_ == gate.certificate_
     with pytest.raises(mc.InputError, match="'together', 'each' or 'fcr'"):
