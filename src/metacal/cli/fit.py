@@ -17,6 +17,7 @@ from metacal.cli.options import (
     SEED,
     OneOf,
     Reading,
+    Sectioned,
     group,
     jobs_option,
     json_option,
@@ -84,7 +85,7 @@ class Options:
     as_json: bool = shared(json_option, False)
 
 
-@click.command()
+@click.command(cls=Sectioned)
 @click.argument("file", type=click.Path())
 @with_options(Options)
 def command(file: str, options: Options) -> None:

@@ -79,7 +79,7 @@ class Importance:
                 raise InputError(f"the shares of label {name!r} must be positive, or 0 in the target alone.")
             ratios.append(target[name] / known[name])
         if missing := [name for name, share in target.items() if share > 0.0 and name not in set(names.tolist())]:
-            raise InputError(f"no calibration row has the label {missing[0]!r}, which the target has; bring some.")
+            raise InputError(f"no calibration row has the label {missing[0]!r}, which the target has; add some.")
         table = np.array(ratios)
         return cls(table[codes.reshape(-1)], float(table.max()), estimated=source is None)
 
@@ -201,7 +201,7 @@ def counted_rows(
         around = around.together(Circumstances(weights="estimated" if given.estimated else "given"))
         notes.append(kept_by_weight(kept=len(rows), rows=before, random_state=random_state))
     if not len(rows):
-        raise InputError("no row is left to count: the weights are small against the largest; bring more rows.")
+        raise InputError("no row is left to count: the weights are small against the largest; use more rows.")
     place = np.full(int(codes.max()) + 1, -1, dtype=np.intp)
     place[codes[rows]] = np.arange(len(rows))
     return Counted(rows, place[codes], around, tuple(notes))
