@@ -210,7 +210,7 @@ def _profile(base: Map, rows: Rows, ranking: Ranking, decided: _Decided, counted
 def _confidence(fitted: Map, block: NDArray[Any]) -> NDArray[Any]:
     """The calibrated probability of the largest logit, which the promise is about."""
     room = np.empty(block.shape, dtype=np.float64 if block.dtype == np.float64 else np.float32)
-    fitted.write(block, room)
+    fitted.fill(block, room)
     return room[np.arange(len(block)), kernels.predicted(block)]
 
 
