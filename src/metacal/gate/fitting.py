@@ -116,7 +116,7 @@ def fit_gate(
         available = available & (codes >= 0)
     used = promise.for_base(available, decided.ranked, decided.correct, certificate)
     if not used.any():
-        raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
+        raise InputError("no row is left to fit the base calibrator on; use more rows or loosen the promise.")
     kept, own = (rows, slice(None)) if used.all() else (rows.where(used), used)
     fitting = kept, codes[own], None if weights is None else weights[own]
     base = (early.told() if early is not None and kept is rows else None) or fit_map(*fitting)
