@@ -1,6 +1,6 @@
 """Is "about N rows would certify it in 4 of 5 cases" right in 4 of 5 cases? On eight sets of real logits.
 
-    python -m benchmarks.rows_needed [--cases 400] [--out benchmarks/results/rows-needed.json]
+    python -m benchmarks.rows_needed [--cases 400] [--out benchmarks/results/how-many-rows.json]
 
 Rows are drawn with replacement from each set. With half of the rows that an accuracy takes in truth (found by trying),
 many draws certify nothing; each of those names a number of rows, as many are drawn anew, and certified or not. Two
@@ -102,7 +102,7 @@ def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=400)
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "rows-needed.json")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "how-many-rows.json")
     options = parser.parse_args()
     with ProcessPoolExecutor() as pool:
         found = dict(zip(POPULATIONS, pool.map(measured, POPULATIONS, [options.cases] * len(POPULATIONS))))

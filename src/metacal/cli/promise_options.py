@@ -43,7 +43,7 @@ def min_accuracy_field(what: str = "is accepted") -> Any:
 
 def max_miscoverage_field() -> Any:
     """A field for --max-miscoverage."""
-    return option("Promise: at most A of the right answers are turned away.", type=share, metavar="A")
+    return option("Promise: at most A of the right answers are rejected.", type=share, metavar="A")
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,10 @@ class PromiseOptions:
     each: bool = option(
         "With --per-class or --group-key: C for each by itself, not for all of them together.", default=False
     )
+    fcr: bool = option(
+        "With --per-class or --group-key: of those that accept rows, an expected share of at most 1 - C is broken.",
+        default=False,
+    )
     pool_small: bool = option(
         "With --per-class or --group-key: those with too few rows share one threshold.", default=False
     )
@@ -113,7 +117,7 @@ class PromiseOptions:
         if not given:
             raise click.UsageError(
                 "give a promise: --min-accuracy (say 0.97: what is accepted is right at least 97% of the time), "
-                "--max-miscoverage (say 0.05: at most 5% of the right answers are turned away), or both; --max-review, "
+                "--max-miscoverage (say 0.05: at most 5% of the right answers are rejected), or both; --max-review, "
                 "--max-cost, --max-risk or --cheapest."
             )
         if len(given) > 1:
@@ -166,12 +170,15 @@ class PromiseOptions:
         if self.per_class and by_group:
             raise click.UsageError("--per-class and --group-key exclude each other; give one.")
         if not self.per_class and not by_group:
-            if self.each or self.pool_small:
-                other = "--each" if self.each else "--pool-small"
+            given = [name for name in ("each", "fcr", "pool_small") if getattr(self, name)]
+            if given:
+                other = f"--{given[0].replace('_', '-')}"
                 raise click.UsageError(
                     f"{other} says how classes or groups share: give --per-class or --group-key NAME."
                 )
             return
+        if self.each and self.fcr:
+            raise click.UsageError("--each and --fcr exclude each other; give one.")
         which = "--per-class" if self.per_class else "--group-key"
         if self.in_expectation or self.after_looking or self.at_threshold is not None:
             other = "--in-expectation" if self.in_expectation else "--after-looking"
@@ -199,7 +206,7 @@ class PromiseOptions:
         """
         import metacal as mc
 
-        shares: Literal["each", "together"] = "each" if self.each else "together"
+        shares: Literal["each", "fcr", "together"] = "each" if self.each else "fcr" if self.fcr else "together"
         fallback = "pooled" if self.pool_small else None
         if per_group:
             return mc.PerGroup(self._for_all(seed), shares, fallback)

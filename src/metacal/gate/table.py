@@ -182,7 +182,7 @@ class Table:
         """Write the probabilities of a block of logits into `out`, 1/K where it is rejected."""
         # First: `out` may be the block itself.
         accept = self._accepts_block(policy, resolve(self.score).unrounded(block), block, limits)
-        self.map.write(block, out)
+        self.map.fill(block, out)
         if not accept.all():
             out[~accept] = 1.0 / block.shape[1]
 
@@ -199,7 +199,7 @@ class Table:
         code[...] = top
         if calibrator:
             room = np.empty(block.shape, dtype=dtype)
-            self.map.write(block, room)
+            self.map.fill(block, room)
             room[np.isnan(score)] = 1.0 / block.shape[1]
             code[...] = kernels.predicted(room)
 
@@ -217,7 +217,7 @@ class Table:
         limits: Float | None = None,
     ) -> None:
         score[...] = ranked_block(self.score, block, top)
-        self.map.write(block, table)
+        self.map.fill(block, table)
         table[np.isnan(score)] = 1.0 / block.shape[1]  # no row of logits: nothing to calibrate
         code[...] = kernels.predicted(table) if calibrator else top
         confidence[...] = table[np.arange(len(block)), code]

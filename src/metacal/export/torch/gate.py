@@ -15,7 +15,8 @@ from metacal.errors import InputError
 from metacal.export.fitted import SUM_TOLERANCE, gate_of
 from metacal.export.torch.maps import Fixed, MapModule, beside, work_type
 from metacal.export.torch.scores import score_module
-from metacal.formulas.logits import REACH, bring_within_reach, of_probabilities, read_masks
+from metacal.formulas.inside import inside
+from metacal.formulas.logits import REACH, bring_within_reach, read_masks, without_zeros
 from metacal.formulas.torch import TORCH
 from metacal.maps.temperature import TemperatureMap
 
@@ -99,7 +100,8 @@ class Gate(Fixed):
         readable = table if self.in_table_precision else _readable(table)
         probs = self.map(table.to(torch.float32) if single else readable).to(dtype)
         merged = not self.in_table_precision or dtype in (torch.float16, torch.bfloat16)
-        return _with_winner(table, probs) if self.keeps_predictions and merged else probs
+        found = _with_winner(table, probs) if self.keeps_predictions and merged else probs
+        return inside(TORCH, table, found)
 
     def _read(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, and which rows can be read as such. Comparisons with NaN are false: what is unclear is unusable."""
@@ -111,7 +113,7 @@ class Gate(Fixed):
         tolerance = SUM_TOLERANCE.get(str(source.dtype).removeprefix("torch."), SUM_TOLERANCE["float64"])
         inside = ((table >= 0.0) & (table <= 1.0 + tolerance)).all(dim=1)
         usable = inside & ((table.sum(dim=1) - 1.0).abs() <= tolerance)
-        logits = of_probabilities(TORCH, table)
+        logits = torch.log(without_zeros(TORCH, table))
         return (logits if source.dtype == torch.float64 else logits.to(torch.float32).to(table.dtype)), usable
 
 
