@@ -31,8 +31,8 @@ Plan = Callable[[int], Sequence[tuple[int, int]]]
 
 #: In how many cases so many rows shall certify.
 CHANCE = 0.8
-#: No number is named beyond so many times as many rows: the profile says nothing so far out.
-_TIMES = 50
+#: No number is named beyond so many times as many rows, or so many: the profile says nothing so far out.
+_TIMES, _MOST = 50, 20_000
 _PROFILES = 200
 #: Where rows themselves are drawn again: how often, and how many steps of a factor of the root of 2.
 _DRAWS, _DOUBLINGS = 20, 10
@@ -63,19 +63,23 @@ def rows_needed(ranking: Ranking, plan: Plan) -> int | None:
     >>> rng = np.random.default_rng(0)
     >>> score = rng.random(200)
     >>> rows_needed(Ranking.of(score, rng.random(200) > 0.2 * score), MinAccuracy(0.95).plan)
-    460
+    1400
     """
-    wrong_up_to = _profiles(ranking)
-    steps = np.unique(np.round(ranking.n * 2.0 ** (np.arange(1, 8 * np.log2(_TIMES)) / 8.0)).astype(int)).tolist()
-    low, high = 0, len(steps)
-    while low < high:
-        middle = (low + high) // 2
-        enough = _chance(wrong_up_to, plan(steps[middle]), steps[middle]) >= CHANCE
-        low, high = (low, middle) if enough else (middle + 1, high)
-    return bounds.two_digits(steps[low]) if low < len(steps) else None
+    times = max(_TIMES, _MOST / ranking.n)
+    steps = np.unique(np.round(ranking.n * 2.0 ** (np.arange(1, 8 * np.log2(times)) / 8.0)).astype(int)).tolist()
+    for spread in (_SPREAD, 0.0):  # where too many profiles have no such number, that of the fit alone
+        wrong_up_to = _profiles(ranking, spread)
+        low, high = 0, len(steps)
+        while low < high:
+            middle = (low + high) // 2
+            enough = _chance(wrong_up_to, plan(steps[middle]), steps[middle]) >= CHANCE
+            low, high = (low, middle) if enough else (middle + 1, high)
+        if low < len(steps):
+            return bounds.two_digits(steps[low])
+    return None
 
 
-def _profiles(ranking: Ranking) -> Float:
+def _profiles(ranking: Ranking, spread: float) -> Float:
     """Of each profile that was drawn, the share of all rows that are wrong and lie up to each of `_AT`."""
     ends = np.unique(np.searchsorted(ranking.ranks, np.linspace(1, ranking.n, min(_GROUPS, ranking.n)).astype(int)))
     ranks, errors = np.append(0, ranking.ranks[ends]), np.append(0, ranking.errors[ends])
@@ -84,7 +88,7 @@ def _profiles(ranking: Ranking) -> Float:
     shares = np.append((ranks[1:] + ranks[:-1]) / (2.0 * ranking.n), 0.5)
     fitted, precision = _fitted(_terms(shares), wrong.astype(np.float64), rows.astype(np.float64))
     drawn = generator(0).standard_normal((_PROFILES, 3)) @ np.linalg.inv(np.linalg.cholesky(precision))
-    rate = 1.0 / (1.0 + np.exp(-(fitted + _SPREAD * drawn) @ _terms((_AT[:-1] + _AT[1:]) / 2.0).T))
+    rate = 1.0 / (1.0 + np.exp(-(fitted + spread * drawn) @ _terms((_AT[:-1] + _AT[1:]) / 2.0).T))
     before = _AT[0] * rate[:, :1]
     return np.concatenate([before, before + np.cumsum(rate * np.diff(_AT), axis=1)], axis=1)
 
