@@ -59,7 +59,7 @@ class Options:
     calibrator: str | None = option(
         "What turns logits into probabilities.",
         type=OneOf(CALIBRATORS),
-        show_default="composed; temperature with --rule paper",
+        show_default="composed, monotone of two classes; temperature with --rule paper",
     )
     seed: int = option(
         "Seed of the folds, for the calibrators that draw some, and of the split of --rule paper.", type=SEED, default=0
@@ -190,7 +190,7 @@ def _fitted(found: Predictions, options: Options) -> Gate:
     promise: Any = options.asked.promise(seed, names, per_group=found.groups is not None)
     label = reject_label_for(options.reject_label, found)
     check_gate(promise, score, found.input)
-    fit_map, recipe = method_named(calibrator or promise.calibrator, seed)
+    fit_map, recipe = method_named(calibrator or promise.calibrator, seed, found.table.shape[1])
     with cluster(options.executor, threads) as remote, workers(threads, remote) as executor:
         table = validate.logits_from(found.table, found.input, executor=executor, later=True)
         classes = validate.class_list(found.class_names or _two_labels(found, table, options.positive), table.shape[1])
@@ -229,16 +229,16 @@ def _two_labels(found: Predictions, table: Any, positive: str | None) -> Any:
     return two_classes(found.labels, named.get(positive or ""), one_score=positive is not None)
 
 
-def method_named(name: str | None, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
+def method_named(name: str | None, seed: int, n_classes: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
     """What fits the base map, the usual one without a name, and what says, once it has, how it was fitted."""
     from metacal.gate import Recipe
-    from metacal.maps.composed import DEFAULT_BASE
+    from metacal.maps.composed import default_base
     from metacal.maps.methods import CHOOSERS, METHODS, calibrator
 
     if name in CHOOSERS:  # an estimator, and with it scikit-learn
         chooser = calibrator(name)(random_state=seed)
         return lambda *given: chooser.fit_rows(*given).map_, lambda: chooser.gate_.source.recipe
-    method = METHODS[name or DEFAULT_BASE]
+    method = METHODS[name or default_base(n_classes)]
     options = {"random_state": seed} if "random_state" in method.options() else {}
     return partial(method.fit_function(), **options), lambda: Recipe(method.public_name, options)
 

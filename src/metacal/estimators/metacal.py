@@ -62,7 +62,8 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     calibrator : str or estimator, optional
         The base calibrator, by its name on the command line ("spline", "auto", …) or any estimator with `fit` and
         `predict_proba` on logits. When None a monotone spline on temperature scaling with a uniform part,
-        ComposedCalibration(); with the paper's own rules TemperatureScaling(), as in the paper.
+        ComposedCalibration(), of two classes MonotoneCalibration(); with the paper's own rules TemperatureScaling(), as
+        in the paper.
     score : str or callable
         The ranking score, higher = less sure: "entropy", "max_probability", "margin", "maxlogit_pnorm", "energy", or a
         function of a block of logits that returns one number per row. "auto": entropy, margin and maxlogit_pnorm share
@@ -277,7 +278,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
 
     def _refit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         """The map of one of metacal's own calibrators, fitted anew and kept nowhere."""
-        base = base_calibrator(self.calibrator, self.promise)
+        base = base_calibrator(self.calibrator, self.promise, rows.n_classes)
         return base.fit_rows(rows, codes, weights).map_  # type: ignore[no-any-return]
 
     def _check_remote(self) -> None:
@@ -292,7 +293,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
 
     def _fit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         """Fit `calibrator_`; return its map."""
-        base = base_calibrator(self.calibrator, self.promise)
+        base = base_calibrator(self.calibrator, self.promise, rows.n_classes)
         if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device):
             rows, codes = rows.on_host(), validate.on_host(codes)
         if isinstance(base, Calibrator):

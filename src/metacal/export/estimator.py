@@ -102,7 +102,7 @@ def _changed(estimator: Any) -> str | None:
         given = estimator.classes
         return None if given is None or np.array_equal(np.asarray(given), gate.classes) else "classes"
     if isinstance(estimator, MetaCal) and gate.certificate.labelled:
-        base = base_calibrator(estimator.calibrator, estimator.promise)
+        base = base_calibrator(estimator.calibrator, estimator.promise, gate.n_classes)
         if not isinstance(base, AutoCalibrator) and type(base).__name__ != _recipe_of(gate).estimator:
             return "calibrator"
     for name, fitted in _parameters(gate).items():
@@ -153,7 +153,7 @@ def _asked_for(gate: Gate) -> Calibrator | None:
     """The calibrator that was asked for; None where it is what goes with the promise, or nothing was learned."""
     if gate.certificate is not None and not gate.certificate.labelled:
         return None
-    made, usual = _made(_recipe_of(gate)), base_calibrator(None, gate.promise)
+    made, usual = _made(_recipe_of(gate)), base_calibrator(None, gate.promise, gate.n_classes)
     same = type(made) is type(usual) and made.get_params() == usual.get_params()
     return None if same else made
 

@@ -155,7 +155,7 @@ def _checked_help(
     given_way = gives_way and found.log_loss.worse
     remark = found.note(given_way=given_way)
     warn_caller(str(remark))
-    return (plain_softmax() if given_way else base), remark
+    return (plain_softmax(fitting[0].n_classes) if given_way else base), remark
 
 
 class _Decided(NamedTuple):
