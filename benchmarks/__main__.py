@@ -16,6 +16,8 @@ class Benchmarks(Commands):
         "paper": "Run the experiments of the Meta-Cal paper, beside its printed figures.",
         "selective": "Compare rules that abstain: what they accept, how often they break their promise.",
         "quality": "Compare the probabilities of every calibrator, ours and other packages'.",
+        "all": "Which committed results are stale; run their commands again, all or some.",
+        "pages": "Put the committed results into README and docs, or check that they are there.",
         "speed": "Time every part of metacal against a plain read of the table and against its peers.",
     }
     place: ClassVar[str] = "benchmarks.{}.command"

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.experiments.pool import in_order
 from metacal.promises.rules import bounds
 from metacal.promises.rules.accuracy import certified_prefix
 from metacal.promises.sample import Ranking
@@ -92,6 +93,11 @@ def measure(scores: np.ndarray, correct: np.ndarray, draws: int) -> list[dict[st
     return records
 
 
+def measure_file(path: Path, draws: int) -> list[dict[str, float | str]]:
+    """The records of one file."""
+    return [{"set": path.stem, **record} for record in measure(*columns(path), draws)]
+
+
 def table(records: list[dict[str, float | str]]) -> str:
     """Mean share of the oracle's coverage over the sets, former / present, and the worst share of broken promises."""
     lines = ["| n | " + " | ".join(f"β = {beta:g}" for beta in BETAS) + " | all | most broken |"]
@@ -114,14 +120,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=600)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     begin = time.process_time()
-    records = [
-        {"set": path.stem, **record}
-        for path in sorted(options.data.glob("*.npz"))
-        for record in measure(*columns(path), options.draws)
-    ]
+    paths = sorted(options.data.glob("*.npz"))
+    found = in_order(measure_file, ((path, options.draws) for path in paths), options.jobs)
+    records = [record for records in found for record in records]
     print(table(records))
     pairs = [(new["coverage"] - old["coverage"], new) for old, new in zip(records[::2], records[1::2])]
     for change, record in sorted(pairs, key=lambda pair: pair[0])[:8]:

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.experiments.pool import in_order
 from metacal import datasets
 from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE
@@ -38,6 +39,8 @@ from metacal.scores import score_rows
 
 DATA = Path(__file__).resolve().parent / "data"
 NETWORKS = ("resnet110", "densenet40", "resnet110sd", "wrn32")
+#: Pairs of these, on CIFAR-10 and on CIFAR-100.
+N_PAIRS = 12
 EPSILON, DELTA = 0.01, 0.1
 
 
@@ -174,13 +177,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=200)
     parser.add_argument("-n", type=int, default=1000)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     results: dict[str, Any] = {"n": options.n, "draws": options.draws, "epsilon": EPSILON, "delta": DELTA, "pairs": {}}
     print("| small, large | accuracy | disagree | labels | exact | betting | absolute | best possible |")
     print("|---|---|---|---|---|---|---|---|")
-    for name, small, large in pairs():
-        results["pairs"][name] = found = pair(small, large, options.n, options.draws)
+    found_of = list(in_order(of_pair, ((k, options.n, options.draws) for k in range(N_PAIRS)), options.jobs))
+    for name, found, _ in found_of:
+        results["pairs"][name] = found
         rules = [
             f"{found[rule]['share']:.2f} ({found[rule]['broken']:.3f})" for rule in ("exact", "betting", "absolute")
         ]
@@ -188,13 +193,19 @@ def main() -> None:
         labels = f"{found['disagree']:.3f} | {found['labels']:.0f}"
         print(f"| {name} | {accuracy} | {labels} | {' | '.join(rules)} | {found['oracle']:.2f} |", flush=True)
     print("\n| small, large | beta | small | large | people | cost | cheapest | broken |\n" + "|---" * 8 + "|")
-    for name, small, large in pairs():
-        results["pairs"][name]["people"] = found = with_people(small, large, options.n, options.draws)
+    for name, _, found in found_of:
+        results["pairs"][name]["people"] = found
         shares = " | ".join(f"{share:.2f}" for share in found["shares"])
         costs = f"{found['cost']:.2f} | {found['cheapest']:.2f}"
         print(f"| {name} | {found['beta']:.4f} | {shares} | {costs} | {found['broken']:.3f} |", flush=True)
     if options.output is not None:
         options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+def of_pair(k: int, n: int, draws: int) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """What the k-th pair does, by itself and with people."""
+    name, small, large = next(itertools.islice(pairs(), k, None))
+    return name, pair(small, large, n, draws), with_people(small, large, n, draws)
 
 
 def pairs() -> Iterator[tuple[str, Any, Any]]:

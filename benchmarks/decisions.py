@@ -10,6 +10,7 @@ python -m benchmarks.decisions           # about half an hour; writes benchmarks
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
 import warnings
@@ -248,6 +249,9 @@ def run(cases: Iterator[Case], scores: tuple[Any, ...] = SCORES, promises: tuple
 
 def main() -> None:
     """Run everything and write the counts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    out = parser.parse_args().out
     onnxruntime.set_default_logger_severity(4)
     torch.set_num_threads(1)
     found = {}
@@ -268,7 +272,7 @@ def main() -> None:
         "machine": platform.machine(),
         "families": found,
     }
-    RESULTS.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    out.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.experiments.pool import in_order
 from metacal.promises.rules.sequence import last_passed
 from metacal.promises.sample import Ranking
 from metacal.rows import Rows
@@ -103,10 +104,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=60)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     begin = time.process_time()
-    records = [record for path in sorted(options.data.glob("*.npz")) for record in measure(path, options.draws)]
+    paths = sorted(options.data.glob("*.npz"))
+    found = in_order(measure, ((path, options.draws) for path in paths), options.jobs)
+    records = [record for records in found for record in records]
     print(table(records))
     print(f"{time.process_time() - begin:.0f} s CPU")
     if options.out:

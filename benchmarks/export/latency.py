@@ -117,7 +117,7 @@ def main():
             print(f"  {name:34} {micros:9.1f} µs  {ratio:6.2f} ×")
             results.append({"batch": batch, "classes": width, "graph": name, "microseconds": micros, "ratio": ratio})
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        Path(arguments.json).write_text(json.dumps({"rows": results}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

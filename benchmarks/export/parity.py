@@ -85,7 +85,7 @@ def main():
                 flush=True,
             )
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        Path(arguments.json).write_text(json.dumps({"rows": results}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

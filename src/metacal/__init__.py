@@ -66,7 +66,7 @@ _MODULES = {
     "scores": "scores",
 }
 
-if TYPE_CHECKING:  # the same names once more: a test has mypy look up each name of `dir(metacal)`
+if TYPE_CHECKING:  # the same names once more: .ci/typed has mypy look up each name of `dir(metacal)`
     from metacal import datasets as datasets
     from metacal import estimators as estimators
     from metacal import export as export

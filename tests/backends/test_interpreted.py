@@ -11,10 +11,21 @@ import pytest
 
 
 @pytest.mark.slow
-def test_the_fused_kernels_agree_too():
+@pytest.mark.parametrize("kept", ["float32", pytest.param("not float32", marks=pytest.mark.long)])
+def test_the_fused_kernels_agree_too(kept):
     pytest.importorskip("triton")
     rows = Path(__file__).with_name("test_rows.py")
-    options = ["-q", "-n", "0", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib", "-k", "triton"]
+    options = [
+        "-q",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "addopts=--import-mode=importlib",
+        "-k",
+        f"triton and {kept}",
+    ]
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "METACAL_KERNEL"))}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(rows)],

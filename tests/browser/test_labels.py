@@ -91,14 +91,14 @@ def promised(tmp_path, *constraints):
         yield SimpleNamespace(address=path.as_uri())
 
 
-@pytest.mark.parametrize("width", [390, 320, 700, 1280])
+@pytest.mark.parametrize("width", [320, pytest.param(390, marks=pytest.mark.long), 700, 1280])
 @pytest.mark.parametrize("name", ["gated", "bare", "broken"])
 def test_no_label_crosses_a_line(name, see, width, request):
     driver = see(request.getfixturevalue(name), width=width)
     assert driver.execute_script(CROSSINGS) == []
 
 
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.long)])
 def test_nor_with_other_promises(see, tmp_path, width):
     wanted = (
         mc.MaxMiscoverage(0.05),

@@ -60,7 +60,7 @@ def visible_classes(driver):
     return driver.execute_script(f"return {rows}.filter((row) => row.checkVisibility()).length")
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1280, pytest.param(390, marks=pytest.mark.long)])
 def test_all_classes_are_printed(many, see, width):
     driver = see(many, width=width)
     assert visible_classes(driver) == 15

@@ -26,7 +26,10 @@ def same_map(rows, codes, weights):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n", "draws"), [(300, 120), (1000, 120), pytest.param(5000, 60, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("n", "draws"),
+    [(300, 120), pytest.param(1000, 120, marks=pytest.mark.long), pytest.param(5000, 60, marks=pytest.mark.long)],
+)
 def test_kept_on_real_logits(embedded_set, n, draws):
     logits, labels, correct = embedded_set.logits, embedded_set.labels, embedded_set.correct
     scores = {name: score_rows(Rows(logits), name) for name in candidates(logits.shape[1])}

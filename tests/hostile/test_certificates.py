@@ -16,6 +16,7 @@ from metacal.errors import ArtifactError
 from metacal.estimators.crossfit import approximate
 from metacal.export import saved as artifact
 from metacal.promises.circumstances import Circumstances
+from metacal.promises.counts import Traffic
 from metacal.promises.kinds import promise_classes
 from metacal.promises.parts.per import Per
 from metacal.promises.rules import bands, paper
@@ -129,9 +130,9 @@ def test_facts_that_are_not_its_own(promise):
     for scores, share in ((2, 1.0), (1, 0.5), (3, 0.0), (0, 1.0), (10**6, 0.1)):
         around = Circumstances(scores, share)
         assert "share" in promise.contradiction(replace(certificate, circumstances=around))
-    more = replace(certificate, traffic_counts=(401, 401))
+    more = replace(certificate, other_traffic=Traffic(*[401] * 4))
     assert (promise.contradiction(more) is None) == (certificate.guarantee == "none" and certificate.n_accepted == 400)
-    assert "is not the traffic" in promise.contradiction(replace(certificate, traffic_counts=(300, 300)))
+    assert "is not the traffic" in promise.contradiction(replace(certificate, other_traffic=Traffic(*[300] * 4)))
 
 
 @pytest.mark.parametrize("delta", [0.1, None])
@@ -276,7 +277,7 @@ def test_facts_of_a_file(path):
         ("notes", [{"kind": "few_errors", "errors": 7, "rows": 5}], "notes[0].errors 7 cannot be"),
         ("notes", [{"kind": "few_errors", "errors": 0}], "'rows' is missing"),
         ("notes", [{"kind": "cross_fitted", "folds": 5}], "its notes speak of other folds"),
-        ("traffic", {"n_rows": 7, "n_accepted": 8, "population": "source"}, "such traffic cannot be"),
+        ("traffic", {"n_rows": 7, "n_accepted": 8, "population": "source"}, "8 of 7 rows cannot be accepted"),
         ("traffic", {"n_rows": 7, "n_accepted": 7, "population": "target"}, 'population "target" does not follow'),
         ("traffic", {"n_rows": 7, "n_accepted": 7, "population": "source"}, "does not follow|is not the traffic"),
         ("circumstances", {"scores": 1, "share": 1.0, "units": False, "weights": None, "folds": 0}, "says nothing"),

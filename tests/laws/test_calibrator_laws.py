@@ -26,7 +26,7 @@ AUTO_SETS = (
     pytest.param("cifar100-resnet110", marks=pytest.mark.long),
     "cifar10-resnet110sd",
     "cifar10_densenet40_paper",
-    "langid176_sentences",
+    pytest.param("langid176_sentences", marks=pytest.mark.long),
 )
 
 

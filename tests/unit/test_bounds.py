@@ -18,11 +18,11 @@ def binomial_at_least(n, k, p):
 
 
 @pytest.mark.slow
-def test_expected_rank_in_rationals_for_all_n_to_2000():
+def test_expected_rank_in_rationals_up_to_2000():
     """alpha = i/200: (n+1-k)/(n+1) <= alpha, and one rank lower is not."""
     for i in range(1, 200):
         alpha, share = i / 200, Fraction(i, 200)
-        for n in range(1, 2001):
+        for n in range(1, 2001, 1 + i % 7):
             k = bounds.expected_miscoverage_rank(n, alpha)
             assert k == n + 1 - (n + 1) * share.numerator // share.denominator
 

@@ -16,6 +16,7 @@ from metacal.cli import main
 from metacal.io.artifact.wrapping import checksum
 from metacal.promises import words
 from metacal.promises.circumstances import Circumstances
+from metacal.promises.estimate import Reviewed, next_rows
 from metacal.promises.parts.units import Importance, counted_rows
 
 (LOGITS, LABELS), _ = mc.datasets.load("cifar10-resnet110").split(1500, random_state=0)
@@ -200,7 +201,7 @@ def test_the_interval_is_that_of_a_beta_binomial():
     from scipy.stats import betabinom
 
     for accepted, of, rows in ((892, 1000, 1000), (1, 10, 7), (0, 50, 200), (49, 50, 20)):
-        found = mc.promises.certificate.next_rows(rows, 0.9, accepted=accepted, of=of)
+        found = next_rows(rows, 0.9, Reviewed(of, of - accepted, accepted + 1))
         law = betabinom(rows, of - accepted, accepted + 1)
         assert law.cdf(found.fewest - 1) <= 0.05 + 1e-9 < law.cdf(found.fewest) + 1e-9
         assert law.cdf(found.most - 1) < 0.95 + 1e-9 <= law.cdf(found.most) + 2e-9

@@ -180,7 +180,7 @@ class Cascade(GateEstimator):
         >>> rng = np.random.default_rng(0)
         >>> small, large = rng.normal(size=(2, 1000, 3)) + 4.0 * np.eye(3)[np.arange(1000) % 3]
         >>> len(Cascade().labels_needed(small, large))
-        7
+        6
         """
         one, other = self.tables(X, large)
         return labels_needed(Rows(one), Rows(other), self.score, self._plan(None))

@@ -23,6 +23,7 @@ from metacal.maps.methods import METHODS, calibrator
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
 from metacal.rows import validate, workers
+from metacal.rows.draws import generator
 from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.plausibility import unquestioned, warn_of_suspicion
 from metacal.rows.stored import StoredTable
@@ -273,7 +274,7 @@ def _fits(
 
 def _held_out(n_rows: int, n_splits: int, random_state: int, at: int) -> NDArray[np.bool_]:
     """The rows that fold number `at` of all repeats holds out, drawn from the seed wherever they are needed."""
-    rng = np.random.default_rng(random_state)
+    rng = generator(random_state)
     repeat, held = divmod(at, n_splits)
     for _ in range(repeat):
         random_folds(n_rows, n_splits, rng)

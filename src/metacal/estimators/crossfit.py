@@ -34,6 +34,7 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.notes import cross_fitted
 from metacal.rows.arrays import plain_array
+from metacal.rows.draws import generator
 from metacal.rows.labels import flat_labels
 
 #: Rows to fit and rows to score, of each fold.
@@ -160,7 +161,7 @@ def split_rows(
             f"an unfitted classifier needs rows to fit and rows to calibrate on; got {n_units} {what} "
             f"(n_samples={n}). Bring more rows, or a fitted classifier."
         )
-    order = np.random.default_rng(random_state).permutation(n_units)
+    order = generator(random_state).permutation(n_units)
     held_out = np.isin(codes, order[:kept])
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
@@ -181,7 +182,7 @@ def checked_folds(
         if counts.max() < cv:
             raise InputError(f"no class has the {cv} rows that cv={cv} needs (n_samples={len(y)}); use fewer folds.")
         kind = StratifiedKFold if units is None else StratifiedGroupKFold
-        cv = kind(int(cv), shuffle=True, random_state=random_state)
+        cv = kind(int(cv), shuffle=True, random_state=int(generator(random_state).integers(1 << 31)))
     if units is not None:
         split_params["groups"] = units
     folds = list(check_cv(cv, y, classifier=True).split(X, y, **split_params))

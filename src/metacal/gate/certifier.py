@@ -38,6 +38,7 @@ from metacal.promises.sequential.answers import (
     default_labels,
 )
 from metacal.rows import Rows, validate
+from metacal.rows.draws import OUR_OWN
 from metacal.rows.score_columns import correct_column, score_column
 from metacal.scores import Score, grid_of, name_of, score_rows
 
@@ -45,9 +46,6 @@ Index = NDArray[np.intp]
 
 #: A block has a fortieth of the rows that were drawn, at least five.
 _BLOCKS, _SMALLEST_BLOCK = 40, 5
-#: Sets these random numbers apart from all others that a seed gives: a pool that was drawn with the same seed must not
-#: come in the order of its scores.
-_OUR_OWN = 0x6D657461
 
 
 class Certifier:
@@ -120,7 +118,7 @@ class Certifier:
         self.n_pool = len(self.doubts)
         there = np.flatnonzero(~np.isnan(self.doubts))
         #: Rows that have a score in the order in which they are drawn. A seed's bits are the same in every NumPy.
-        bits = np.random.PCG64(np.random.SeedSequence([random_state, _OUR_OWN])).random_raw(self.n_pool)
+        bits = np.random.PCG64(np.random.SeedSequence([random_state, OUR_OWN])).random_raw(self.n_pool)
         self._order = there[np.argsort(bits[there], kind="stable")]
         self._place = np.full(self.n_pool, self.n_pool, dtype=np.intp)
         self._place[self._order] = np.arange(len(there))

@@ -13,6 +13,7 @@ from metacal.maps.map import FitMap, Map
 from metacal.metrics.binning import equal_width
 from metacal.promises.notes import Note, calibration_harms
 from metacal.rows import Rows
+from metacal.rows.draws import generator
 
 #: Fewer accepted rows say nothing.
 _FEWEST = 50
@@ -143,5 +144,5 @@ class _Gaps:
 def _ece_error(after: _Gaps, before: _Gaps) -> float:
     """The standard deviation of the difference in ECE when rows are drawn again."""
     n = len(after.bins)
-    rows = np.random.default_rng(0).integers(n, size=(_RESAMPLES, n))
+    rows = generator(0).integers(n, size=(_RESAMPLES, n))
     return float((after.drawn(rows) - before.drawn(rows)).std())

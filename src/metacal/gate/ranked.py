@@ -168,8 +168,9 @@ def certified(
     if counted is not None:
         values, sample = values[counted.rows], sample.take(counted.rows)
     for_threshold, for_base = promise.split(sample.right)
+    all_right = sample.right
     sample = sample.take(for_threshold) if not for_threshold.all() else sample.with_ranking(ranking)
-    certificate = promise.certify(sample).with_traffic(values)
+    certificate = promise.certify(sample).with_traffic(values, all_right)
     if counted is not None:
         for_base = counted.spread(for_base)
         certificate = counted.told(certificate)

@@ -42,6 +42,7 @@ from metacal.metrics.registry import METRICS, Measured, Metric
 from metacal.metrics.toplabel import FloatColumn
 from metacal.rows import advance
 from metacal.rows.arrays import fraction
+from metacal.rows.draws import generator
 from metacal.rows.memory import keep_freed_memory
 
 RandomState = int | np.random.Generator | None
@@ -204,7 +205,7 @@ class Resampling:
         """Return the intervals of several statistics from the same resamples; each is what it would be alone."""
         if n_rows <= _SMALL:
             keep_freed_memory()
-        random = np.random.default_rng(self.random_state)
+        random = generator(self.random_state)
         by_chance = random.spawn(1)[0]
         kind = np.int32 if n_rows <= 1 << 31 else np.int64  # the same draws, in half the time
 

@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from metacal import display
 from metacal.promises import words
 from metacal.promises.circumstances import Circumstances
-from metacal.promises.estimate import NextRows, next_rows
+from metacal.promises.counts import OPTIONAL, Population, Tested, Traffic
+from metacal.promises.estimate import NextRows, next_rows, reviewed_of
 from metacal.promises.notes import Note
 from metacal.promises.parts.part import Name, Part, Parts, Stages, jsonable
 from metacal.promises.quantity import MISCOVERAGE, Limits, Quantity, quantity
 
 Guarantee = Literal["certified", "approximate", "in expectation", "none"]
-#: Whose traffic rows describe: where the calibration rows come from, or the target that weights describe.
-Population = Literal["source", "target"]
 
 
 def accepts(score: NDArray[np.float64], threshold: float | NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -38,26 +37,10 @@ def accepts(score: NDArray[np.float64], threshold: float | NDArray[np.float64]) 
 
 
 _NOTHING_PARTICULAR = Circumstances()
-#: Of fields that a certificate in a file has only where they say something.
-_OPTIONAL = {"optional": True}
 #: Entries that are null in a file where the calibration rows had no labels.
 COUNTED_BY_LABELS = ("n_correct", "n_correct_accepted")
 #: Columns of a frame, of a certificate as of each of its parts.
 _COUNTED = ("threshold", "n_rows", "n_correct", "n_accepted", "n_correct_accepted", "coverage", "coverage_accuracy")
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """What rows that arrive look like: how many were seen, how many of them are accepted, and whose they are."""
-
-    n_rows: int
-    n_accepted: int
-    population: Population = "source"
-
-    @property
-    def coverage(self) -> float:
-        """Share of them that is accepted."""
-        return self.n_accepted / self.n_rows
 
 
 @dataclass(frozen=True)
@@ -110,9 +93,8 @@ class Certificate:
     stages : Stages or None
         Of a cascade: the models that answer, each with its threshold and counts. `threshold` and `score` are then the
         first one's, a row is accepted where any of them answers.
-    traffic_counts : (int, int) or None
-        Where only some of the calibration rows certify, as in the paper's split: how many there are in all, and how
-        many of those are accepted.
+    other_traffic : Traffic or None
+        Where only some of the calibration rows certify, as in the paper's split: the counts of all of them.
 
     Examples
     --------
@@ -139,14 +121,14 @@ class Certificate:
     lowest_rejected: float | None
     score: str = "score"
     notes: tuple[Note, ...] = ()
-    max_miscoverage: float | None = field(default=None, metadata=_OPTIONAL)
-    mean_cost: float | None = field(default=None, metadata=_OPTIONAL)
-    labelled: bool = field(default=True, metadata=_OPTIONAL)
-    parts: Parts | None = field(default=None, metadata=_OPTIONAL)
-    labels: int | None = field(default=None, metadata=_OPTIONAL)
-    circumstances: Circumstances = field(default=_NOTHING_PARTICULAR, metadata=_OPTIONAL)
-    stages: Stages | None = field(default=None, metadata=_OPTIONAL)
-    traffic_counts: tuple[int, int] | None = None
+    max_miscoverage: float | None = field(default=None, metadata=OPTIONAL)
+    mean_cost: float | None = field(default=None, metadata=OPTIONAL)
+    labelled: bool = field(default=True, metadata=OPTIONAL)
+    parts: Parts | None = field(default=None, metadata=OPTIONAL)
+    labels: int | None = field(default=None, metadata=OPTIONAL)
+    circumstances: Circumstances = field(default=_NOTHING_PARTICULAR, metadata=OPTIONAL)
+    stages: Stages | None = field(default=None, metadata=OPTIONAL)
+    other_traffic: Traffic | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "quantity", quantity(self.quantity))
@@ -182,16 +164,23 @@ class Certificate:
         return self.threshold == math.inf
 
     @property
+    def tested(self) -> Tested:
+        """The rows that certify, and nothing else: `traffic` says what arrives."""
+        return Tested(self.n_rows, self.n_accepted, self.n_correct, self.n_correct_accepted)
+
+    @property
     def traffic(self) -> Traffic:
         """The rows that describe the traffic: those that certify, or all of which they are a part."""
-        counts = self.traffic_counts or (self.n_rows, self.n_accepted)
-        return Traffic(*counts, "source" if self.circumstances.weights is None else "target")
+        population: Population = "source" if self.circumstances.weights is None else "target"
+        return Traffic(**{**vars(self.tested), **vars(self.other_traffic or self.tested), "population": population})
 
-    def with_traffic(self, scores: NDArray[np.float64]) -> Certificate:
+    def with_traffic(self, scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> Certificate:
         """The same where only some of these rows certify: all of them describe the traffic."""
         if len(scores) == self.n_rows:
             return self
-        return replace(self, traffic_counts=(len(scores), int(np.count_nonzero(accepts(scores, self.threshold)))))
+        accept = accepts(scores, self.threshold)
+        accepted, right, both = (int(flags.sum()) for flags in (accept, correct, accept & correct))
+        return replace(self, other_traffic=Traffic(len(scores), accepted, right, both))
 
     @property
     def coverage(self) -> float:
@@ -200,31 +189,32 @@ class Certificate:
 
     @property
     def coverage_accuracy(self) -> float:
-        """Accuracy of the accepted calibration rows; nan when none is accepted, or only right rows certify."""
-        only_right = self.traffic_counts is not None and self.quantity.accepting_is_safe  # the paper's split
-        known = self.n_accepted and self.labelled and not only_right
-        return self.n_correct_accepted / self.n_accepted if known else math.nan
+        """Accuracy of what is accepted of the traffic, on the calibration rows; nan when nothing is."""
+        return self.traffic.accuracy if self.labelled else math.nan
 
     @property
     def miscoverage(self) -> float:
         """Share of the correct calibration rows that is rejected; nan where no labels say which are."""
         known = self.labelled and self.labels in (None, self.n_rows) and self.stages is None
-        return 1.0 - self.n_correct_accepted / self.n_correct if known else math.nan
+        right, kept = self.traffic.n_correct, self.traffic.n_correct_accepted
+        return 1.0 - kept / right if known and right else math.nan
 
     @property
     def loss(self) -> float | None:
         """Of a cascade: how much more often it is wrong on these rows than its last model alone."""
         return None if self.stages is None else (self.stages.n_worse - self.stages.n_better) / self.n_rows
 
-    def next_rows(self, rows: int, level: float = 0.9) -> NextRows:
+    def next_rows(self, rows: int, level: float = 0.9, *, part: Name | None = None) -> NextRows:
         """How many of the next `rows` rows go to review: an interval that holds with probability `level`.
+
+        Where each class or group has its own threshold, `part` asks about the rows of one.
 
         >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
         >>> c = MaxMiscoverage(0.1).certify(np.linspace(0, 1, 900), np.ones(900, dtype=bool))
         >>> print(c.next_rows(1000))
-        of the next 1,000 rows 66 to 109 go to review (90% interval)
+        of the next 1,000 rows 67 to 110 go to review (90% interval)
         """
-        return next_rows(rows, level, accepted=self.traffic.n_accepted, of=self.traffic.n_rows)
+        return next_rows(rows, level, reviewed_of(self, part), each="unit" if self.circumstances.units else "row")
 
     @property
     def statement(self) -> str:
@@ -244,7 +234,7 @@ class Certificate:
         >>> Certificate.from_dict(c.to_dict()) == c
         True
         """
-        there = [name for name in NAMES if name not in OPTIONAL or getattr(self, name) != OPTIONAL[name]]
+        there = [name for name in NAMES if name not in SILENT or getattr(self, name) != SILENT[name]]
         plain = {name: getattr(self, name) for name in there}
         if not self.labelled:
             plain |= dict.fromkeys(COUNTED_BY_LABELS)
@@ -252,8 +242,13 @@ class Certificate:
             plain["circumstances"] = asdict(self.circumstances)
         shares = {name: getattr(self, name) for name in ("coverage", "coverage_accuracy", "miscoverage")}
         shares |= {} if self.loss is None else {"loss": self.loss}
-        plain |= {"quantity": self.quantity.name, "traffic": asdict(self.traffic), **shares}
+        plain |= {"quantity": self.quantity.name, "traffic": self._traffic_there(), **shares}
         return {**jsonable(plain), **(self._words() if words else {})}
+
+    def _traffic_there(self) -> dict[str, Any]:
+        """The traffic as a file has it: right rows are counted again where other rows certified."""
+        silent = [name for name in COUNTED_BY_LABELS if not getattr(self.other_traffic, name, 0)]
+        return {name: value for name, value in asdict(self.traffic).items() if name not in silent}
 
     def _words(self) -> dict[str, Any]:
         own = {"rule": words.rule(self), "assumptions": list(self.assumptions), "notes": list(map(str, self.notes))}
@@ -262,13 +257,12 @@ class Certificate:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
         """The inverse of `to_dict`; what follows from other entries is computed, not read."""
-        values = {name: data.get(name, OPTIONAL[name]) if name in OPTIONAL else data[name] for name in NAMES}
+        values = {name: data.get(name, SILENT[name]) if name in SILENT else data[name] for name in NAMES}
         values["parts"] = values["parts"] and Parts.from_dict(values["parts"])
         values["stages"] = values["stages"] and Stages.from_dict(values["stages"])
         if isinstance(values["circumstances"], dict):
             values["circumstances"] = Circumstances(**values["circumstances"])
-        traffic = data["traffic"]["n_rows"], data["traffic"]["n_accepted"]
-        values["traffic_counts"] = None if traffic == (data["n_rows"], data["n_accepted"]) else traffic
+        values["other_traffic"] = traffic_read(data["traffic"], data["n_rows"], data["n_accepted"])
         values |= {name: values[name] or 0 for name in COUNTED_BY_LABELS}
         for name in ("threshold", "highest_accepted", "lowest_rejected"):
             values[name] = None if values[name] is None else float(values[name])
@@ -323,6 +317,12 @@ class Certificate:
 
 
 #: What a file says of a certificate, besides its traffic and the shares that follow from counts.
-NAMES = tuple(each.name for each in fields(Certificate) if each.name != "traffic_counts")
+NAMES = tuple(each.name for each in fields(Certificate) if each.name != "other_traffic")
 #: Those that are there only where they say something, and what they are where they are not there.
-OPTIONAL: dict[str, Any] = {each.name: each.default for each in fields(Certificate) if each.metadata}
+SILENT: dict[str, Any] = {each.name: each.default for each in fields(Certificate) if each.metadata}
+
+
+def traffic_read(said: dict[str, Any], n_rows: int, n_accepted: int) -> Traffic | None:
+    """What a file says of the traffic; None where it is what so many rows that certify say already."""
+    counts = {each.name: said.get(each.name, 0) for each in fields(Tested)}
+    return None if (counts["n_rows"], counts["n_accepted"]) == (n_rows, n_accepted) else Traffic(**counts)

@@ -1,6 +1,18 @@
 r"""What can be said of rows before they have labels: how many go to review, how many of the accepted are right.
 
-**Next rows**: a prediction interval, before any of them has been seen.
+**Next rows**: a prediction interval, before any of them has been seen. The law of the share that goes to review:
+
+- The threshold is the k-th smallest of n scores, and that row is accepted (MaxReview; of the right rows
+  MaxMiscoverage): P(h <= t) ~ Beta(k, n-k+1), so the share beyond is Beta(n-k+1, k), whatever the law of the scores.
+- It lies just below the (m+1)-th of n scores (accuracy): the share beyond is Beta(n-m, m+1). Exact for a rank that was
+  fixed beforehand; where labels chose it, measured: 90% intervals cover 89 to 93%.
+- The wrong rows have no say in a threshold for miscoverage: of n0 of them a0 lie below it, and the share beyond is
+  Beta(n0-a0+1/2, a0+1/2) (Jeffreys). Rows in all are a mixture of right and wrong ones, of which n1 and n0 were seen.
+- Where each class or group has a threshold, all rows are a mixture of its parts, each by its own counts.
+
+Of a mixture Σ w_j R_j with w ~ Dirichlet(counts + 1/2) and independent beta shares R_j mean and variance are known; the
+beta law that has both stands for it. Of N new rows as many go to review as a beta-binomial law says. A binomial with
+the calibration's share would cover 76 to 80%: it takes for known what a finite calibration set only estimates.
 
 **Accuracy**: what calibrated confidence says of the accepted rows. An estimate, and nothing more.
 
@@ -20,8 +32,10 @@ often sure and wrong. Labels tell; that is what monitors are for.
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,19 +47,88 @@ from metacal.rows.arrays import fraction
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
+    from metacal.promises.counts import Traffic
+    from metacal.promises.parts.part import Name, Part
     from metacal.promises.sequential.profile import Profile
 
 #: Every count has its probability computed.
 _MOST_ROWS = 10_000_000
 
 
+class Reviewed(NamedTuple):
+    """Rows of one kind: so many were seen, and the share of them that goes to review is Beta(a, b); 0: none, or all."""
+
+    seen: float
+    a: float
+    b: float
+
+    @classmethod
+    def beyond(cls, n: int, accepted: int, threshold: float, *, at_a_row: bool) -> Self:
+        """Beyond a threshold that accepts so many of n, and is one of their scores or just below the next one."""
+        if math.isinf(threshold):
+            return cls(n, *((0.0, 1.0) if threshold > 0.0 else (1.0, 0.0)))
+        return cls(n, n - accepted + 1.0, accepted) if at_a_row else cls(n, max(1.0, n - accepted), accepted + 1.0)
+
+    @classmethod
+    def mixed(cls, kinds: Sequence[Reviewed]) -> Reviewed:
+        """The rows of several kinds together: the beta law with their mean and variance.
+
+        >>> Reviewed.mixed([Reviewed(100, 10, 91), Reviewed(100, 0, 1)])
+        Reviewed(seen=200, a=9.99..., b=191.9...)
+        """
+        if len(kinds) == 1:
+            return kinds[0]
+        seen, a, b = (np.array(column, dtype=np.float64) for column in zip(*kinds))
+        mean = a / (a + b)
+        square = mean * (a + 1.0) / (a + b + 1.0)
+        weight, total = seen + 0.5, float((seen + 0.5).sum())
+        square = np.where(a * b == 0.0, mean, square)  # none or all of them, for sure
+        first = float(weight @ mean) / total
+        own = weight * (weight + 1.0) * square - (weight * mean) ** 2
+        second = (total * first) ** 2 + float(own.sum())
+        spread = second / (total * (total + 1.0)) - first**2
+        sure = first * (1.0 - first) / spread - 1.0 if 0.0 < first < 1.0 else 1.0
+        return cls(int(seen.sum()), first * sure, (1.0 - first) * sure)
+
+
+def reviewed_of(certificate: Certificate, name: Name | None = None) -> Reviewed:
+    """The share of the traffic that goes to review, or of that of one class or group."""
+    parts = certificate.parts
+    if parts is None:
+        if name is not None:
+            raise InputError(f"one threshold is for all rows: there is no part {name!r} of its own.")
+        finite = math.inf if certificate.accepts_everything else min(certificate.threshold, sys.float_info.max)
+        return _reviewed(certificate, certificate.traffic, finite)
+    own = [part for part in parts.items if name is None or name in part.names]
+    if not own:
+        raise InputError(f"there is no {parts.by} {name!r}; there are {', '.join(map(str, parts.names))}.")
+    kinds = [_reviewed(certificate, part, part.threshold) for part in own if part.n_rows or name is not None]
+    # A part that is pooled was tested on some of its rows: the others came too.
+    rest = certificate.n_rows - sum(part.n_rows for part in parts.items)
+    kinds = [kind._replace(seen=kind.seen + rest * (len(part.names) > 1)) for kind, part in zip(kinds, own)]
+    return Reviewed.mixed(kinds)
+
+
+def _reviewed(certificate: Certificate, seen: Traffic | Part, threshold: float) -> Reviewed:
+    """By the law of the promise: an order statistic of the right rows, or of all, or a threshold below the next row."""
+    promised, accepted = certificate.quantity, seen.n_accepted
+    if not (promised.accepting_is_safe and promised.needs_labels):
+        return Reviewed.beyond(seen.n_rows, accepted, threshold, at_a_row=promised.accepting_is_safe)
+    right = Reviewed.beyond(seen.n_correct, seen.n_correct_accepted, threshold, at_a_row=True)
+    wrong, among = seen.n_rows - seen.n_correct, accepted - seen.n_correct_accepted
+    half = (0.5, 0.5) if math.isfinite(threshold) else (0.0, 0.0)
+    return Reviewed.mixed([right, Reviewed(wrong, wrong - among + half[0], among + half[1])]) if wrong else right
+
+
 @dataclass(frozen=True)
 class NextRows:
     """How many of the next `rows` rows go to review: at least `fewest` and at most `most`, with probability `level`.
 
-    >>> print(next_rows(1000, accepted=892, of=1000))
+    `each` is "unit" where calibration rows belong together: then each of these rows is of a unit of its own.
+
+    >>> print(next_rows(1000, 0.9, Reviewed(1000, 108, 893)))
     of the next 1,000 rows 86 to 131 go to review (90% interval)
-    >>> print(next_rows(50, accepted=200, of=200))
+    >>> print(next_rows(50, 0.9, Reviewed(200, 0, 1)))
     none of the next 50 rows goes to review
     """
 
@@ -53,33 +136,29 @@ class NextRows:
     level: float
     fewest: int
     most: int
+    each: Literal["row", "unit"] = "row"
 
     def __str__(self) -> str:
+        what = f"{self.rows:,} rows{', each of a unit of its own,' if self.each == 'unit' else ''}"
         if self.most == 0:
-            return f"none of the next {self.rows:,} rows goes to review"
+            return f"none of the next {what} goes to review"
         share = f"{100 * self.level:.6g}%"
-        return f"of the next {self.rows:,} rows {self.fewest:,} to {self.most:,} go to review ({share} interval)"
+        return f"of the next {what} {self.fewest:,} to {self.most:,} go to review ({share} interval)"
 
-    def to_dict(self) -> dict[str, float]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""
-        return {"rows": self.rows, "level": self.level, "fewest": self.fewest, "most": self.most}
+        return vars(self).copy()
 
 
-def next_rows(rows: int, level: float = 0.9, *, accepted: int, of: int) -> NextRows:
-    """The equal-tailed interval of a beta-binomial count, for a gate that accepts `accepted` `of` calibration rows.
-
-    The threshold lies just below the (m+1)-th of n scores, so the true share of accepted rows is Beta(m+1, n-m), and of
-    N new rows BetaBinomial(N, m+1, n-m) are accepted. Exact for a rank m that was fixed beforehand; where labels chose
-    it, measured: 90% intervals cover 89 to 93%. A binomial with the calibration's share covers 76 to 80%: it takes for
-    known what a finite calibration set only estimates.
-    """
+def next_rows(rows: int, level: float, reviewed: Reviewed, *, each: Literal["row", "unit"] = "row") -> NextRows:
+    """The equal-tailed interval of a beta-binomial count, for a share that goes to review of a known law."""
     if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or not 1 <= rows <= _MOST_ROWS:
         raise InputError(f"rows must be a whole number from 1 to {_MOST_ROWS:,}, got {rows!r}.")
     fraction("level", level)
-    if accepted == of:
-        return NextRows(int(rows), float(level), 0, 0)
-    # Reviewed rows: the same with the two sides exchanged.
-    a, b, n = of - accepted, accepted + 1, int(rows)
+    _, a, b = reviewed
+    if not a or not b:
+        return NextRows(int(rows), float(level), *((int(rows),) * 2 if a else (0, 0)), each)
+    n = int(rows)
     count = np.arange(n + 1.0)
     log_mass = (
         gammaln(n + 1.0) - gammaln(count + 1.0) - gammaln(n - count + 1.0) + gammaln(count + a) + gammaln(n - count + b)
@@ -89,7 +168,7 @@ def next_rows(rows: int, level: float = 0.9, *, accepted: int, of: int) -> NextR
     tail = (1.0 - level) / 2.0
     fewest = int(np.searchsorted(below, tail, side="right"))
     most = int(np.searchsorted(below, 1.0 - tail, side="left"))
-    return NextRows(n, float(level), fewest, min(most, n))
+    return NextRows(n, float(level), fewest, min(most, n), each)
 
 
 @dataclass(frozen=True)
@@ -168,10 +247,8 @@ def estimate_from_sums(
         )
     if not n_accepted:
         return AccuracyEstimate(None, None, None, level, n_rows, 0)
-    right, of, gap = certificate.n_correct_accepted, certificate.n_accepted, 0.0
-    if (
-        profile is not None and profile.confidence is not None
-    ):  # all rows, where a split certifies from right ones alone
+    right, of, gap = certificate.traffic.n_correct_accepted, certificate.traffic.n_accepted, 0.0
+    if profile is not None and profile.confidence is not None:
         right, of = profile.n_right, profile.n_accepted
         gap = abs(profile.confidence - right / of)
     share = (right + 0.5) / (of + 1.0)

@@ -274,14 +274,15 @@ def cannot_certify(
 
 def _other_traffic(certificate: Certificate, split: bool) -> str | None:
     """What describes the traffic but cannot: the rows that certify do or, after a split, all of which they are part."""
-    counts, traffic = certificate.traffic_counts, certificate.traffic
-    if counts is None:
+    if certificate.other_traffic is None:
         return None
-    rejected = traffic.n_rows - traffic.n_accepted
-    among = certificate.n_accepted <= traffic.n_accepted and certificate.n_rows - certificate.n_accepted <= rejected
-    if split and among and certificate.n_rows < traffic.n_rows:
+    tested, traffic = vars(certificate.tested), vars(certificate.traffic)
+    rejected = traffic["n_rows"] - traffic["n_accepted"]
+    among = all(count <= traffic[name] for name, count in tested.items())
+    if split and among and certificate.n_rows - certificate.n_accepted <= rejected:
         return None
-    return f"{traffic.n_accepted:,} of {traffic.n_rows:,} rows accepted is not the traffic that its rows describe"
+    said = f"{traffic['n_accepted']:,} of {traffic['n_rows']:,} rows accepted"
+    return f"{said} is not the traffic that its rows describe"
 
 
 def _impossible_labels(certificate: Certificate, *, some_will_do: bool) -> str | None:

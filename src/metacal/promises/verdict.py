@@ -15,6 +15,7 @@ from metacal.errors import InputError
 from metacal.promises.quantity import Quantity, quantity
 from metacal.promises.rules import betting, bounds
 from metacal.promises.rules.noninferiority import GAMMA, difference_interval, kept_p_value
+from metacal.rows.draws import generator
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
@@ -64,7 +65,7 @@ class Seen:
             raise InputError(
                 f"whether the {promised} is kept shows only where it is known what each row costs: give losses."
             )
-        paid = np.random.default_rng(0).permutation(losses.of(promised, accept))
+        paid = generator(0).permutation(losses.of(promised, accept))
         mean = float(paid.mean()) if len(paid) else None
         costs, bad = paid / losses.largest, int((paid > 0.0).sum())
         total = float(losses.largest * costs.sum())

@@ -242,7 +242,7 @@ def _rows_behind(certificate: Certificate) -> str:
 def _outcome(certificate: Certificate) -> str:
     traffic = certificate.traffic
     said = f"coverage {traffic.coverage:.4f}"
-    if certificate.traffic_counts is not None:
+    if certificate.other_traffic is not None:
         said += f" of all {traffic.n_rows:,} rows"
     if certificate.labelled:
         accuracy = "-" if math.isnan(certificate.coverage_accuracy) else f"{certificate.coverage_accuracy:.4f}"

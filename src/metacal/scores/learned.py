@@ -28,6 +28,7 @@ from metacal.errors import InputError
 from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid
 from metacal.rows import Rows, validate
 from metacal.rows.arrays import fraction
+from metacal.rows.draws import generator
 
 Float = NDArray[np.float64]
 
@@ -55,7 +56,7 @@ def split_rows(
     if len(table) != len(codes) or len(table) < 2:
         raise InputError(f"split_rows needs at least 2 rows and one label per row; got {len(table)} and {len(codes)}.")
     n_train = min(max(1, round(fraction("share", share) * len(table))), len(table) - 1)
-    order = np.random.default_rng(random_state).permutation(len(table))
+    order = generator(random_state).permutation(len(table))
     train, rest = order[:n_train], order[n_train:]
     return (table[train], codes[train]), (table[rest], codes[rest])
 
@@ -266,7 +267,7 @@ class PairwiseRanker(LinearRanker):
         """Differences of features, wrong minus right."""
         if len(doubtful) * len(sure) <= self.max_pairs:
             return np.asarray((doubtful[:, None, :] - sure[None, :, :]).reshape(-1, doubtful.shape[1]))
-        random = np.random.default_rng(self.random_state)
+        random = generator(self.random_state)
         picks = random.integers(len(doubtful), size=self.max_pairs), random.integers(len(sure), size=self.max_pairs)
         return np.asarray(doubtful[picks[0]] - sure[picks[1]])
 

@@ -24,7 +24,8 @@ from metacal.io.artifact.encoding import (
 from metacal.io.artifact.messages import exact_keys, shown
 from metacal.kernels.grid import Grid
 from metacal.maps.map import parts_of
-from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, Certificate, Traffic
+from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, Certificate, traffic_read
+from metacal.promises.counts import Counts, Traffic
 from metacal.promises.notes import NOTES, Note
 from metacal.promises.parts.part import Name, Part, Status
 from metacal.promises.parts.per import PerClass, PerGroup
@@ -128,11 +129,8 @@ def read_certificate(data: Any, where: str = "certificate") -> Certificate:
     said = decode_entries(Certificate, data, where)
     values = {name: said[name] for name in NAMES if name in said}
     values |= {name: values[name] or 0 for name in COUNTED_BY_LABELS}
-    traffic = said["traffic"].n_rows, said["traffic"].n_accepted
-    own = (said["n_rows"], said["n_accepted"])
-    certificate: Certificate = built(
-        Certificate, {**values, "traffic_counts": None if traffic == own else traffic}, where
-    )
+    values["other_traffic"] = traffic_read(vars(said["traffic"]), said["n_rows"], said["n_accepted"])
+    certificate: Certificate = built(Certificate, values, where)
     _check_numbers(certificate)
     _check_notes(certificate)
     difference = _difference(data, describe_certificate(certificate))
@@ -177,7 +175,8 @@ def _check_numbers(certificate: Certificate) -> None:
     _require(cost is None or 0.0 <= cost < math.inf, f"mean_cost {cost} is no cost")
     _require(not certificate.labelled or certificate.n_correct >= 1, f"0 of {n} rows cannot be right")
     _check_counts(certificate, "certificate")
-    _require(0 <= seen.n_accepted <= seen.n_rows <= _MOST_ROWS and seen.n_rows >= 1, "such traffic cannot be")
+    _require(1 <= seen.n_rows <= _MOST_ROWS, "such traffic cannot be")
+    _check_counts(seen, "traffic")
     if certificate.stages is None and certificate.parts is None:
         _check_scores(certificate, SLACK, "certificate")
         return
@@ -191,7 +190,7 @@ def _check_numbers(certificate: Certificate) -> None:
     _check_parts(certificate)
 
 
-def _check_counts(one: Certificate | Part, where: str) -> None:
+def _check_counts(one: Certificate | Part | Counts, where: str) -> None:
     n, right, accepted, both = one.n_rows, one.n_correct, one.n_accepted, one.n_correct_accepted
     _require(0 <= right <= n, f"{right} of {n} rows cannot be right", where)
     _require(0 <= accepted <= n, f"{accepted} of {n} rows cannot be accepted", where)

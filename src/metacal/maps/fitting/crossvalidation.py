@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.maps.labelled import Float, Labelled
+from metacal.rows.draws import generator
 
 #: The strengths tried, strongest first; weaker ones only while the held-out loss keeps falling.
 STRENGTHS = (1e3, 1e2, 1e1, 1e0, 1e-1, 1e-2, 1e-3, 1e-4)
@@ -32,7 +33,7 @@ def random_folds(n_rows: int, n_folds: int, random_state: int | np.random.Genera
     array([3, 2, 2])
     """
     folds = np.empty(n_rows, dtype=np.intp)
-    folds[np.random.default_rng(random_state).permutation(n_rows)] = np.arange(n_rows) % n_folds
+    folds[generator(random_state).permutation(n_rows)] = np.arange(n_rows) % n_folds
     return folds
 
 

@@ -129,6 +129,11 @@ class Parts:
         return _PLURAL[self.by]
 
     @property
+    def names(self) -> tuple[Name, ...]:
+        """Of every class or group."""
+        return tuple(name for part in self.items for name in part.names)
+
+    @property
     def pooled(self) -> tuple[Name, ...]:
         """The classes or groups that share one threshold."""
         return next((part.names for part in self.items if len(part.names) > 1), ())

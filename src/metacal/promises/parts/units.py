@@ -27,6 +27,7 @@ from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.notes import Note, kept_by_weight, one_row_of_each_unit
 from metacal.rows import validate
 from metacal.rows.arrays import plain_array, row_weights
+from metacal.rows.draws import generator
 
 Places = NDArray[np.intp]
 
@@ -185,7 +186,7 @@ def counted_rows(
     """
     if units is None and importance is None:
         return None
-    rng = np.random.default_rng(random_state)
+    rng = generator(random_state)
     rows, around, notes = np.arange(n_rows), Circumstances(), list[Note]()
     codes = np.arange(n_rows) if units is None else unit_codes(units, n_rows)
     if units is not None:

@@ -119,7 +119,7 @@ class Pair(Evidence):
     >>> certificate.statement
     'Of all answers at most 2% more are wrong than if the large model answered alone, with 90% confidence.'
     >>> round(certificate.stages.items[0].n_rows / certificate.n_rows, 2)
-    0.32
+    0.37
     """
 
     rows: Paired

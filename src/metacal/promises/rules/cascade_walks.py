@@ -24,6 +24,7 @@ from metacal.errors import InputError
 from metacal.kernels.grid import Grid
 from metacal.promises.certificate import accepts
 from metacal.promises.sample import Flags, Scores
+from metacal.rows.draws import generator
 
 Column = NDArray[np.float64]
 
@@ -143,7 +144,7 @@ def aside_rows(n: int, plan: Plan) -> NDArray[np.intp]:
         return np.empty(0, dtype=np.intp)
     share, fewest, most = _LABELS_ASIDE if plan.people else _SCORES_ASIDE
     size = min(most, max(fewest, math.ceil(share * n)))
-    return np.sort(np.random.default_rng(plan.random_state).permutation(n)[:size])
+    return np.sort(generator(plan.random_state).permutation(n)[:size])
 
 
 def parted(rows: Paired, plan: Plan) -> tuple[Paired, Paired]:

@@ -13,6 +13,7 @@ from metacal.promises.promise import Promise
 from metacal.promises.quantity import Quantity
 from metacal.promises.rules import betting
 from metacal.promises.sample import Codes, Flags, Ranking, Sample, Scores
+from metacal.rows.draws import generator
 
 Column = NDArray[np.float64]
 #: The cost of any wrong answer, or a row of costs for each true class with an entry for each answer.
@@ -78,7 +79,7 @@ class CostRanking:
     @classmethod
     def of(cls, scores: Scores, losses: Column, seed: int) -> CostRanking:
         """Sort; the seed decides the order of the bets."""
-        turns = np.random.default_rng(seed).permutation(len(scores))
+        turns = generator(seed).permutation(len(scores))
         return cls(Ranking.of(scores, losses == 0.0), losses[np.lexsort((-losses, scores))], turns)
 
     def first(self, rank: int) -> Column:

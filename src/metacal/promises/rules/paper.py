@@ -24,6 +24,7 @@ from metacal.promises.rules import bounds
 from metacal.promises.rules.order_statistic import too_few_right_kept
 from metacal.promises.sample import Flags, Sample, Scores
 from metacal.promises.words import register_rule
+from metacal.rows.draws import generator
 
 #: "we randomly select 1/10 samples (up to 500 samples) from the calibration data set" (Section 5.1)
 _SHARE, _MOST = 10, 500
@@ -184,5 +185,5 @@ def _draw(pool: NDArray[np.intp], n_rows: int, random_state: Any) -> tuple[Flags
     if size < 1:
         raise InputError(f"the paper's split sets aside a tenth of {len(pool)} rows; bring at least 10.")
     chosen = np.zeros(n_rows, dtype=bool)
-    chosen[np.random.default_rng(random_state).choice(pool, size=size, replace=False)] = True
+    chosen[generator(random_state).choice(pool, size=size, replace=False)] = True
     return chosen, ~chosen

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.promises.sample import Ranking
+from metacal.rows.draws import generator
 
 Column = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -110,7 +111,7 @@ def profile_of(ranking: Ranking, confidence: Column | None = None, correct: Flag
     ranks = np.array(ranks_of(ranking.n), dtype=np.intp)
     blocks = np.searchsorted(ranking.ranks, ranks)
     # The numbers that order rows of one score are drawn here, once; they depend on nothing.
-    random, shares = np.random.default_rng(0), np.empty(len(ranks))
+    random, shares = generator(0), np.empty(len(ranks))
     for block in np.unique(blocks).tolist():
         tied, first = np.flatnonzero(blocks == block), int(ranking.ranks[block - 1]) if block else 0
         shares[tied] = _smallest_of(random, int(ranking.ranks[block]) - first, ranks[tied] - first)

@@ -1,0 +1,115 @@
+"""The committed results: the command that makes each, and the modules whose code it is about.
+
+A path of a subject is one of `src/metacal`, or begins with `benchmarks/`. `{data}` stands for a folder with logits
+(`METACAL_DATA`), `{out}` for where the result goes, `{jobs}` for the number of processes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+
+_SEQUENCE = ("promises/rules/sequence.py", "promises/rules/bounds.py")
+_ACCURACY = ("promises/rules/accuracy.py", *_SEQUENCE)
+_SCORES = ("formulas/rowwise.py", "scores/registry.py", "kernels/grid.py")
+_RANK = "promises/rules/order_statistic.py"
+_BASE = ("maps/composed.py", "maps/spline.py", "maps/uniform.py", "maps/temperature.py", "gate/helping.py")
+_MAPS = tuple(
+    f"maps/{name}.py"
+    for name in ("affine", "ensemble", "gp", "histogram", "imax", "isotonic", "bbq", "local", "logistic", "stack")
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A committed result. `seconds` of one core, about; `timed` where the numbers are times, never twice the same."""
+
+    name: str
+    command: str
+    subject: tuple[str, ...]
+    seconds: float
+    timed: bool = False
+    #: Whether the same command makes it again where nothing but this repository is there.
+    alone: bool = True
+
+    @property
+    def path(self) -> Path:
+        """Where it is committed."""
+        return RESULTS / f"{self.name}.json"
+
+    @property
+    def cheap(self) -> bool:
+        """Whether the tests make it again and compare."""
+        return self.alone and not self.timed and self.seconds <= 10
+
+
+def _entries() -> list[Entry]:
+    return [
+        Entry("accuracy-rule", "benchmarks.accuracy_rule --data {data} --jobs {jobs} --out {out}",
+              ("benchmarks/accuracy_rule.py", *_ACCURACY), 1500, alone=False),
+        Entry("billion-rows", "benchmarks.billion --rows 1e9 --jobs {jobs} --out {out}",
+              ("benchmarks/billion.py", *_ACCURACY, _RANK), 400, timed=True),
+        Entry("cascade", "benchmarks.cascade --jobs {jobs} --output {out}",
+              ("benchmarks/cascade.py", "promises/rules/cascade.py", "promises/rules/cascade_walks.py",
+               "promises/rules/noninferiority.py", *_SEQUENCE), 600),
+        Entry("cluster-kills", "benchmarks.cluster_kills --out {out}", ("benchmarks/cluster_kills.py",), 7200,
+              timed=True),
+        Entry("cost-rule", "benchmarks.cost_rule --data {data} --jobs {jobs} --out {out}",
+              ("benchmarks/cost_rule.py", "promises/rules/max_cost.py", "promises/rules/cheapest.py",
+               "promises/rules/costs.py", "promises/rules/betting.py", *_SEQUENCE), 900, alone=False),
+        Entry("decisions", "benchmarks.decisions --out {out}",
+              ("benchmarks/decisions.py", *_SCORES, "kernels/numpy.py", "kernels/torch.py", "export/onnx/scores.py"),
+              1800),
+        Entry("default-base", "benchmarks.default_base {data} --jobs {jobs} -o {out}",
+              ("benchmarks/default_base.py", *_BASE), 3600, alone=False),
+        Entry("device-h200", "benchmarks.speed.device --out {out}",
+              ("benchmarks/speed/device.py", "kernels/triton.py", "kernels/torch.py", "maps/temperature.py"), 60,
+              timed=True),
+        Entry("evaluate-command", "benchmarks.evaluate_command --out {out}",
+              ("benchmarks/evaluate_command.py", "cli/evaluate.py", "estimators/evaluate.py", "metrics/resampling.py"),
+              300, timed=True),
+        Entry("fuzz-artifacts", "benchmarks.fuzz_artifacts --count 20000 --json {out}",
+              ("benchmarks/fuzz_artifacts.py", "benchmarks/artifact_mutations.py"), 1500, timed=True),
+        Entry("hostile/files", "benchmarks.fuzz_files 0 20000", ("benchmarks/fuzz_files.py",), 7200, timed=True),
+        Entry("label-kills", "benchmarks.label_kills --jobs {jobs} --out {out}",
+              ("benchmarks/label_kills.py", "cli/label.py"), 3600, timed=True),
+        Entry("labels", "benchmarks.labels --data {data} --jobs {jobs} --out {out}",
+              ("benchmarks/labels.py", "gate/certifier.py", *_ACCURACY), 3600, alone=False),
+        Entry("monitor", "benchmarks.monitor --data {data} --out {out}",
+              ("benchmarks/monitor.py", "promises/sequential/monitor.py", "promises/sequential/alarms.py",
+               "promises/sequential/wager.py", "promises/sequential/drift.py"), 7200, alone=False),
+        Entry("mutants", "benchmarks.mutants --contexts .coverage --out {out}", ("benchmarks/mutants.py",), 7200,
+              timed=True),
+        Entry("one-walk", "benchmarks.one_walk OTHER/src -o {out}",
+              ("benchmarks/one_walk.py", "estimators/walk.py"), 120, timed=True, alone=False),
+        Entry("onnx-latency-amd-epyc-family-25-model-1", "benchmarks.export.latency --json {out}",
+              ("benchmarks/export/latency.py", "export/onnx/gate.py", "export/onnx/maps.py", "export/onnx/scores.py",
+               "export/onnx/traced.py", "formulas/rowwise.py"), 300, timed=True),
+        Entry("onnx-parity", "benchmarks.export.parity --json {out}",
+              ("benchmarks/export/parity.py", "export/onnx/gate.py", "export/onnx/maps.py", "export/onnx/scores.py",
+               "export/onnx/traced.py", "maps/methods.py"), 900),
+        Entry("paper/paper", "benchmarks paper --data benchmarks/data --data {data} -n {jobs} -o {folder}",
+              ("benchmarks/paper/runs.py", "promises/rules/paper.py", *_ACCURACY, _RANK, "maps/temperature.py",
+               "maps/ensemble.py", "maps/gp.py", "metrics/binning.py"), 5400, alone=False),
+        Entry("per-class", "benchmarks.per_class --jobs {jobs} --out {out}",
+              ("benchmarks/per_class.py", "promises/parts/per.py", "promises/parts/thresholds.py", *_ACCURACY), 900),
+        Entry("quality/quality", "benchmarks quality --data benchmarks/data --data {data} -n {jobs} -o {folder}",
+              ("benchmarks/quality/methods.py", "benchmarks/quality/variants.py", "benchmarks/quality/runs.py",
+               *_BASE, *_MAPS), 90000, alone=False),
+        Entry("scale-cost", "benchmarks.scale_cost --out {out}", ("benchmarks/scale_cost.py",), 200, timed=True),
+        Entry("score-choice", "benchmarks.score_choice --data {data} --jobs {jobs} --out {out}",
+              ("benchmarks/score_choice.py", *_SCORES, *_ACCURACY), 1500, alone=False),
+        Entry("selective/selective", "benchmarks selective --data benchmarks/data --data {data} -n {jobs} -o {folder}",
+              ("benchmarks/selective/rules.py", "benchmarks/selective/runs.py", *_ACCURACY), 20000, alone=False),
+        Entry("speed-amd-epyc-family-25-model-1", "benchmarks speed -o {out}",
+              ("benchmarks/speed/tasks.py", "benchmarks/speed/measure.py", "maps/temperature.py", "maps/ensemble.py",
+               "gate/fitting.py", "kernels/numpy.py"), 3600, timed=True),
+        Entry("threads-16-cores", "benchmarks.speed.threads --out {out}",
+              ("benchmarks/speed/threads.py", "maps/temperature.py", "gate/fitting.py"), 300, timed=True),
+    ]  # fmt: skip
+
+
+#: Name -> result, in the order of the alphabet.
+CATALOGUE = {entry.name: entry for entry in sorted(_entries(), key=lambda entry: entry.name)}

@@ -1,0 +1,114 @@
+"""python -m benchmarks all: what every committed result was made with, and what must be measured again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.all.catalogue import CATALOGUE, Entry
+from benchmarks.all.compare import different
+from benchmarks.all.fingerprint import ROOT, fingerprints
+from benchmarks.all.stamp import stamp
+from benchmarks.all.state import ACCEPTED, State, accepted, states
+from metacal.cli.printing import echo
+
+
+@click.command("all")
+@click.argument("names", metavar="[RESULT]...", nargs=-1)
+@click.option("--stale", is_flag=True, help="Run nothing: list the results whose code has changed since, and why.")
+@click.option("--check", is_flag=True, help="Run the commands, write nothing, fail where another result comes out.")
+@click.option("--cheap", is_flag=True, help="Only those that take seconds.")
+@click.option("--accept", metavar="REASON", help="Run nothing: note that these are stale, and why they stay so.")
+@click.option("--data", metavar="FOLDER", default=os.environ.get("METACAL_DATA", ""), help="More logits.")
+@click.option("--jobs", type=int, default=os.cpu_count() or 1, help="Processes.")
+@click.option("-o", "--output", metavar="FOLDER", type=Path, help="Where results go. Default: benchmarks/results.")
+def command(
+    names: tuple[str, ...],
+    stale: bool,
+    check: bool,
+    cheap: bool,
+    accept: str | None,
+    data: str,
+    jobs: int,
+    output: Path | None,
+) -> None:
+    """Run the commands behind the committed results, and stamp each with the code that it is about.
+
+    Without a name all are run that are stale. A result holds a fingerprint of each module it is about: --stale
+    compares. Results that were not measured again stand in accepted-stale.json with a reason, and the pages say so;
+    the list may only get shorter.
+
+    \b
+    Examples:
+      python -m benchmarks all --stale
+      python -m benchmarks all cascade per-class
+      python -m benchmarks all --cheap --check
+    """  # noqa: D301
+    unknown = [name for name in names if name not in CATALOGUE]
+    if unknown:
+        raise click.ClickException(f"there is no result {', '.join(unknown)}; there are {', '.join(CATALOGUE)}.")
+    chosen = [one for one in states() if (not names or one.entry.name in names) and (not cheap or one.entry.cheap)]
+    if stale:
+        _list([one for one in chosen if one.stale])
+    elif accept is not None:
+        _accept([one.entry.name for one in chosen if one.stale], accept)
+    else:
+        entries = [one.entry for one in chosen if one.stale or names or check]
+        failed = [entry.name for entry in entries if not _run(entry, data, jobs, output, check=check)]
+        if failed:
+            raise click.ClickException(f"another result, or none: {', '.join(failed)}.")
+
+
+def _list(stale: list[State]) -> None:
+    """Print what must be run again."""
+    for one in stale:
+        known = f"; accepted: {one.accepted}" if one.accepted else ""
+        echo(f"{one.entry.name}: {one.words}{known}\n    python -m {one.entry.command}")
+    echo(f"{len(stale)} of {len(CATALOGUE)} results are stale.")
+
+
+def _accept(names: list[str], reason: str) -> None:
+    """Put results on the list of those that may be stale; take the others off it."""
+    current = {one.entry.name for one in states() if not one.stale}
+    kept = {name: why for name, why in accepted().items() if name not in current}
+    ACCEPTED.write_text(json.dumps(dict(sorted({**kept, **dict.fromkeys(names, reason)}.items())), indent=1) + "\n")
+
+
+def _run(entry: Entry, data: str, jobs: int, output: Path | None, *, check: bool) -> bool:
+    """Run one command; stamp what it wrote, or compare it with what is committed."""
+    code = fingerprints(entry.subject)
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / entry.path.name
+        filled = entry.command.format(data=data or ".", jobs=jobs, out=made, folder=folder)
+        begun = time.perf_counter()
+        done = subprocess.run([sys.executable, "-m", *shlex.split(filled)], cwd=ROOT, check=False, stdout=sys.stderr)
+        echo(f"{entry.name}: exit status {done.returncode}, {time.perf_counter() - begun:.0f} s")
+        if done.returncode or not made.is_file() or fingerprints(entry.subject) != code:
+            return False
+        if check:
+            return not _difference(entry, json.loads(made.read_text(encoding="utf-8")))
+        target = (output / f"{entry.name}.json") if output else entry.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for beside in Path(folder).glob("*.*"):
+            (target.parent / beside.name).write_bytes(beside.read_bytes())
+        stamp(target, f"python -m {entry.command}", code)
+    return True
+
+
+def _difference(entry: Entry, made: dict[str, Any]) -> str:
+    """Where a result differs from the committed one; empty where it does not."""
+    committed = json.loads(entry.path.read_text(encoding="utf-8"))
+    committed.pop("made", None)
+    where = different(committed, made, timed=entry.timed)
+    if where:
+        echo(f"{entry.name}: {where}")
+    return where

@@ -1,0 +1,69 @@
+"""What a result was measured on, as a hash: the code of the modules it is about, without words and layout."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Where the source of a subject lies: a module of the package, or of the benchmarks.
+PLACES = (ROOT / "src" / "metacal", ROOT)
+#: Fields of the syntax tree that say nothing about what is computed.
+_SILENT = {"ctx", "kind", "type_comment", "type_ignores", "type_params", "returns", "annotation"}
+
+
+def fingerprint(source: str) -> str:
+    r"""Twelve digits of a hash of the code: comments, docstrings, annotations, imports and layout do not count.
+
+    The tree is written out here rather than by `ast.dump`, whose text differs between versions of Python.
+
+    Examples
+    --------
+    >>> one = fingerprint('def f(x: int) -> int:\n    "Words."\n    return x + 1  # more\n')
+    >>> one == fingerprint("def f(x): return (x+1)")
+    True
+    >>> one == fingerprint("def f(x): return x + 2")
+    False
+    """
+    return hashlib.sha256(_written(ast.parse(source)).encode()).hexdigest()[:12]
+
+
+def _written(node: object) -> str:
+    """A part of the tree as text; what is empty or silent is left out."""
+    if isinstance(node, ast.AST):
+        fields = {name: value for name, value in ast.iter_fields(node) if name not in _SILENT}
+        body = fields.get("body")
+        if isinstance(body, list):
+            fields["body"] = [part for part in body if not _says_only(part)]
+        told = ((name, _written(value)) for name, value in fields.items() if value not in (None, []))
+        return f"{type(node).__name__}({','.join(f'{name}={text}' for name, text in told)})"
+    if isinstance(node, list):
+        return f"[{','.join(map(_written, node))}]"
+    return repr(node)
+
+
+def _says_only(statement: object) -> bool:
+    """Whether a statement is a docstring, an import, or something for type checkers alone."""
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return True
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        return isinstance(statement.value.value, str)
+    return isinstance(statement, ast.If) and getattr(statement.test, "id", "") == "TYPE_CHECKING"
+
+
+def source_of(name: str) -> Path | None:
+    """The file of a subject, `promises/rules/accuracy.py` or `benchmarks/cascade.py`; None where there is none."""
+    return next((place / name for place in PLACES if (place / name).is_file()), None)
+
+
+def fingerprints(subject: Iterable[str]) -> dict[str, str]:
+    """Subject -> fingerprint of its present code; an empty one where the file is gone."""
+    found = {name: source_of(name) for name in subject}
+    return {name: fingerprint(path.read_text(encoding="utf-8")) if path else "" for name, path in found.items()}
+
+
+def changed(made: Mapping[str, str], subject: Iterable[str]) -> list[str]:
+    """The modules of a subject whose code is not that of the stamp."""
+    return [name for name, now in fingerprints(subject).items() if made.get(name) != now]

@@ -1,0 +1,142 @@
+"""README and docs say what was measured: every table and number has a committed result, and every result its code."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.all.catalogue import CATALOGUE, RESULTS
+from benchmarks.all.fingerprint import ROOT, source_of
+from benchmarks.all.stamp import stamp, stamp_of
+from benchmarks.all.state import accepted, states
+from benchmarks.pages import PAGES
+from benchmarks.pages.measured import DEFINITIONS, KINDS, kinds, unsourced
+from benchmarks.pages.numbers import Source, filled, sources
+from benchmarks.pages.tables import MARKED, TABLES, refreshed, tables
+
+TEXTS = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
+#: Results that may be stale: this many, never more. Whoever measures one again lowers it.
+MOST_STALE = 23
+#: Pages that still have to be gone through.
+NOT_YET = {
+    "artifact.md", "calibrators-affine.md", "calibrators-gp.md", "calibrators-measured.md", "calibrators-onevsrest.md",
+    "calibrators.md", "cascade-measured.md", "cascade.md", "choosing.md", "data-card.md", "deviations.md", "files.md",
+    "gallery.md", "gpu.md", "index.md", "installing.md", "labels.md", "metrics.md", "monitoring.md", "onnx.md",
+    "plots.md", "python.md", "quality.md", "quick-start.md", "ranking.md", "reproduction.md", "scale.md", "scores.md",
+    "selective.md", "serving-measured.md", "serving.md", "sklearn.md", "speed.md", "theory.md", "torch.md",
+    "tutorial.md",
+}  # fmt: skip
+#: Files below results/ that are parts of another result.
+BESIDE = {"accepted-stale", "paper/paper-seconds"}
+
+
+@pytest.mark.parametrize("page", [name for name in TEXTS if name not in (*DEFINITIONS, *NOT_YET)])
+def test_every_measured_digit_has_a_source(page):
+    found = [f"{page}:{one.line}: {one.number}: {one.text}" for one in unsourced(TEXTS[page])]
+    assert not found, "\n".join(found)
+
+
+def test_the_pages_say_what_the_results_say():
+    known = tables()
+    for name, text in TEXTS.items():
+        assert filled(refreshed(text, known)) == text, f"{name}: run python -m benchmarks pages --write"
+    shown = {found[2] for text in TEXTS.values() for found in MARKED.finditer(text)}
+    assert shown == set(TABLES), "a table that no page shows, or the reverse"
+
+
+def test_what_is_given_says_why():
+    assert {kind for text in TEXTS.values() for kind in kinds(text)} <= set(KINDS)
+
+
+def test_sixty_claims_are_traced_to_their_result():
+    claims = [(name, *claim) for name, text in TEXTS.items() for claim in sources(text)]
+    for name, shown, source in random.Random(26).sample(claims, min(60, len(claims))):
+        assert source.shown.lower() == shown.lower(), name
+        if source.result.startswith("@"):
+            continue
+        assert source.result in CATALOGUE or source.result in BESIDE, f"{name}: {source.result}"
+
+
+def test_every_result_is_known_and_says_what_it_was_made_with():
+    files = {str(path.relative_to(RESULTS).with_suffix("")) for path in RESULTS.rglob("*.json")}
+    assert files - BESIDE == set(CATALOGUE)
+    for entry in CATALOGUE.values():
+        made = stamp_of(entry.path)
+        assert made is not None, f"run python -m benchmarks all {entry.name}"
+        assert set(made["code"]) <= set(entry.subject)
+        assert all(source_of(name) for name in entry.subject), f"{entry.name}: a module that is not there"
+
+
+def test_what_is_stale_is_known_to_be():
+    stale = {one.entry.name: one.words for one in states() if one.stale}
+    unknown = {name: words for name, words in stale.items() if name not in accepted()}
+    assert not unknown, f"run python -m benchmarks all --stale: {unknown}"
+    assert set(accepted()) <= set(stale), "measured again: take it off accepted-stale.json"
+    assert len(accepted()) <= MOST_STALE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [entry.name for entry in CATALOGUE.values() if entry.cheap])
+def test_cheap_results_come_out_again(name):
+    command = [sys.executable, "-m", "benchmarks", "all", name, "--check", "--jobs", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# ── what the machinery notices ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The gate accepts .93 of the rows.",
+        "It takes 4.2 ms.",
+        "It takes 12 ms.",
+        "Broken in 8.6% of the draws.",
+        "46 of 55 cells are lower.",
+        "| cifar10 | 0.0045 |",
+        "Three times as fast: 10.3× a plain one.",
+        "An error of 6.6e-7.",
+    ],
+)
+def test_a_measured_digit_is_seen(text):
+    assert list(unsourced(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "With NumPy 1.26 and Python 3.11.7.",
+        "β = .97 and .87, δ = 0.1, n = 5,000.",
+        'Right "at least 97% of the time, with 90% confidence".',
+        "`mc.MinAccuracy(0.97)` and\n\n```python\nx = 0.97\n```",
+        "The paper prints .0063<!--given: paper, Table 1-->.",
+        "<!-- given: definition -->\nThe rate is 0.1, then 0.01.",
+        "Accepts .93<!--=cascade; n; .2--> of the rows.",
+        "<!-- trust -->\n| 0.12 |\n<!-- end -->",
+        "Sections 3 and 4, 15 bins, 2021.",
+    ],
+)
+def test_what_is_no_measurement_is_left_alone(text):
+    assert not list(unsourced(text))
+
+
+def test_a_number_follows_its_result():
+    text = "It draws 3<!--=cascade; draws; d--> times, at .5<!--=cascade; pairs/*/oracle; max; .2-->."
+    draws = json.loads((RESULTS / "cascade.json").read_text(encoding="utf-8"))["draws"]
+    assert filled(text).startswith(f"It draws {draws}<!--=cascade; draws; d--> times, at 1.00<!--")
+    with pytest.raises(ValueError, match="12 values; say which"):
+        _ = Source.parsed("cascade; pairs/*/oracle; .2").value
+
+
+def test_a_stamp_leaves_the_rest_of_a_file_alone(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text('{"draws": 3,\n "made up": [1,  2]}\n', encoding="utf-8")
+    for code in ({"a.py": "1"}, {"a.py": "2", "b.py": "3"}):
+        stamp(path, "python -m x", code)
+        assert stamp_of(path) == {"by": "python -m x", "code": code}
+        assert path.read_text(encoding="utf-8").endswith('"draws": 3,\n "made up": [1,  2]}\n')
