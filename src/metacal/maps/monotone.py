@@ -6,13 +6,13 @@ regression answers 0 and 1. Here
 
     P(second | s) = σ(h(x)),   h(x) = θ₀ + Σ_j w_j · clip((x - k_{j-1}) / Δ_j, 0, 1),   w_j >= 0,
 
-with knots k₀ < … < k_J, Δ_j = k_j - k_{j-1}, and beyond the outer knots the mean slope. The prior is a straight line near
-the identity with a Brownian motion on top, h ~ a + b·x + √τ·B(x), a ~ N(0, s_a²), b ~ N(1, s_b²):
+with knots k₀ < … < k_J, Δ_j = k_j - k_{j-1}, and beyond the outer knots the mean slope. The prior is a straight line
+near the identity with a Brownian motion on top, h ~ a + b·x + √τ·B(x), a ~ N(0, s_a²), b ~ N(1, s_b²):
 
     θ ~ N(G, s_b²·GGᵀ + diag(s_a², τ·min(Δ, 4))),   G = (k₀, Δ₁, …, Δ_J).
 
-The most likely θ is a convex problem, solved by projected Newton steps; its evidence by Laplace. Nobody knows (s_a, s_b),
-τ nor whether x is s or s held back at one in n: three pairs, three τ and two x make 18 curves, averaged with their
+The most likely θ is a convex problem, solved by projected Newton steps; its evidence by Laplace. Nobody knows
+(s_a, s_b), τ nor whether x is s or s held back at one in n: three pairs, three τ and two x make 18 curves, averaged with their
 evidence as weights. A last e = 1/(n + 2) goes to the share r of the second class, so that no answer is 0 or 1.
 
 Increasing by construction: an average of increasing curves. Knots stand at quantiles of ½F₁ + ½F₀, F the distributions
@@ -31,7 +31,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import kernels
 from metacal.errors import InputError
 from metacal.formulas import curves as formulas
 from metacal.formulas.operations import NUMPY
