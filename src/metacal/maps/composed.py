@@ -7,8 +7,8 @@ follows. Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020, compose temperature s
 The usual pair, a monotone spline on a temperature with a uniform part, fitted on all rows, is what a gate's base map is
 by default beyond two classes. Why not a temperature on the accepted rows: accepted rows have few errors, and a few rows
 with an almost impossible true class among them rule T. The uniform part takes those over, and the spline mends the
-confidence, which is what a gate shows. Both parts keep every prediction, so a promise about the largest logit stays one about the largest
-probability. Measured in `docs/quality.md`.
+confidence, which is what a gate shows. Both parts keep every prediction, so a promise about the largest logit stays one
+about the largest probability. Measured in `docs/quality.md`.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ near the identity with a Brownian motion on top, h ~ a + b·x + √τ·B(x), a ~
 
     θ ~ N(G, s_b²·GGᵀ + diag(s_a², τ·min(Δ, 4))),   G = (k₀, Δ₁, …, Δ_J).
 
-The most likely θ is a convex problem, solved by projected Newton steps; its evidence by Laplace. Nobody knows
-(s_a, s_b), τ nor whether x is s or s held back at one in n: three pairs, three τ and two x make 18 curves, averaged with their
-evidence as weights. A last e = 1/(n + 2) goes to the share r of the second class, so that no answer is 0 or 1.
+The most likely θ is a convex problem, solved by projected Newton steps; its evidence by Laplace. Nobody knows (s_a,
+s_b), τ nor whether x is s or s held back at one in n: three pairs, three τ and two x make 18 curves, averaged with
+their evidence as weights. A last e = 1/(n + 2) goes to the share r of the second class, so that no answer is 0 or 1.
 
 Increasing by construction: an average of increasing curves. Knots stand at quantiles of ½F₁ + ½F₀, F the distributions
 of x in the two classes, J = 2√(rows of the rarer class), between 4 and 16: where a class is rare its rows say the most.
