@@ -170,8 +170,8 @@ def _text(found: GateEvaluation, file: str, artifact: str | None) -> str:
     lines += [f"  {one.name:<8}{one}" for one in found.answered_by]
     lines = [wrapped(line, hang=10) for line in lines]
     lines += ["", *_probabilities(found)]
-    if (harm := found.harm) is not None:
-        lines += ["", wrapped(harm)]
+    if (caveat := found.caveat) is not None:
+        lines += ["", wrapped(caveat)]
     words = metric_words(after.gate)
     ranking = [(words[name], str(after.gate[name])) for name in words]
     lines += ["", *aligned([("ranking of the rows" if after.n_accepted is None else "gate", ""), *ranking])]

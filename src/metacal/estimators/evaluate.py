@@ -23,9 +23,11 @@ from metacal.metrics.evaluation import (
     harm_in_words,
 )
 from metacal.metrics.intervals import Interval, clopper_pearson
+from metacal.metrics.marginal import ByClass
 from metacal.metrics.registry import PROBABILITIES
 from metacal.metrics.resampling import Resampling
 from metacal.promises.certificate import Certificate
+from metacal.promises.notes import off_by_class
 from metacal.promises.verdict import Verdict, judge
 from metacal.rows import Rows, workers
 from metacal.rows.executors import ExecutorLike, is_remote
@@ -83,12 +85,15 @@ class GateEvaluation:
             promise["fitted_here"] = self.fitted_here
         found = {**self.after.to_dict(), "promise": promise, "uncalibrated": self._uncalibrated()}
         found |= {"answered_by": [one.to_dict() for one in self.answered_by]} if self.answered_by else {}
-        return {**found, "calibration": self.harm}
+        return {**found, "calibration": self.caveat}
 
     @property
-    def harm(self) -> str | None:
-        """What calibration makes worse on these rows, in words; None where it makes nothing worse."""
-        return None if self.before is None else harm_in_words(self.after, self.before)
+    def caveat(self) -> str | None:
+        """What calibration makes worse on these rows, and whether the marginal check fails; None where all is well."""
+        harm = None if self.before is None else harm_in_words(self.after, self.before)
+        off = None if self.after.marginal is None else self.after.marginal.failure
+        note = None if off is None else str(off_by_class(**off))
+        return " ".join(f"{one[0].upper()}{one[1:]}" for one in (harm, note) if one is not None) or None
 
     def _uncalibrated(self) -> dict[str, Any] | None:
         if self.before is None:
@@ -232,17 +237,17 @@ def walked(
         room = room_for_table(rows.table, over=ours and not tabled)
     found = measured_rows(through, rows, codes, n_bins, groups, beside=gate is not None, room=room)
     accepted, correct, bare = found.accept, found.top == codes, None
+    fitted_here = gate is not None and gate.fitted_on(found.score, correct)
+    columns = {"accept": accepted, "correct": correct, "by_class": ByClass(found.top, through.classes, fitted_here)}
     if found.before is not None:
         before = found.before
         if tabled and room is not None:
             before = replace(before, checked=softmaxes(rows, codes, before.top))
         without = replace(plan, n_resamples=0, shares=False)
-        bare = evaluate_rows(before, rows.n_classes, without, n_bins, accept=accepted, correct=correct)
-    columns = {"accept": accepted, "correct": correct, "score": found.score}
-    result = evaluate_rows(found.after, rows.n_classes, plan, n_bins, **columns)
+        bare = evaluate_rows(before, rows.n_classes, without, n_bins, **columns)
+    result = evaluate_rows(found.after, rows.n_classes, plan, n_bins, score=found.score, **columns)
     if gate is None or gate.certificate is None or accepted is None:
         return found, GateEvaluation(result, bare)
     parts = through.part_names(found.top, groups)
     verdict = judge(gate.certificate, accepted, correct, plan.level, gate.losses(codes, found.top), parts)
-    fitted_here = gate.fitted_on(found.score, correct)
     return found, GateEvaluation(result, bare, gate.certificate, verdict, fitted_here)

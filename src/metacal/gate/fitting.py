@@ -28,6 +28,7 @@ from metacal.promises.notes import (
     Note,
     about_largest_logit,
     not_compared,
+    off_by_class,
     remarks_on_rows,
     remarks_on_scores,
     suspicion,
@@ -119,9 +120,10 @@ def fit_gate(
     kept, own = (rows, slice(None)) if used.all() else (rows.where(used), used)
     fitting = kept, codes[own], None if weights is None else weights[own]
     base = (early.told() if early is not None and kept is rows else None) or fit_map(*fitting)
-    base, remark = _checked_help(base, refit or fit_map, fitting, decided.accept[own], promise, gives_way=gives_way)
-    if remark is not None:
-        certificate = certificate.with_notes(remark)
+    base, remarks = _checked_help(
+        base, refit or fit_map, fitting, decided.accept[own], promise, gives_way=gives_way, classes=classes
+    )
+    certificate = certificate.with_notes(*remarks)
     if not base.preserves_accuracy and certificate.quantity.about_answers:
         certificate = certificate.with_notes(about_largest_logit())
     gate = Gate.of(
@@ -143,19 +145,23 @@ def _checked_help(
     promise: Promise,
     *,
     gives_way: bool,
-) -> tuple[Map, Note | None]:
+    classes: NDArray[Any],
+) -> tuple[Map, list[Note]]:
     """The base map, or the softmax in its place, and what there is to say of how it helps."""
     if isinstance(promise, Promise) and promise.calibrator is not None:  # the paper's, to the letter
-        return base, None
+        return base, []
     if not soon_fitted(base, fitting[0].n_classes):
-        return base, not_compared()
-    found = helping(base, refit, *fitting, accept)
-    if found is None or not found.harms:
-        return base, None
+        return base, [not_compared()]
+    found = helping(base, refit, *fitting, accept, classes)
+    if found is None:
+        return base, []
     given_way = gives_way and found.log_loss.worse
-    remark = found.note(given_way=given_way)
-    warn_caller(str(remark))
-    return (plain_softmax(fitting[0].n_classes) if given_way else base), remark
+    off = None if found.marginal is None else found.marginal.failure
+    remarks = [found.note(given_way=given_way)] if found.harms else []
+    remarks += [] if off is None else [off_by_class(**off)]
+    for remark in remarks:
+        warn_caller(str(remark))
+    return (plain_softmax(fitting[0].n_classes) if given_way else base), remarks
 
 
 class _Decided(NamedTuple):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal import kernels
 from metacal.maps.heldout import HeldOut, held_out
 from metacal.maps.map import FitMap, Map
 from metacal.metrics.binning import equal_width
+from metacal.metrics.marginal import MarginalCheck, checked
 from metacal.promises.notes import Note, calibration_harms
 from metacal.rows import Rows
+from metacal.rows.arrays import on_host
 from metacal.rows.draws import generator
 
 #: Fewer accepted rows say nothing.
@@ -48,11 +52,12 @@ class Compared:
 
 @dataclass(frozen=True)
 class Helping:
-    """What cross-fitting says: log loss and ECE of so many accepted rows."""
+    """What cross-fitting says: log loss and ECE of so many accepted rows, and the marginal check where there is one."""
 
     log_loss: Compared
     ece: Compared
     n_rows: int
+    marginal: MarginalCheck | None = None
 
     @property
     def harms(self) -> bool:
@@ -81,10 +86,13 @@ def helping(
     labels: NDArray[np.intp],
     weights: NDArray[np.float64] | None,
     accept: NDArray[np.bool_],
+    classes: NDArray[Any] | None = None,
 ) -> Helping | None:
     """Compare on the accepted ones of the rows that are held out; None where these are too few.
 
-    `accept` says which rows are accepted.
+    `accept` says which rows are accepted, `classes` are names. The marginal check looks at all rows that are held out,
+    accepted or not, as the threshold has seen their labels; not for a map with parameters for each class, which has
+    fitted that.
     """
 
     def enough(held: HeldOut) -> bool:
@@ -95,7 +103,13 @@ def helping(
     if found is None:
         return None
     kept = found.where(accept[found.rows])
-    return compared(kept) if len(kept.rows) >= _FEWEST else None
+    if len(kept.rows) < _FEWEST:
+        return None
+    if fitted.n_classes is not None:
+        return compared(kept)
+    predicted = np.asarray(on_host(rows.picked(found.rows).collect(kernels.predicted)), dtype=np.intp)
+    marginal = checked(found.confidence, found.right, predicted, classes=classes, fitted=True)
+    return replace(compared(kept), marginal=marginal)
 
 
 def clearly_helps(kept: HeldOut, n_rows: int) -> bool:

@@ -10,6 +10,7 @@ from metacal.metrics.binning import ReliabilityCurve, equal_mass, equal_width
 from metacal.metrics.calibration import *  # noqa: F403
 from metacal.metrics.evaluation import Evaluation, evaluate
 from metacal.metrics.intervals import Interval, clopper_pearson
+from metacal.metrics.marginal import MarginalCheck, marginal_check
 from metacal.metrics.proper import *  # noqa: F403
 from metacal.metrics.ranking import *  # noqa: F403
 from metacal.metrics.resampling import bootstrap, interval
@@ -19,6 +20,7 @@ from metacal.metrics.toplabel import TopLabel, top_label
 __all__ = [
     "Evaluation",
     "Interval",
+    "MarginalCheck",
     "ReliabilityCurve",
     "TopLabel",
     "bootstrap",
@@ -27,6 +29,7 @@ __all__ = [
     "equal_width",
     "evaluate",
     "interval",
+    "marginal_check",
     "top_label",
 ]
 __all__ += calibration.__all__

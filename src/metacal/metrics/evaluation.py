@@ -17,6 +17,7 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.metrics import registry
 from metacal.metrics.binning import mean_statistic
 from metacal.metrics.intervals import Interval
+from metacal.metrics.marginal import ByClass, MarginalCheck, predicted_columns
 from metacal.metrics.ranking import RANKING, Ranking
 from metacal.metrics.registry import DECISION, PROBABILITIES, TOP_LABEL, Measured, Metric
 from metacal.metrics.resampling import RandomState, Resampling, one_blas_thread
@@ -53,6 +54,9 @@ class Evaluation:
         Sizes; `n_accepted` is None without `accept`.
     level, n_bins : float, int
         What was asked for.
+    marginal : MarginalCheck or None
+        Whether rows predicted as each class are right as often as their confidence says, the accepted ones where there
+        is a gate; None where there are no classes.
     """
 
     all_rows: Mapping[str, Interval]
@@ -63,15 +67,21 @@ class Evaluation:
     n_classes: int
     level: float
     n_bins: int
+    marginal: MarginalCheck | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-safe: intervals become mappings, and what is not a finite number becomes None."""
         sizes = {name: getattr(self, name) for name in ("n_rows", "n_accepted", "n_classes", "level", "n_bins")}
         groups = {name: getattr(self, name) for name in ("accepted_rows", "all_rows", "gate")}
-        return sizes | {
-            title: None if group is None else {name: value.to_dict() for name, value in group.items()}
-            for title, group in groups.items()
-        }
+        marginal = {"marginal": None if self.marginal is None else self.marginal.to_dict()}
+        return (
+            sizes
+            | marginal
+            | {
+                title: None if group is None else {name: value.to_dict() for name, value in group.items()}
+                for title, group in groups.items()
+            }
+        )
 
     def to_frame(self) -> Any:
         """A `pandas.DataFrame`: estimate, low, high, level, method, by (rows, metric).
@@ -90,6 +100,7 @@ class Evaluation:
         lines = [self._head()]
         for rows in self._tables():
             lines += ["", *_aligned(rows)]
+        lines += [] if self.marginal is None else ["", str(self.marginal)]
         return "\n".join([*lines, *(() if self.n_accepted is None else ("", _DILUTED))])
 
     __repr__ = __str__
@@ -98,7 +109,8 @@ class Evaluation:
         tables = [
             display.table((head[0], *(name or "value" for name in head[1:])), rows) for head, *rows in self._tables()
         ]
-        below = () if self.n_accepted is None else (_DILUTED,)
+        below = [] if self.marginal is None else [str(self.marginal)]
+        below += [] if self.n_accepted is None else [_DILUTED]
         return f"<div>{display.notes(self._head())}{''.join(tables)}{display.notes(*below)}</div>"
 
     def _head(self) -> str:
@@ -198,7 +210,9 @@ def evaluate(
     checked = checked_table(proba, labels, classes=classes)
     rows = RowMetrics(checked.top_label(), row_losses(checked), checked)
     plan = Resampling(level, n_resamples if intervals else 0, random_state)
-    return evaluate_rows(rows, checked.n_classes, plan, n_bins, accept=accept, correct=correct, score=score)
+    by_class = ByClass(predicted_columns(checked), classes)
+    columns = {"accept": accept, "correct": correct, "score": score}
+    return evaluate_rows(rows, checked.n_classes, plan, n_bins, by_class=by_class, **columns)
 
 
 def evaluate_scores(
@@ -248,6 +262,7 @@ def evaluate_rows(
     accept: ArrayLike | None = None,
     correct: ArrayLike | None = None,
     score: ArrayLike | None = None,
+    by_class: ByClass | None = None,
 ) -> Evaluation:
     """The same from columns, where a table has been reduced to them already; what needs all of it is undefined then."""
     top = rows.top
@@ -271,6 +286,7 @@ def evaluate_rows(
         n_classes=n_classes,
         level=plan.level,
         n_bins=n_bins,
+        marginal=None if by_class is None else by_class.checked(top, accepted),
     )
 
 

@@ -244,6 +244,17 @@ def calibration_harms(*, rows: int, log_loss: Compared | None, ece: Compared | N
 
 
 @noted
+def off_by_class(*, gap: float, predicted: str | None, rows: int, right: float, said: float) -> str:
+    """The marginal check fails: `gap` on average, most for the rows that are predicted so."""
+    which = "of classes with few rows" if predicted is None else f"predicted {predicted}"
+    return (
+        f"confidence is off by predicted class, by {100 * gap:.1f} points on average beyond chance: of {rows:,} rows "
+        f"{which} {100 * right:.1f}% are right where {100 * said:.1f}% is said; a calibrator with parameters for each "
+        "class, VectorScaling say, may mend it."
+    )
+
+
+@noted
 def not_compared() -> str:
     """Fitting it anew takes too long."""
     return (

@@ -33,17 +33,17 @@ const CERTIFICATE = {
 };
 
 /**
- * A kept promise beside probabilities that are worse than before is no good news.
+ * A kept promise beside a confidence that is off is no good news.
  * @param {Promised | null} promise
- * @param {boolean} harmed
+ * @param {boolean} off
  */
-function verdictBadge(promise, harmed) {
+function verdictBadge(promise, off) {
   // The rows that a gate was fitted on cannot judge it, whatever they say.
   const found = promise?.fitted_here ? "open" : verdictOf(promise);
-  const mind = harmed && found === "kept";
+  const mind = off && found === "kept";
   const silent = promise?.fitted_here ? "Not judged: its own rows" : "No row here speaks about it";
   const text = promise && found === "open" ? silent : VERDICTS[found];
-  return badge(mind ? "missed" : found, mind ? `${text}, but calibration does harm` : text);
+  return badge(mind ? "missed" : found, mind ? `${text}, but confidence is off` : text);
 }
 
 /** @param {Data} data */

@@ -111,7 +111,9 @@ export interface Evaluation {
   all_rows: Record<string, Estimate>;
   gate: Record<string, Estimate>;
   uncalibrated: { accepted_rows: Record<string, Maybe> | null; all_rows: Record<string, Maybe> } | null;
-  /** What calibration makes worse here, in words. */
+  /** Whether rows predicted as each class are right as often as is said. */
+  marginal: Record<string, Maybe | string | boolean> | null;
+  /** What calibration makes worse here, and by which predicted class it is off, in words. */
   calibration: string | null;
 }
 
