@@ -104,7 +104,7 @@ def test_a_shift_of_a_row_and_the_scale_of_all_change_nothing(fit):
     plain = fit(Rows(logits), labels)(logits)
     shifted = fit(Rows(logits + shift), labels)(logits + shift)
     np.testing.assert_allclose(shifted, plain, atol=2e-5)
-    if fit is fit_dirichlet or getattr(fit, "func", None) is fit_dirichlet:
+    if getattr(fit, "args", ())[:1] == fit_dirichlet.args[:1]:
         return  # the logsumexp of ten times the logits is not ten times their logsumexp
     scaled = fit(Rows(100.0 * logits), labels)(100.0 * logits)
     np.testing.assert_allclose(scaled, plain, atol=2e-5)

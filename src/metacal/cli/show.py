@@ -42,11 +42,11 @@ def command(artifact: str, as_json: bool) -> None:
       metacal show cal.json --json | jq .certificate
       metacal show cal.json --key public.pem
     """  # noqa: D301
-    from metacal.io.artifact.file import load_with_wrapping
+    from metacal.io.artifact.file import read_content
 
-    gate, wrapping = load_with_wrapping(artifact, key=click.get_current_context().meta.get("metacal.key"))
-    answer = described(gate, wrapping)
-    say({"artifact": artifact, **answer}, _text(artifact, gate, answer), as_json=as_json)
+    content, wrapping = read_content(artifact, click.get_current_context().meta.get("metacal.key"))
+    answer = described(content.gate, wrapping)
+    say({"artifact": artifact, **answer}, _text(artifact, content.gate, answer), as_json=as_json)
 
 
 def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:

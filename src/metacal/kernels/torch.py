@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metacal.formulas import rowwise
-from metacal.formulas.logits import LOWEST_ORDINARY, read_masks
+from metacal.formulas.logits import LOWEST_ORDINARY, of_probabilities, read_masks
 from metacal.formulas.torch import TORCH
 from metacal.kernels import triton as fused
 from metacal.kernels import triton_mixed as fused_mixed
@@ -336,12 +336,7 @@ def log_probabilities(table: Tensor) -> Tensor:
     """log p, with zeros read as the smaller of 2.2e-16 and the row's smallest positive entry."""
     out = empty_probabilities(table)
     for rows in _chunks(table):
-        block = out[rows].copy_(table[rows])
-        zero = block <= 0.0
-        smallest = torch.where(zero, math.inf, block).amin(dim=1, keepdim=True)
-        smallest = smallest.clamp(max=float(np.finfo(np.float64).eps))
-        torch.where(zero, smallest, block, out=block)
-        block.copy_(block.to(torch.float64).log_())  # rounded once: as good as the same number on every machine
+        out[rows] = of_probabilities(TORCH, table[rows].to(torch.float64))
     return out
 
 

@@ -20,7 +20,7 @@ where the likelihood has none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -136,7 +136,10 @@ class StructuredMap(TemperedMap, AffineMap):
     formula = staticmethod(formulas.structured)
 
 
-def fit_vector(
+def _fit_affine(
+    made: Callable[..., AffineMap],
+    features: kernels.Features,
+    full: bool,
     rows: Rows,
     labels: Labels,
     weights: Weights = None,
@@ -146,11 +149,14 @@ def fit_vector(
     intercept_regularisation: float | None = None,
     n_folds: int = 3,
     random_state: int | np.random.Generator = 0,
-) -> VectorMap:
-    """Minimise the negative log-likelihood of softmax(scale · u + bias) plus a penalty (see `penalties`).
+) -> AffineMap:
+    """Minimise the negative log-likelihood of softmax(A u + bias) plus a penalty (see `penalties`).
 
     With `regularisation=None` its strength is chosen by cross-validation; 0 is Guo et al.'s own vector scaling. With
-    `odir` a diagonal matrix has only its intercept penalised. `structured` draws towards temperature scaling.
+    `odir` (off-diagonal and intercept, Kull et al.'s) a diagonal matrix has only its intercept penalised. The default,
+    `structured`, draws towards temperature scaling and holds the diagonal, too: log p is never positive, so a slope
+    left free has no end for a class that was never seen. The K² + K coefficients of a full matrix overfit easily: with
+    fewer than about 50 rows per class expect little beyond temperature scaling.
 
     Examples
     --------
@@ -158,67 +164,19 @@ def fit_vector(
     >>> fit = fit_vector(Rows(logits), np.array([0] * 8 + [1] * 2), regularisation=0.0)
     >>> fit(logits[:1]).round(3)
     array([[0.8, 0.2]])
-    """
-    problem = Problem(kernels.centred, False, penalty, intercept_regularisation)
-    theta, strength = problem.solve(Labelled(rows, labels, weights), regularisation, n_folds, random_state)
-    return VectorMap(scale=theta[0], bias=theta[1], regularisation=strength)
-
-
-def fit_matrix(
-    rows: Rows,
-    labels: Labels,
-    weights: Weights = None,
-    *,
-    penalty: str = "structured",
-    regularisation: float | None = None,
-    intercept_regularisation: float | None = None,
-    n_folds: int = 3,
-    random_state: int | np.random.Generator = 0,
-) -> MatrixMap:
-    """Minimise the negative log-likelihood of softmax(matrix @ u + bias) plus a penalty (see `penalties`).
-
-    With `regularisation=None` its strength is chosen by cross-validation. K² + K coefficients overfit easily: with
-    fewer than about 50 rows per class expect little beyond temperature scaling.
-
-    Examples
-    --------
     >>> logits = np.array([[2.0, 0.0], [0.0, 2.0]] * 10)                  # the classes are swapped
     >>> fit = fit_matrix(Rows(logits), np.array([1, 0] * 9 + [0, 1]), regularisation=0.0)
     >>> fit(logits[:2]).round(3)
     array([[0.1, 0.9], [0.9, 0.1]])
     """
-    problem = Problem(kernels.centred, True, penalty, intercept_regularisation)
+    problem = Problem(features, full, penalty, intercept_regularisation)
     theta, strength = problem.solve(Labelled(rows, labels, weights), regularisation, n_folds, random_state)
-    return MatrixMap(matrix=theta[:-1].T, bias=theta[-1], regularisation=strength)
+    return made(theta[:-1].T if full else theta[0], theta[-1], strength)
 
 
-def fit_dirichlet(
-    rows: Rows,
-    labels: Labels,
-    weights: Weights = None,
-    *,
-    penalty: str = "structured",
-    regularisation: float | None = None,
-    intercept_regularisation: float | None = None,
-    n_folds: int = 3,
-    random_state: int | np.random.Generator = 0,
-) -> DirichletMap:
-    """Minimise the negative log-likelihood of softmax(matrix @ log p + bias) plus a penalty.
-
-    The penalties are those of `metacal.maps.fitting.penalised`. `odir` (off-diagonal and intercept) is Kull et al.'s;
-    the default, `structured`, holds the diagonal too: log p is never positive, so a slope left free has no end for a
-    class that was never seen. With `regularisation=None` the strength is chosen by cross-validation.
-
-    Examples
-    --------
-    >>> logits = np.log([[0.9, 0.1], [0.1, 0.9]] * 10)
-    >>> fit = fit_dirichlet(Rows(logits), np.array([0, 1] * 8 + [1, 0] * 2), regularisation=0.0)
-    >>> fit(logits[:2]).round(3)
-    array([[0.8, 0.2], [0.2, 0.8]])
-    """
-    problem = Problem(kernels.log_probabilities, True, penalty, intercept_regularisation)
-    theta, strength = problem.solve(Labelled(rows, labels, weights), regularisation, n_folds, random_state)
-    return DirichletMap(matrix=theta[:-1].T, bias=theta[-1], regularisation=strength)
+fit_vector = partial(_fit_affine, VectorMap, kernels.centred, False)
+fit_matrix = partial(_fit_affine, MatrixMap, kernels.centred, True)
+fit_dirichlet = partial(_fit_affine, DirichletMap, kernels.log_probabilities, True)
 
 
 def dirichlet_path(sample: Labelled, strengths: Sequence[float], tolerance: float) -> dict[float, DirichletMap]:

@@ -260,14 +260,14 @@ def method_of_map(kind: type) -> Method | None:
     return next((row for row in every_method() if row.map == place), None)
 
 
-class _MapClasses(Mapping[str, "type[Map]"]):
-    """Each class is imported when it is asked for."""
+class OfMethods(Mapping[str, type]):
+    """Classes by name, each made of its method, and so imported, when it is asked for."""
 
-    def __init__(self) -> None:
-        self._rows = {row.map.partition(":")[2]: row for row in every_method()}
+    def __init__(self, rows: Mapping[str, Method], make: Callable[[Method], type]) -> None:
+        self._rows, self._make = rows, make
 
-    def __getitem__(self, name: str) -> type[Map]:
-        return self._rows[name].map_class()
+    def __getitem__(self, name: str) -> type:
+        return self._make(self._rows[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)
@@ -284,7 +284,7 @@ def map_classes() -> Mapping[str, type[Map]]:
     >>> sorted(map_classes())[:3]
     ['BetaMap', 'ComposedMap', 'DirichletMap']
     """
-    return _MapClasses()
+    return OfMethods({row.map.partition(":")[2]: row for row in every_method()}, Method.map_class)
 
 
 @cache

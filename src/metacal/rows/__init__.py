@@ -113,11 +113,9 @@ class Rows(Strips):
 
     def every(self, step: int) -> Rows:
         """Every `step`-th of the kept rows, without a copy."""
-        positions = np.arange(0, len(self), step)
-        if self.keep is None and not self._read_remotely(len(positions)):
-            table = self.table.every(step) if isinstance(self.table, StoredTable) else self.table[::step]
-            return Rows(table, executor=self.executor)
-        return self.picked(positions)
+        if self.keep is None and not isinstance(self.table, StoredTable):
+            return Rows(self.table[::step], executor=self.executor)
+        return self.picked(np.arange(0, len(self), step))
 
     def picked(self, positions: NDArray[np.intp]) -> Rows:
         """Some of the kept rows, few against all: full strips of them, not many strips with a row or two."""

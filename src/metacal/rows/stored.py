@@ -92,7 +92,7 @@ class StoredTable:
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         step = max(1, BLOCK_ELEMENTS // max(1, self.shape[1]))
-        for start in range(0, len(self), step):
+        for start in range(int(ordered[0]), int(ordered[-1]) + 1, step) if len(rows) else ():
             first, last = np.searchsorted(ordered, (start, start + step))
             if first < last:
                 # No row beyond the last that is needed: whoever asks for the next ones does not make us go back.
@@ -105,10 +105,6 @@ class StoredTable:
         """Whether so many of the rows may be held in memory."""
         n_bytes = n_rows * self.shape[1] * self.dtype.itemsize
         return bool(n_bytes <= max(SAMPLE_BYTES, SAMPLE_SHARE * self.nbytes))
-
-    def every(self, step: int) -> NDArray[Any] | StoredTable:
-        """Every `step`-th row: an array if it is small, else a stored table."""
-        return self[::step] if self.may_hold(-(-len(self) // step)) else EveryStepth(self, step)
 
     def part(self, start: int, stop: int) -> StoredTable:
         """Rows start … stop - 1 as a table of their own, which pickles as a description and not as its numbers."""
@@ -176,32 +172,6 @@ class Part(StoredTable):
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start … stop - 1 of these."""
         return self.source.read(self.start + start, self.start + stop)
-
-
-class EveryStepth(StoredTable):
-    """Every `step`-th row of another table, without a copy.
-
-    Examples
-    --------
-    >>> EveryStepth(ConvertedTable(np.eye(5), np.negative, float), 2)[1:3].argmin(axis=1)
-    array([2, 4])
-    """
-
-    def __init__(self, source: StoredTable, step: int) -> None:
-        super().__init__((-(-len(source) // step), source.shape[1]), source.dtype)
-        self.source = source
-        self.step = step
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start … stop - 1, of which the source's rows between them are read and dropped."""
-        found = np.empty((max(0, stop - start), self.shape[1]), dtype=self.dtype)
-        rows = max(1, BLOCK_ELEMENTS // max(1, self.shape[1]) // self.step)
-        for first in range(start, stop, rows):
-            last = min(first + rows, stop)
-            found[first - start : last - start] = self.source.read(first * self.step, (last - 1) * self.step + 1)[
-                :: self.step
-            ]
-        return found
 
 
 class JoinedTable(StoredTable):

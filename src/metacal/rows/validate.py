@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, WrongTypeError, warn_caller
-from metacal.formulas.logits import finite_masks, with_masks
+from metacal.formulas.logits import finite_masks, of_probabilities, with_masks
+from metacal.formulas.operations import NUMPY
 from metacal.rows.arrays import on_host as on_host
 from metacal.rows.arrays import plain_array
 from metacal.rows.arrays import refuse_masked as refuse_masked
@@ -223,14 +224,10 @@ def may_wait(table: Any, kind: str) -> bool:
 
 
 def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any]:
-    work = table.astype(dtype)
-    for _, block in _blocks(work):
-        zero = block <= 0.0
-        if zero.any():
-            smallest = np.where(zero, np.inf, block).min(axis=1, keepdims=True)
-            np.copyto(block, np.minimum(smallest, np.finfo(np.float64).eps), where=zero)
-        # In double and rounded once: single-precision logarithms differ from one runtime to the next.
-        np.copyto(block, np.log(block, dtype=np.float64), casting="same_kind")
+    work = np.empty(table.shape, dtype)
+    for start, block in _blocks(table):
+        double = block.astype(np.float64)
+        work[start : start + len(block)] = np.log(double) if double.min() > 0.0 else of_probabilities(NUMPY, double)
     return work
 
 

@@ -18,6 +18,7 @@ from metacal.export.onnx.probe import GUARD
 from metacal.export.onnx.reading import all_names, opset_of
 from metacal.export.onnx.scores import Quick, exact_scores, is_usable, quick_scores
 from metacal.export.onnx.traced import Traced, Value
+from metacal.formulas.logits import of_probabilities
 from metacal.gate import Gate
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.temperature import TemperatureMap
@@ -228,17 +229,11 @@ def _at_most(policy: Policy, score: Value, x: Value | None = None, group: str | 
 
 
 def _logarithms(xp: Traced, table: Value, tolerance: float) -> Value:
-    """The logits of probabilities, as `validate.logits_from` takes them; NaN for a row that is no distribution.
-
-    The logarithm is taken in double and rounded: closer to the true one than either runtime's own single logarithm.
-    """
+    """The logits of probabilities, taken in double and rounded; NaN for a row that is no distribution."""
     double = xp.to("float64")
-    zero = table <= 0.0
-    smallest = xp.min(xp.where(zero, np.inf, table))
-    filled = xp.where(zero, xp.minimum(smallest, np.finfo(np.float64).eps), table)
-    off = double.absolute(double.sum(double.cast(table)) - 1.0)
-    sound = (xp.min(table) >= 0.0) & (off <= tolerance)
-    return xp.where(sound, xp.cast(double.log(double.cast(filled))), np.nan)
+    wide = double.cast(table)
+    sound = (xp.min(table) >= 0.0) & (double.absolute(double.sum(wide) - 1.0) <= tolerance)
+    return xp.where(sound, xp.cast(of_probabilities(double, wide)), np.nan)
 
 
 def _overwritten(xp: Traced, gate: Gate, x: Value, accept: Value) -> tuple[Value, Value]:

@@ -14,7 +14,7 @@ from metacal.errors import InputError
 from metacal.export.fitted import SUM_TOLERANCE, gate_of
 from metacal.export.torch.maps import Fixed, MapModule, beside, work_type
 from metacal.export.torch.scores import score_module
-from metacal.formulas.logits import REACH, bring_within_reach, read_masks
+from metacal.formulas.logits import REACH, bring_within_reach, of_probabilities, read_masks
 from metacal.formulas.torch import TORCH
 from metacal.maps.temperature import TemperatureMap
 
@@ -110,10 +110,7 @@ class Gate(Fixed):
         tolerance = SUM_TOLERANCE.get(str(source.dtype).removeprefix("torch."), SUM_TOLERANCE["float64"])
         inside = ((table >= 0.0) & (table <= 1.0 + tolerance)).all(dim=1)
         usable = inside & ((table.sum(dim=1) - 1.0).abs() <= tolerance)
-        positive = torch.where(table > 0.0, table, torch.full_like(table, torch.inf))
-        # A zero is read as "too small to write down", as `metacal.rows.validate.logits_from` does.
-        least = torch.clamp(torch.amin(positive, dim=1, keepdim=True), max=torch.finfo(torch.float64).eps)
-        logits = torch.log(torch.where(table > 0.0, table, least))
+        logits = of_probabilities(TORCH, table)
         return (logits if source.dtype == torch.float64 else logits.to(torch.float32).to(table.dtype)), usable
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any, NewType, NotRequired
 
 from numpy.typing import NDArray
@@ -87,20 +86,6 @@ def check_cost(fitted: Any, n_classes: int) -> None:
         raise ArtifactError(f"{type(fitted).__name__} has {points:,} {field} for {n_classes:,} classes: too many.")
 
 
-def check_data_hash(data: Any) -> str:
-    """Return the fingerprint of the calibration rows, or raise ArtifactError.
-
-    Examples
-    --------
-    >>> check_data_hash("md5:0")
-    Traceback (most recent call last):
-    metacal.errors.ArtifactError: data_hash must be "sha256:" and 64 hexadecimal digits, not "md5:0".
-    """
-    if type(data) is str and re.fullmatch("sha256:[0-9a-f]{64}", data):
-        return data
-    raise ArtifactError(f'data_hash must be "sha256:" and 64 hexadecimal digits, not {shown(data)}.')
-
-
 # ── certificates ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -132,7 +117,10 @@ def read_certificate(data: Any, where: str = "certificate") -> Certificate:
     values["other_traffic"] = traffic_read(vars(said["traffic"]), said["n_rows"], said["n_accepted"])
     certificate: Certificate = built(Certificate, values, where)
     _check_numbers(certificate)
-    _check_notes(certificate)
+    _require(len(certificate.notes) <= MOST_NOTES, f"{len(certificate.notes):,} notes are too many")
+    for note in certificate.notes:
+        same = note.kind != "cross_fitted" or dict(note.facts)["folds"] == certificate.circumstances.folds
+        _require(same, "its notes speak of other folds")
     difference = _difference(data, describe_certificate(certificate))
     _require(difference is None, str(difference))
     return certificate
@@ -210,8 +198,9 @@ def _check_scores(one: Certificate | Part, slack: float, where: str) -> None:
     _require(below and above, f"the threshold {threshold} does not separate accepted from rejected scores", where)
 
 
-def _near(value: float, slack: float) -> float:
-    return slack * abs(value) if math.isfinite(value) else 0.0
+def _near(value: float, slack: float, least: float = 0.0) -> float:
+    """How far beside a score rounding may put a threshold, or beyond the end of its range the score itself."""
+    return slack * max(least, abs(value)) if math.isfinite(value) else 0.0
 
 
 def _check_parts(certificate: Certificate) -> None:
@@ -261,18 +250,13 @@ def check_reach(certificate: Certificate, n_classes: int, score: str, threshold:
     for part in () if certificate.parts is None else certificate.parts.items:
         values += [(name, getattr(part, name)) for name in ("threshold", *beside)]
     for name, value in values:
-        if value is None or low - _beyond(low) <= value <= high + _beyond(high):
+        if value is None or low - _near(low, SLACK, 1.0) <= value <= high + _near(high, SLACK, 1.0):
             continue
         span = f"is at most {high:g}" if math.isinf(low) else f"lies between {low:g} and {high:g}"
         _require(
             name == "threshold" and math.isinf(value),
             f"{name} {value:g} is out of reach: {score} of {n_classes} classes {span}",
         )
-
-
-def _beyond(value: float) -> float:
-    """How far beyond the ends of its range a score may lie by rounding, or a threshold beside it."""
-    return SLACK * max(1.0, abs(value)) if math.isfinite(value) else 0.0
 
 
 def check_settled(certificate: Certificate, grid: Grid, threshold: float) -> None:
@@ -298,29 +282,16 @@ def _read_note(data: Any, where: str) -> Note:
     kinds = facts_of(kind)
     exact_keys(data, ["kind", *kinds], where)
     note = Note(kind, tuple((name, decode(fact, data[name], f"{where}.{name}")) for name, fact in kinds.items()))
-    _check_facts(dict(note.facts), where)
+    # It counts no more rows than it is about, and none below nothing.
+    counts = {name: fact for name, fact in note.facts if type(fact) is int and name != "random_state"}
+    for name, count in counts.items():
+        limit = _MOST_ROWS if name in ("needed", "extended") else counts.get("rows", _MOST_ROWS)
+        if not 0 <= count <= limit:
+            raise ArtifactError(f"{where}.{name} {count} cannot be.")
     said = str(note)
     if not said.isprintable() or len(said) > _LONGEST_NOTE:
         raise ArtifactError(f"{where} must be one line of plain text, of at most {_LONGEST_NOTE:,} characters.")
     return note
-
-
-def _check_facts(facts: dict[str, Any], where: str) -> None:
-    """Raise where a note counts more rows than it is about, or counts below nothing."""
-    counts = {name: fact for name, fact in facts.items() if type(fact) is int and name != "random_state"}
-    most = counts.get("rows", _MOST_ROWS)
-    for name, count in counts.items():
-        limit = _MOST_ROWS if name in ("needed", "extended") else most
-        if not 0 <= count <= limit:
-            raise ArtifactError(f"{where}.{name} {count} cannot be.")
-
-
-def _check_notes(certificate: Certificate) -> None:
-    """Raise where there are too many, or one speaks of other folds than the certificate."""
-    _require(len(certificate.notes) <= MOST_NOTES, f"{len(certificate.notes):,} notes are too many")
-    for note in certificate.notes:
-        same = note.kind != "cross_fitted" or dict(note.facts)["folds"] == certificate.circumstances.folds
-        _require(same, "its notes speak of other folds")
 
 
 def _require(ok: bool, complaint: str, where: str = "certificate") -> None:

@@ -36,18 +36,10 @@ def load_gate(path: str | os.PathLike[str], *, key: KeySource | None = None, max
     return read_content(path, key, max_bytes)[0].gate
 
 
-def load_with_wrapping(
-    path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None
-) -> tuple[Gate, Wrapping]:
-    """The gate, and what the file says about itself: its format, its writer, its checksum, its signature."""
-    content, wrapping = read_content(path, key, max_bytes)
-    return content.gate, wrapping
-
-
 def read_content(
     path: str | os.PathLike[str], key: KeySource | None = None, max_bytes: int | None = None
 ) -> tuple[Content, Wrapping]:
-    """All that a file holds, and what it says about itself."""
+    """All that a file holds, and what it says about itself: its format, writer, checksum and signature."""
     verifying = None if key is None else read_key(key)
     raw = read_file(path, max_bytes)
     try:

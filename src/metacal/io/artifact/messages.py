@@ -19,12 +19,21 @@ def exact_keys(data: Any, names: Sequence[str], where: str) -> None:
     """
     if not isinstance(data, dict):
         raise ArtifactError(f"{where} must be an object, not {shown(data)}.")
-    missing = [name for name in names if name not in data]
-    extra = [name for name in data if name not in names]
-    if missing:
-        raise ArtifactError(f"{where}: {missing[0]!r} is missing.")
-    if extra:
-        raise ArtifactError(f"{where}: {shown(extra[0])} does not belong here.")
+    for name in names:
+        if name not in data:
+            raise ArtifactError(f"{where}: {name!r} is missing.")
+    for name in data:
+        if name not in names:
+            raise ArtifactError(f"{where}: {shown(name)} does not belong here.")
+
+
+def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs, as JSON's reader hands them over; KeyError where a name stands there twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise KeyError(next(name for k, name in enumerate(names) if name in names[:k]))
+    return found
 
 
 def brief(error: BaseException) -> str:
@@ -41,13 +50,7 @@ def brief(error: BaseException) -> str:
 
 
 def article(noun: str) -> str:
-    """The noun with its article.
-
-    Examples
-    --------
-    >>> article("estimator")
-    'an estimator'
-    """
+    """The noun with its article."""
     return f"{'an' if noun[:1] in 'AEIOUaeiou' else 'a'} {noun}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, make_dataclass
 from functools import cache
 from typing import Any, Literal, NewType
@@ -18,7 +17,7 @@ from metacal.io.artifact.encoding import BUILDERS, CHOICES, ENTRIES, FAMILIES, F
 from metacal.io.artifact.messages import article, brief, shown
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.map import Map
-from metacal.maps.methods import Method, every_method, method_named, method_of_map
+from metacal.maps.methods import Method, OfMethods, every_method, method_named, method_of_map
 from metacal.rows import validate
 from metacal.scores import NAMED
 from metacal.scores.learned import LinearRanker
@@ -89,23 +88,21 @@ def read_labels(labels: LabelList, where: str = "classes") -> NDArray[Any]:
     Traceback (most recent call last):
     metacal.errors.ArtifactError: classes[1] must be of type int8, not 300.
     """
-    kind, values = labels.dtype, labels.values
+    kind: str = labels.dtype
+    values: tuple[Any, ...] = labels.values
     if not values:
         raise ArtifactError(f"{where}: values must be a list with an entry per column.")
+    reach = np.iinfo(kind) if DTYPES[kind] is int else None
     for k, value in enumerate(values):
-        if type(value) is not DTYPES[kind] or (type(value) is int and not _in_range(value, kind)):
+        beyond = reach is not None and type(value) is int and not int(reach.min) <= value <= int(reach.max)
+        if beyond or type(value) is not DTYPES[kind]:
             raise ArtifactError(f"{where}[{k}] must be of type {kind}, not {shown(value)}.")
     if kind == "str":
-        _check_names(values, where)  # type: ignore[arg-type]
+        _check_names(values, where)
     try:
         return validate.class_list(np.array(values, dtype=np.dtype(kind)), len(values))
     except (InputError, OverflowError, ValueError) as error:
         raise ArtifactError(f"{where}: {brief(error)}") from None
-
-
-def _in_range(value: int, kind: str) -> bool:
-    info = np.iinfo(kind)
-    return int(info.min) <= value <= int(info.max)
 
 
 FORMS[Labels] = Form(LabelList, describe_labels, read_labels)
@@ -184,10 +181,8 @@ class RecipeShape:
 
 
 @cache
-def _recipe_shape(name: str) -> type:
-    method = method_named(name)
-    assert method is not None
-    return make_dataclass(name, parameters_of(method).items(), bases=(RecipeShape,))
+def _recipe_shape(method: Method) -> type:
+    return make_dataclass(method.public_name, parameters_of(method).items(), bases=(RecipeShape,))
 
 
 def _describe_recipe(recipe: Recipe, where: str) -> Any:
@@ -196,7 +191,7 @@ def _describe_recipe(recipe: Recipe, where: str) -> Any:
     assert method is not None  # `method_of` has asked
     defaults = {name: option.default for name, option in method.options().items()}
     given = {**defaults, "input": "logits", "n_jobs": None, "classes": None, **recipe.parameters}
-    return _recipe_shape(method.public_name)(**{name: given[name] for name in parameters_of(method)})
+    return _recipe_shape(method)(**{name: given[name] for name in parameters_of(method)})
 
 
 def _read_recipe(shape: Any, where: str) -> Recipe:
@@ -214,22 +209,12 @@ def check_jobs(n_jobs: int | None, where: str = "n_jobs") -> int | None:
     return n_jobs
 
 
-class _RecipeShapes(Mapping[str, type]):
-    """Each is made, and its method imported, when it is asked for."""
-
-    def __getitem__(self, name: str) -> type:
-        if method_named(name) is None:
-            raise KeyError(name)
-        return _recipe_shape(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(calibrator_kinds())
-
-    def __len__(self) -> int:
-        return len(calibrator_kinds())
+def _recipe_shapes() -> OfMethods:
+    rows = {method.public_name: method for method in every_method()}
+    return OfMethods({name: rows[name] for name in calibrator_kinds()}, _recipe_shape)
 
 
-FAMILIES[RecipeShape] = _RecipeShapes
+FAMILIES[RecipeShape] = _recipe_shapes
 FORMS[Recipe] = Form(RecipeShape, _describe_recipe, _read_recipe)
 
 # ── both kinds of source ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,7 @@ from typing import Any
 
 from metacal import __version__
 from metacal.errors import ArtifactError, InputError
-from metacal.io.artifact.messages import brief, shown
+from metacal.io.artifact.messages import brief, shown, without_duplicates
 from metacal.io.artifact.signature import Key, checked_signature, verify
 from metacal.io.disk import plain_write_errors
 from metacal.io.opening import kind_of, plain_read_errors
@@ -159,12 +159,14 @@ def parsed(raw: bytes, max_bytes: int) -> Any:
     try:
         return json.loads(
             raw.decode("utf-8-sig"),
-            object_pairs_hook=_without_duplicates,
+            object_pairs_hook=without_duplicates,
             parse_float=_finite,
             parse_constant=_no_constant,
         )
     except ArtifactError:
         raise
+    except KeyError as error:
+        raise ArtifactError(f"the entry {shown(error.args[0])} stands there twice.") from None
     except UnicodeDecodeError:
         raise ArtifactError("this is not UTF-8 text, so no metacal file.") from None
     except RecursionError:
@@ -184,15 +186,6 @@ def _pretty(value: Any, indent: str = "") -> str:
         return json.dumps(value, allow_nan=False)
     first, last = "{}" if isinstance(value, dict) else "[]"
     return f"{first}\n" + ",\n".join(lines) + f"\n{indent}{last}"
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ArtifactError(f"the entry {shown(twice)} stands there twice.")
-    return found
 
 
 def _finite(text: str) -> float:

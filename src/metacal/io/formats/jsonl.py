@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.io.artifact.messages import without_duplicates
 from metacal.io.columns import BESIDE, Columns, Picked, Request, pick_columns
 from metacal.io.formats.delimited import TextWriter
 from metacal.io.nested import with_nested
@@ -99,7 +100,7 @@ class LineError(InputError):
 def parsed_object(path: str, number: int, line: bytes) -> dict[str, Any]:
     """The object on a line, or LineError."""
     try:
-        row = json.loads(line, object_pairs_hook=_without_duplicates)
+        row = json.loads(line, object_pairs_hook=without_duplicates)
         if isinstance(row, dict):
             return row
         advice = "; an array of objects becomes lines by jq -c '.[]' FILE" if isinstance(row, list) else ""
@@ -116,14 +117,6 @@ def parsed_object(path: str, number: int, line: bytes) -> dict[str, Any]:
             f"this is no JSON object on a line of its own ({said}); write one object per line (jq -c '.' FILE does)"
         )
     raise LineError(path, number, reason)
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise KeyError(next(name for k, name in enumerate(names) if name in names[:k]))
-    return row
 
 
 def _is_list(value: Any) -> bool:
