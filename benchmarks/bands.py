@@ -1,19 +1,21 @@
 """Behind metacal.promises.rules.levels and .bands: the table of local levels, how often true curves leave their bands.
 
 python -m benchmarks.bands levels        # print the table of metacal.promises.rules.levels (about 5 minutes)
-python -m benchmarks.bands exits         # 500 draws of 1,000 and 5,000 rows from each set (about 2 minutes)
+python -m benchmarks.bands exits         # 500 draws of 1,000 and 5,000 rows from each set into results/bands.json
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, gammaln
 
+from benchmarks.experiments.pool import in_order
 from metacal import datasets
 from metacal.promises.rules.bands import operating_bands
 from metacal.promises.rules.levels import LEVELS
@@ -67,24 +69,38 @@ def print_levels() -> None:
         print("        [" + ", ".join(f"{value:.5g}" for value in exits) + "],", flush=True)
 
 
-def print_exits() -> None:
+def exits(name: str, n: int) -> dict[str, object]:
     """The share of draws in which the true miscoverage, accuracy, coverage or any of them leaves its band anywhere."""
-    for name in (*datasets.names(), *datasets.names(folder=HERE / "data")):
-        data = datasets.load(name, folder=None if name in datasets.names() else HERE / "data")
-        scores, correct = score_rows(Rows(data.logits), "entropy"), data.logits.argmax(axis=1) == data.labels
-        thresholds, codes = np.unique(scores, return_inverse=True)
-        rows, right = np.cumsum(np.bincount(codes)), np.cumsum(np.bincount(codes, correct))
-        truth = [1 - right / right[-1], right / rows, rows / rows[-1]]
-        for n in (1000, 5000):
-            rng, left = np.random.default_rng(n), np.zeros(4)
-            for _ in range(DRAWS):
-                drawn = rng.integers(0, len(scores), n)
-                found = operating_bands(scores[drawn], correct[drawn], DELTA, thresholds)
-                bands = found.miscoverage, found.accuracy, found.coverage
-                out = [bool(((t < b.lower) | (t > b.upper)).any()) for t, b in zip(truth, bands, strict=True)]
-                left += [*out, any(out)]
-            print(f"{name:24} n = {n}: {(left / DRAWS).round(3)}", flush=True)
+    data = datasets.load(name, folder=None if name in datasets.names() else HERE / "data")
+    scores, correct = score_rows(Rows(data.logits), "entropy"), data.logits.argmax(axis=1) == data.labels
+    thresholds, codes = np.unique(scores, return_inverse=True)
+    rows, right = np.cumsum(np.bincount(codes)), np.cumsum(np.bincount(codes, correct))
+    truth = [1 - right / right[-1], right / rows, rows / rows[-1]]
+    rng, left = np.random.default_rng(n), np.zeros(4)
+    for _ in range(DRAWS):
+        drawn = rng.integers(0, len(scores), n)
+        found = operating_bands(scores[drawn], correct[drawn], DELTA, thresholds)
+        bands = found.miscoverage, found.accuracy, found.coverage
+        out = [bool(((t < b.lower) | (t > b.upper)).any()) for t, b in zip(truth, bands, strict=True)]
+        left += [*out, any(out)]
+    names = ("miscoverage", "accuracy", "coverage", "any")
+    return {"set": name, "n": n, **dict(zip(names, (left / DRAWS).round(4).tolist()))}
+
+
+def main() -> None:
+    """Print the table of levels, or write how often curves leave their bands."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("levels", "exits"))
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "bands.json")
+    options = parser.parse_args()
+    if options.what == "levels":
+        print_levels()
+        return
+    sets = (*datasets.names(), *datasets.names(folder=HERE / "data"))
+    rows = list(in_order(exits, [(name, n) for name in sets for n in (1000, 5000)], options.jobs))
+    options.out.write_text(json.dumps({"draws": DRAWS, "delta": DELTA, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    {"levels": print_levels, "exits": print_exits}[sys.argv[1]]()
+    main()

@@ -9,7 +9,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-_PACKAGES = ("metacal", "numpy", "scipy", "scikit-learn", "netcal", "probmetrics", "torch-uncertainty", "torch")
+_PACKAGES = (
+    "metacal",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "netcal",
+    "probmetrics",
+    "torch-uncertainty",
+    "torch",
+    "onnxruntime",
+)
 
 
 def processor() -> str:

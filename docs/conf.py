@@ -16,6 +16,7 @@ import metacal
 
 sys.path.insert(0, str(Path(__file__).parent))
 import api_pages
+import artifact_schema
 import first_hits
 import inventories
 import names_link
@@ -117,4 +118,5 @@ def setup(app):
     app.connect("doctree-resolved", names_link.link)
     app.connect("html-page-context", _beside)
     app.connect("build-finished", _silent)
+    app.connect("build-finished", lambda app, _: artifact_schema.write(Path(app.outdir) / "metacal.schema.json"))
     app.connect("autodoc-process-docstring", lambda *told: plain_text.lines_as_rst(told[-1]), priority=100)

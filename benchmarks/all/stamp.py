@@ -15,6 +15,8 @@ _STAMP = re.compile(r'\{\s*"made": \{.*?\}\},?\n? ?', re.DOTALL)
 
 def stamp_of(path: Path) -> dict[str, Any] | None:
     """What is stamped on a result; None where nothing is."""
+    if not path.is_file():
+        return None
     found = json.loads(path.read_text(encoding="utf-8"))
     return found.get("made") if isinstance(found, dict) else None
 

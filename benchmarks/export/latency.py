@@ -21,6 +21,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 import metacal as mc
+from benchmarks.machine import description, load_average
 from metacal.export.onnx import to_onnx
 from metacal.scores import NAMED
 
@@ -75,8 +76,9 @@ def graphs(width):
     table, labels = made_up(4_000, width)
     found = {"softmax": plain(width), "two softmaxes (the floor)": plain(width, floor=True)}
     for score in NAMED:
-        gate = mc.MetaCal(mc.MinAccuracy(0.9), score=score).fit(table, labels)
+        gate = mc.MetaCal(mc.MinAccuracy(0.9), mc.TemperatureScaling(), score=score).fit(table, labels)
         found[f"temperature, {score}"] = to_onnx(gate)
+    found["the default gate"] = to_onnx(mc.MetaCal(mc.MinAccuracy(0.9)).fit(table, labels))
     for name, calibrator in MAPS.items():
         found[f"{name}, entropy"] = to_onnx(mc.MetaCal(mc.MinAccuracy(0.9), calibrator).fit(table, labels))
     return {name: session(model) for name, model in found.items()}
@@ -117,7 +119,8 @@ def main():
             print(f"  {name:34} {micros:9.1f} µs  {ratio:6.2f} ×")
             results.append({"batch": batch, "classes": width, "graph": name, "microseconds": micros, "ratio": ratio})
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps({"rows": results}, indent=1) + "\n", encoding="utf-8")
+        found = {"machine": description(), "load": load_average(), "rows": results}
+        Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +57,7 @@ def parity(name):
         for dtype, table in tables.items():
             plain = base.predict_proba(table)
             for gate in gates.values():
-                gate.calibrator_, gate.gate_ = base, replace(gate.gate_, map=base.map_)
+                gate.calibrator_, gate.gate_ = base, gate.gate_.with_source(map=base.map_)
                 probs, _, accept = session(to_onnx(gate, dtype=dtype)).run(None, {"logits": table})
                 expected = accepts(gate.ranking_scores(table), gate.threshold_)
                 wanted = np.where(expected[:, None], plain, np.asarray(1.0 / plain.shape[1], plain.dtype))
@@ -85,7 +84,9 @@ def main():
                 flush=True,
             )
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps({"rows": results}, indent=1) + "\n", encoding="utf-8")
+        Path(arguments.json).write_text(
+            json.dumps({"scores": len(NAMED), "rows": results}, indent=1) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -1,27 +1,38 @@
 """How long reading takes, by format: CPU time of `metacal.read_predictions` as a ratio to np.load of the same table.
 
-python -m benchmarks.files.read [ROWS] [CLASSES]: writes each file into a temporary folder, reads it five times
-interleaved with the others, and prints a Markdown table of medians.
+    python -m benchmarks.files.read [--rows 200000] [--classes 100] [--out benchmarks/results/read-files.json]
+
+Writes each file into a temporary folder, reads it five times interleaved with the others, and keeps the medians.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.machine import description, load_average
 from metacal.io import read_predictions, write_table
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "read-files.json"
 
 
 def main() -> None:
-    """Write, read, print."""
-    rows, classes = (int(sys.argv[k]) if len(sys.argv) > k else default for k, default in ((1, 200_000), (2, 100)))
+    """Write, read, keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--classes", type=int, default=100)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
     rng = np.random.default_rng(0)
-    table, labels = rng.normal(size=(rows, classes)).astype(np.float32), rng.integers(0, classes, rows)
+    table = rng.normal(size=(options.rows, options.classes)).astype(np.float32)
+    labels = rng.integers(0, options.classes, options.rows)
+    found: dict[str, object] = {"machine": description(), "load": load_average()}
     with tempfile.TemporaryDirectory() as folder:
         files = _write(Path(folder), table, labels)
         seconds: dict[str, list[float]] = {name: [] for name in files}
@@ -33,10 +44,16 @@ def main() -> None:
                 np.load(path) if name == "npy" else _read(name, path)
                 seconds[name].append(time.process_time() - began)
         unit = statistics.median(seconds["npy"])
-        print(f"{rows:,} × {classes} float32; np.load takes {1000 * unit:.0f} ms of CPU time\n")
-        print("| file | MB | times np.load |\n|---|---|---|")
-        for name, (path, what) in files.items():
-            print(f"| {what} | {path.stat().st_size / 1e6:.0f} | {statistics.median(seconds[name]) / unit:.1f} |")
+        found |= {"rows": options.rows, "classes": options.classes, "np.load, ms": round(1000 * unit, 1)}
+        found["files"] = [
+            {
+                "file": what,
+                "MB": round(path.stat().st_size / 1e6),
+                "times np.load": round(statistics.median(seconds[name]) / unit, 1),
+            }
+            for name, (path, what) in files.items()
+        ]
+    options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def _read(name: str, path: Path) -> None:

@@ -2,11 +2,168 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
-FIGURES: dict[str, Callable[[], float]] = {}
+import numpy as np
+
+from benchmarks.pages.numbers import loaded
+
+Compute = Callable[[Any], float]
 
 
 def figure(name: str) -> float:
     """A number by its name."""
-    return float(FIGURES[name]())
+    result, compute = FIGURES[name]
+    return float(compute(loaded(result)))
+
+
+def _gains(results: Any, n: int | None = None) -> list[float]:
+    """Coverage of the present rule on accuracy less that of the former one, as shares of the oracle's, cell by cell."""
+    own = {(r["set"], r["beta"], r["n"], r["rule"]): r["coverage"] for r in results["records"]}
+    cells = [key[:3] for key in own if key[3] == "former" and n in (None, key[2])]
+    present = next(key[3] for key in own if key[3] != "former")
+    return [own[(*cell, present)] - own[(*cell, "former")] for cell in cells]
+
+
+def _mean_gain(results: Any, n: int) -> float:
+    return float(np.mean(_gains(results, n)))
+
+
+def _worst_gain(results: Any) -> float:
+    return min(_gains(results))
+
+
+def _auto_loss(results: Any, n: int) -> float:
+    """The most that the choice among three scores loses against entropy."""
+    way = "auto: shares .8, .1, .1"
+    return float(max(r["entropy"] - r[way] for r in results["records"] if r["n"] == n))
+
+
+def _ranker_cost(results: Any, choose: Callable[[Sequence[float]], float]) -> float:
+    """What a learned ranking loses in certified coverage against entropy, mean over the sets."""
+    kinds = ("logistic", "pairwise", "boosted")
+    return choose([-float(np.mean([row[kind]["coverage"] for row in results["rows"]])) for kind in kinds])
+
+
+def _log_losses(results: Any) -> list[dict[str, float]]:
+    """Of each set the log loss by method, as the methods come."""
+    found: dict[str, dict[str, float]] = {}
+    for row in results["rows"]:
+        if not row["option"]:
+            found.setdefault(row["set"], {})[row["method"]] = row["nll"]
+    return list(found.values())
+
+
+def _dirichlet_below(results: Any) -> float:
+    return sum(own["dirichlet"] < own["temperature"] for own in _log_losses(results))
+
+
+def _dirichlet_lowest(results: Any) -> float:
+    return sum(own["dirichlet"] == min(own.values()) for own in _log_losses(results))
+
+
+def _gp_changed(results: Any) -> float:
+    """On how many sets a Gaussian process changed a prediction."""
+    own = [row for row in results["rows"] if row["method"] == "gaussian-process" and not row["option"]]
+    return sum(bool(row["changed"]) for row in own)
+
+
+def _largest_standard_error(results: Any) -> float:
+    """Standard error of a mean ECE over the splits, of the calibrated methods on CIFAR's networks: the largest."""
+    elsewhere = ("cifar100-resnet110-mit", "langid176-sentences")
+    rows = [row for row in results["rows"] if row["method"] in ("ts", "ets", "gpc") and row["data"] not in elsewhere]
+    own = [row["columns"]["ece_published"] for row in rows]
+    return float(max(one["sd"] / one["n"] ** 0.5 for one in own))
+
+
+def _paper_coverage(results: Any, kind: str, other: str, choose: Callable[[Sequence[float]], float]) -> float:
+    """Coverage of a certified rule less that of the paper's, or its distance to the oracle's, over the sets."""
+    by = {(row["data"], row["method"]): row for row in results["rows"]}
+    sets = list(dict.fromkeys(row["data"] for row in results["rows"]))
+    own = [by[name, f"meta-{kind}"] for name in sets]
+    if other == "oracle":
+        return choose([abs(row["true_coverage"] - row["oracle_coverage"]) for row in own])
+    rivals = [by[name, f"meta-{kind}-paper"] for name in sets]
+    return choose([row["true_coverage"] - rival["true_coverage"] for row, rival in zip(own, rivals)])
+
+
+def _of_oracle(results: Any, rule: str, n: int) -> float:
+    """Mean over the sets of the coverage as a share of the oracle's."""
+    own = [row for row in results["rows"] if (row["rule"], row["n"]) == (rule, n)]
+    return float(np.mean([row["coverage"] / row["oracle"] for row in own]))
+
+
+def _oracle_loss(results: Any, n: int) -> float:
+    return 1.0 - _of_oracle(results, "certified", n)
+
+
+def _langid(results: Any, beginning: str) -> float:
+    """The lowest log loss on the languages at 5,000 rows, as they are, of methods whose names begin so."""
+    at = {name: k for k, name in enumerate(results["columns"])}
+    own = [
+        row[at["nll"]]
+        for row in results["rows"]
+        if (row[at["data"]], row[at["variant"]], row[at["n"]]) == ("langid176-sentences", "plain", 5000)
+        and row[at["method"]].startswith(beginning)
+    ]
+    return float(min(own))
+
+
+def _harmed(results: Any) -> float:
+    """Fits whose accepted rows the default base has made worse by more than a standard error."""
+    kinds = ("ece", "nll")
+    rows = results["rows"]
+    return sum(any(row[k] - row[f"{k}_plain"] > row[f"{k}_error"] for k in kinds) for row in rows)
+
+
+def _block_seconds(results: Any) -> float:
+    """Seconds of one core for the largest block, 2²⁶ elements, from Parquet."""
+    return float(2**26 * results["ns_a_row_and_class"]["1000"]["read .parquet (zstd)"] * 1e-9)
+
+
+def _scheduler_cores(results: Any) -> float:
+    """Cores that one scheduler keeps busy with such blocks."""
+    return float(_block_seconds(results) / (1e-3 * results["scheduler_ms_a_block"]))
+
+
+def _bars(results: Any) -> float:
+    return sum(ratio["bar"] is not None for ratio in results["ratios"])
+
+
+def _distinct(results: Any, key: str) -> float:
+    return len({row[key] for row in results["rows"]})
+
+
+_SIZES = (300, 1000, 5000)
+_ENDS = {"min": min, "max": max}
+#: Name -> the result it comes from, and how.
+FIGURES: dict[str, tuple[str, Compute]] = {
+    **{f"accuracy-gain-{n}": ("accuracy-rule", partial(_mean_gain, n=n)) for n in _SIZES},
+    "accuracy-loss": ("accuracy-rule", _worst_gain),
+    **{f"auto-loss-{n}": ("score-choice", partial(_auto_loss, n=n)) for n in (1000, 5000)},
+    **{f"ranker-cost-{end}": ("rankers", partial(_ranker_cost, choose=choose)) for end, choose in _ENDS.items()},
+    "dirichlet-below-temperature": ("calibrators", _dirichlet_below),
+    "dirichlet-lowest": ("calibrators", _dirichlet_lowest),
+    "gp-changed": ("calibrators", _gp_changed),
+    "largest-standard-error": ("paper/paper", _largest_standard_error),
+    **{
+        f"paper-{kind}-{word}-{end}": ("paper/paper", partial(_paper_coverage, kind=kind, other=other, choose=choose))
+        for kind in ("acc", "mis")
+        for word, other in (("gain", "paper"), ("loss", "oracle"))
+        for end, choose in _ENDS.items()
+    },
+    **{f"selective-loss-{n}": ("selective/selective", partial(_oracle_loss, n=n)) for n in _SIZES},
+    **{f"selective-mapie-{n}": ("selective/selective", partial(_of_oracle, rule="mapie", n=n)) for n in _SIZES},
+    **{
+        f"quality-langid-{name}": ("quality/quality", partial(_langid, beginning=name))
+        for name in ("auto", "probmetrics", "temperature")
+    },
+    "base-harmed": ("default-base", _harmed),
+    "block-seconds": ("scale-cost", _block_seconds),
+    "scheduler-cores": ("scale-cost", _scheduler_cores),
+    "speed-bars": ("speed-amd-epyc-family-25-model-1", _bars),
+    "parity-calibrators": ("onnx-parity", partial(_distinct, key="calibrator")),
+    "parity-sets": ("onnx-parity", partial(_distinct, key="set")),
+}

@@ -25,14 +25,15 @@ DEFINITIONS = ("cli.md",)
 _GIVEN = re.compile(r"<!-- ?given: ([^>]*?) ?-->")
 _NUMBER = r"(?:\d[\d,]*)?(?:\.\d+)(?:e[-+]?\d+)?%?|\d[\d,]*%|\d(?:\.\d+)?e[-+]?\d+"
 _UNIT = (
-    r"\d[\d,]*(?= ?(?:ms|µs|ns|s|seconds|minutes|min|hours|KB|MB|GB|TB|points?)\b"
+    r"\d[\d,]*(?= ?(?:ms|µs|ns|s|seconds|minutes|min|hours|KB|MB|GB|TB)\b"
     r"| times (?:as|faster|slower|less|more|longer|the|its|that)\b| ?×(?! ?\d))"
 )
-_SHARE = r"\d[\d,]*(?= of (?:the )?\d)"
+_SHARE = r"\d{1,2}(?= points?\b)|\d(?:[\d,]*\d)?(?= of (?:the )?\d)"
 MEASURED = re.compile(rf"(?<![\w.\-/^])[-+−±]?(?:{_NUMBER}|{_UNIT}|{_SHARE})(?![\w])")
 _MORE = rf"(?:(?:,| and| or| to| …|, …,| /| and of|,? then| instead of) ?(?:{_NUMBER}|\d+))*"
+_FENCE = re.compile(r"(?P<before>^ *```\s*\n\s*)?^ *```(?P<kind>\w*).*?^ *```[ \t]*$", re.MULTILINE | re.DOTALL)
 _HARMLESS = [
-    re.compile(pattern)
+    re.compile(pattern.replace(" ", r"\s"))
     for pattern in (
         r"\b[A-Za-z][\w.+-]*[ =]v?\d+\.\d+\.\d+[\w.+]*",  # versions: three parts
         r"\d+\.\d+\.\d+[\w.+]*",
@@ -72,17 +73,23 @@ def unsourced(text: str) -> Iterator[Unsourced]:
 
 def _bare(text: str) -> str:
     """The page with everything that needs no source blanked out, line by line."""
-    text = re.sub(r"^( *)```.*?^ *```[ \t]*$", _blank, text, flags=re.MULTILINE | re.DOTALL)
+    text = _FENCE.sub(_printed, text)
     text = re.sub(r"^<!-- (?!end|given)[\w-]+ -->\n.*?^<!-- end -->", _blank, text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"^ *<!-- given: [^\n]*-->\n.*?(?=\n\s*\n|\Z)", _blank, text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"`[^`]*`", _blank, text)
-    text = re.sub(r"[-+−±]?[\w.,%]+<!--(?:=|given:)[^>]*-->", "~", text)
+    text = re.sub(r"[-+−±]?(?:\d[\d.]*e[-+]\d+|[A-Za-z]+-[a-z]+|[\w.,%]+)<!--(?:=|given:)(?:(?!-->).)*-->", "~", text)
     text = re.sub(r"<!--.*?-->", _blank, text, flags=re.DOTALL)
     text = re.sub(r"\]\([^)]*\)", "]", text)
     text = re.sub(r"^    .*$", _blank, text, flags=re.MULTILINE)
     for pattern in _HARMLESS:
-        text = pattern.sub("~", text)
+        text = pattern.sub(lambda found: "~" + _blank(found), text)
     return text
+
+
+def _printed(found: re.Match[str]) -> str:
+    """Nothing of a fenced block, but of ```text that stands alone: nobody runs what is said to print that."""
+    alone = found["kind"] == "text" and not found["before"]
+    return found[0] if alone else _blank(found)
 
 
 def _blank(found: re.Match[str]) -> str:

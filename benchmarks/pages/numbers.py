@@ -29,7 +29,7 @@ from benchmarks.pages import RESULTS
 from benchmarks.tables.markdown import number
 
 #: A number, or a word for one, and the comment that says where it comes from.
-MARKED = re.compile(r"([-+−±]?[\w.,%]+)<!--=([^>]*)-->")
+MARKED = re.compile(r"([-+−±]?(?:\d[\d.]*e[-+]\d+|[A-Za-z]+-[a-z]+|[\w.,%]+))<!--=((?:(?!-->).)*)-->")
 GATHER: dict[str, Callable[[Sequence[float]], float]] = {
     "min": min, "max": max, "sum": sum, "count": len, "mean": lambda values: float(np.mean(values)),
     "median": lambda values: float(np.median(values)),

@@ -6,16 +6,22 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from benchmarks.all.catalogue import CATALOGUE
 from benchmarks.all.state import accepted
 from benchmarks.pages.numbers import loaded
 from benchmarks.paper import tables as paper_tables
 from benchmarks.quality import tables as quality_tables
 from benchmarks.selective import tables as selective_tables
+from benchmarks.tables import calibrators as calibrators_tables
+from benchmarks.tables import cost as cost_tables
 from benchmarks.tables import default_base as default_base_tables
 from benchmarks.tables import kills as kills_tables
 from benchmarks.tables import labels as labels_tables
 from benchmarks.tables import machine as machine_tables
 from benchmarks.tables import monitor as monitor_tables
+from benchmarks.tables import promises as promises_tables
+from benchmarks.tables import rules as rules_tables
+from benchmarks.tables.markdown import table
 
 MARKED = re.compile(r"(<!-- (?!end |given)([\w-]+) -->\n)((?:(?!<!-- ).)*)(<!-- end -->)", re.DOTALL)
 EARLIER = "*Measured with an earlier version of the code.*"
@@ -49,6 +55,7 @@ def _selective(make: Callable[..., list[str]], *more: Any) -> Table:
     return Table("selective/selective", lambda results: make(selective_tables.rows_of(results), *more))
 
 
+_SPEED = "speed-amd-epyc-family-25-model-1"
 TABLES: dict[str, Table] = {
     "table-1-paper": _paper(paper_tables.table_1, own=True),
     "table-1": _paper(paper_tables.table_1),
@@ -59,6 +66,33 @@ TABLES: dict[str, Table] = {
     "trust": _paper(paper_tables.trust_table),
     "threads": Table("threads-16-cores", machine_tables.threads),
     "device": Table("device-h200", machine_tables.device),
+    "accuracy-rule": Table("accuracy-rule", rules_tables.accuracy),
+    "cost-rule": Table("cost-rule", rules_tables.costs),
+    "cheapest": Table("cost-rule", rules_tables.cheapest),
+    "per-class": Table("per-class", rules_tables.per_class),
+    "score-choice": Table("score-choice", rules_tables.score_choice),
+    "cascade": Table("cascade", rules_tables.cascade),
+    "cascade-people": Table("cascade", rules_tables.cascade_people),
+    "modes": Table("promises", promises_tables.modes),
+    "sizes": Table("promises", promises_tables.sizes),
+    "after-looking": Table("promises", promises_tables.after_looking),
+    "base-rows": Table("promises", promises_tables.base_rows),
+    "rankers": Table("rankers", promises_tables.rankers),
+    "rankers-order": Table("rankers", promises_tables.rankers_order),
+    "affine": Table("calibrators", calibrators_tables.affine),
+    "curves": Table("calibrators", calibrators_tables.curves),
+    "local": Table("calibrators", calibrators_tables.local),
+    "calibrators": Table("calibrators", calibrators_tables.every),
+    "data-card": Table("data-card", calibrators_tables.card),
+    "scale-constants": Table("scale-cost", cost_tables.constants),
+    "scale": Table("scale-cost", cost_tables.scale),
+    "billion": Table("billion-rows", cost_tables.billion),
+    "evaluate": Table("evaluate-command", cost_tables.evaluate),
+    "read-files": Table("read-files", cost_tables.read_files),
+    "onnx-latency": Table("onnx-latency", cost_tables.onnx),
+    "speed-bars": Table(_SPEED, cost_tables.speed_bars),
+    "speed-peers": Table(_SPEED, cost_tables.speed_peers),
+    "speed-rest": Table(_SPEED, cost_tables.speed_rest),
     "monitor-false-alarms": Table("monitor", monitor_tables.false_alarms),
     "monitor-delays": Table("monitor", monitor_tables.delays),
     "monitor-estimates": Table("monitor", monitor_tables.estimates),
@@ -82,11 +116,25 @@ TABLES: dict[str, Table] = {
 }
 
 
+def results() -> list[str]:
+    """Every committed result: its command, and whether it is known to be of an earlier version."""
+    stale = accepted()
+    rows = []
+    for entry in CATALOGUE.values():
+        command = entry.command.split(" {data}")[0].split(" --data")[0].split(" --jobs")[0].split(" {")[0]
+        for option in (" --out", " --json", " --output", " -o"):
+            command = command.removesuffix(option)
+        state = f"earlier version: {stale[entry.name]}" if entry.name in stale else "current"
+        rows.append((f"`{entry.name}`", f"`python -m {command}`", state))
+    return table(("`benchmarks/results/…`", "made by", "code that it is about"), rows)
+
+
 def tables() -> dict[str, list[str]]:
     """The lines of every table by its name; one that is known to be stale says so."""
     stale = accepted()
-    found = {name: table.make(loaded(table.result)) for name, table in TABLES.items()}
-    return {name: [*lines, "", EARLIER] if TABLES[name].result in stale else lines for name, lines in found.items()}
+    found = {name: own.make(loaded(own.result)) for name, own in TABLES.items()}
+    found = {name: [*lines, "", EARLIER] if TABLES[name].result in stale else lines for name, lines in found.items()}
+    return {**found, "results": results()}
 
 
 def refreshed(text: str, known: dict[str, list[str]]) -> str:

@@ -33,8 +33,8 @@ print(f"{page.name}: {page.stat().st_size / 1000:.0f} kB")
 #
 #    <p><a href="../report.html">Open the very page that this example wrote</a>: drag the point on its curves.</p>
 #
-# **The headline** is the verdict. *Kept*: these rows meet the promise. *Missed, perhaps by chance*: the interval
-# still includes the target. *Broken*: it does not. The same in Python:
+# **The headline** is the verdict. *Kept*: what was measured keeps the promise. *Undecided*: it misses it, but the
+# interval includes the target. *Refuted*: the whole interval lies on the wrong side. The same in Python:
 
 from metacal.report.summary import summarise
 

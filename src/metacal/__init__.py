@@ -17,6 +17,7 @@ _HOME = {
     "apply": "io.apply",
     "ArtifactError": "errors",
     "BatchGate": "io.batches",
+    "accepts": "gate.judged",
     "CalibratedClassifier": "estimators.classifier",
     "Cascade": "estimators.cascade",
     "Certificate": "promises.certificate",
@@ -57,6 +58,7 @@ _MODULES = {
     "estimators": "estimators",
     "export": "export",
     "io": "io",
+    "losses": "metrics.losses",
     "metrics": "metrics",
     "paper": "promises.rules.paper",
     "plots": "report.plots",
@@ -95,6 +97,7 @@ if TYPE_CHECKING:  # the same names once more: .ci/typed has mypy look up each n
     from metacal.gate import Gate as Gate
     from metacal.gate.certifier import Certifier as Certifier
     from metacal.gate.decision import Decision as Decision
+    from metacal.gate.judged import accepts as accepts
     from metacal.gate.watch import Watch as Watch
     from metacal.io.apply import apply as apply
     from metacal.io.artifact.certifier import open_certifier as open_certifier
@@ -104,6 +107,7 @@ if TYPE_CHECKING:  # the same names once more: .ci/typed has mypy look up each n
     from metacal.io.batches import BatchGate as BatchGate
     from metacal.io.predictions import read_predictions as read_predictions
     from metacal.maps.methods import *  # noqa: F403 the calibrators
+    from metacal.metrics import losses as losses
     from metacal.promises.certificate import Certificate as Certificate
     from metacal.promises.kinds import *  # noqa: F403 the promises
     from metacal.promises.parts.units import Importance as Importance

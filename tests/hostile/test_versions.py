@@ -17,9 +17,10 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import metacal as mc
+from docs import artifact_schema as schema
 from metacal.errors import ArtifactError, InputError
 from metacal.export.onnx import to_onnx
-from metacal.io.artifact import encoding, schema
+from metacal.io.artifact import encoding
 from metacal.maps.methods import map_classes
 from metacal.rows import validate
 from metacal.rows.labels import check_reject_label

@@ -56,6 +56,28 @@ def test_proposition_5_corrected_fails_with_ties_and_holds_without():
         assert metrics.sup_ece(shown, counted) >= bounds.meta_cal_sup_ece(missed, right.mean(), n_classes) - 1e-12
 
 
+def test_proposition_6_has_a_flat_map_and_proposition_7_needs_a_strict_one():
+    """Three scores, equally frequent: a non-decreasing t is calibrated, and the error of prefixes is not monotone."""
+    rate = np.array([0.1, 0.5, 0.2])
+    for t in (np.full(3, rate.mean()), np.array([0.1, 0.35, 0.35])):  # a constant; the isotonic projection
+        assert np.all(np.diff(t) >= 0.0)
+        for u in np.unique(t):
+            assert rate[t == u].mean() == pytest.approx(u)
+    prefixes = np.cumsum(rate) / np.arange(1, 4)
+    assert prefixes == pytest.approx([0.1, 0.3, 0.8 / 3])
+    assert prefixes[2] < prefixes[1]
+
+
+def test_a_rejected_row_has_no_class_and_uniform_probabilities():
+    """The paper draws a class for it at random; -1 cannot be taken for an answer."""
+    (logits, labels), (new, _) = mc.datasets.load("cifar10-resnet110").split(2000, random_state=0)
+    gate = mc.MetaCal(mc.MinAccuracy(0.95), mc.TemperatureScaling()).fit(logits, labels)
+    rejected = ~gate.accepts(new)
+    assert rejected.any()
+    assert set(gate.predict(new[rejected]).tolist()) == {-1}
+    assert np.allclose(gate.predict_proba(new[rejected]), 0.1)
+
+
 def test_the_rough_estimate_of_the_miscoverage_is_not_below_alpha():
     n, n1, alpha = 5000, 450, 0.05
     assert math.floor((1 + n) * alpha) / (1 + n1) == pytest.approx(0.554, abs=5e-4)

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from metacal import kernels
 from metacal.errors import InputError, WrongTypeError
 from metacal.gate import Gate, Recipe, Table
+from metacal.gate.verbs import Verbs
 from metacal.maps.composed import default_base
 from metacal.maps.map import Map
 from metacal.maps.methods import calibrator, method_of
@@ -35,7 +36,7 @@ _OF_THE_TABLE = ("input", "classes", "positive", "n_jobs")
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
-class Parameters(BaseEstimator):
+class Parameters(Verbs, BaseEstimator):
     """An estimator whose fields are its parameters: every subclass is a dataclass without saying so.
 
     What ends in "_" is no parameter: by scikit-learn's custom that is what a fit leaves.
@@ -151,7 +152,7 @@ class LogitsEstimator(BaseEstimator):
         elif self.positive is not None:
             raise InputError(f"positive={self.positive!r} is for two classes; the table has {table.shape[1]}.")
         self.classes_ = validate.class_list(classes, table.shape[1])
-        return validate.label_codes_beside(y, table, self.classes_)  # type: ignore[no-any-return]
+        return validate.label_codes_beside(y, table, self.classes_)
 
     def _two_classes(self, classes: Any, y: Any) -> Any:
         """Two classes in column order; the second is the positive one where there is one score per row."""
@@ -186,8 +187,7 @@ class Fitted(Generic[T]):
         if estimator is None:
             return self  # type: ignore[return-value]
         check_is_fitted(estimator)
-        value: T = getattr(estimator.map_, self._name)
-        return value
+        return getattr(estimator.map_, self._name)
 
 
 class Calibrator(ClassifierMixin, LogitsEstimator, Parameters):
@@ -255,7 +255,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Parameters):
             return found if kernels.on_device(X) else np.asarray(found)
         room = validate.room_for_probabilities(X, out)
         room[...] = kernels.device_kernels().beside(found, X)
-        return room  # type: ignore[no-any-return]
+        return room
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable class of each row, as an array."""

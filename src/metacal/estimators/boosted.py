@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from metacal.scores.learned import Float, Ranker, feature_grid
+from metacal.formulas import Float
+from metacal.scores.learned import Ranker, feature_grid
 
 #: How much the doubt of a row counts beside the score of its region, which trees make constant.
 TIE_BREAK = 1e-4

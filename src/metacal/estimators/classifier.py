@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -29,6 +30,7 @@ from metacal.estimators.crossfit import (
 )
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.responses import classes_of, codes_of, logits_of
+from metacal.gate import check_gate
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.units import counted_rows, unit_codes
 from metacal.promises.promise import Promise
@@ -140,6 +142,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         `fit_params` go to the classifier's `fit`.
         """
         X, y = table_and_labels(X, y)
+        self._check(y, groups)
         weights = validate.row_weights(sample_weight, len(y))
         belongs = None if units is None else unit_codes(units, len(y))
         part = self._calibration_rows(X, y, self._routed(weights, fit_params), belongs)
@@ -161,6 +164,19 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
             self._calibrate(part, codes, weights, belongs, groups)
         return self
 
+    def _check(self, y: NDArray[Any], groups: Any) -> None:
+        """Refuse what cannot be meant before anything is trained, which may take hours."""
+        base_calibrator(self.calibrator, self.promise)
+        if self.response_method not in ("auto", "predict_proba", "decision_function"):
+            raise InputError(
+                f"response_method must be 'auto', 'predict_proba' or 'decision_function'; got {self.response_method!r}."
+            )
+        if self.promise is not None:
+            check_gate(self.promise, self.ranking, "logits")
+            reject_label_of(self.reject_label, np.unique(y))
+        if groups is not None and len(groups) != len(y):
+            raise InputError(f"groups must have one entry per row; got {len(groups):,} for {len(y):,} rows.")
+
     def _calibrate(
         self,
         part: CalibrationRows,
@@ -176,7 +192,6 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
             weighted = {} if weights is None else {"sample_weight": weights[known]}
             self.calibrator_.fit(part.logits[known], codes[known], **weighted)
         else:
-            reject_label_of(self.reject_label, self.classes_)  # checked before anything is fitted
             self.calibrator_ = MetaCal(self.promise, self.calibrator, score=self.ranking, n_jobs=self.n_jobs)
             counted = counted_rows(len(codes), units, random_state=self.random_state)
             self.calibrator_.fit_codes(part.logits, codes, weights, counted, groups)
@@ -214,26 +229,37 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         check_is_fitted(self)
         return logits_of(self.estimator_, X, self.response_method)
 
-    def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Calibrated probabilities; rejected rows are uniform."""
+    def predict_proba(self, X: Any, *, groups: Any = None) -> NDArray[Any]:
+        """Calibrated probabilities; rejected rows are uniform. `groups` as in `fit`, for a promise per group."""
         logits = self.logits(X)
-        return np.asarray(self.calibrator_.predict_proba(logits))
+        return np.asarray(self.calibrator_.predict_proba(logits, **self._grouped(groups)))
 
-    def accepts(self, X: Any) -> NDArray[np.bool_]:
-        """Whether each row is accepted; all are without a promise."""
+    def accepts(self, X: Any, *, groups: Any = None) -> NDArray[np.bool_]:
+        """Whether each row is accepted; all are without a promise. In a pipeline: `mc.accepts(pipeline, X)`."""
         logits = self.logits(X)
         if self.promise is None:
             return np.ones(len(logits), dtype=bool)
-        return np.asarray(self.calibrator_.accepts(logits))
+        return np.asarray(self.calibrator_.accepts(logits, groups=groups))
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any, *, groups: Any = None) -> NDArray[Any]:
         """The classifier's own class for accepted rows, `reject_label` for rejected ones."""
         logits = self.logits(X)
-        columns = self.calibrator_.predict(logits)
+        columns = self.calibrator_.predict(logits, **self._grouped(groups))
         if self.promise is None:
             return np.asarray(self.classes_[columns])
         labels = self.classes_[np.maximum(columns, 0)]
         return labels_or(reject_label_of(self.reject_label, self.classes_), columns >= 0, labels)
+
+    def save(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """Write the gate, which reads this classifier's logits, as JSON; the classifier is saved by its own means.
+
+        `metacal.load(path).predict(clf.logits(X))` is then `clf.predict(X)`.
+        """
+        self.gate_.save(path, **options)
+
+    def _grouped(self, groups: Any) -> dict[str, Any]:
+        """What a gate is told of the rows; a plain calibrator knows no groups."""
+        return {} if groups is None else {"groups": groups}
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """How useful the answers are: P(accepted and right) - P(accepted and wrong); without a promise the accuracy.

@@ -12,7 +12,8 @@ import numpy as np
 
 from metacal import display
 from metacal.errors import InputError
-from metacal.estimators.walk import Codes, MeasuredRows, measured_rows, room_for_table, softmax_gate, softmaxes
+from metacal.estimators.walk import MeasuredRows, measured_rows, room_for_table, softmax_gate, softmaxes
+from metacal.formulas import Codes
 from metacal.gate import Gate
 from metacal.gate.judged import Judged, judged, opened
 from metacal.metrics import registry

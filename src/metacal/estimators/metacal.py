@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
@@ -113,7 +114,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     True
     """
 
-    promise: Promise
+    promise: Promise = None  # type: ignore[assignment]  # fit says what it needs
     calibrator: Any = None
     score: str | Score = "entropy"
     reject_label: Any = None
@@ -230,6 +231,12 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         self.calibrator_, self.gate_ = base, gate.with_source(recipe=None)
         return self
 
+    def __sklearn_tags__(self) -> Any:
+        """A classifier, though not by `ClassifierMixin`: its `score` is a method, and here what ranks the rows."""
+        tags = super().__sklearn_tags__()
+        tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+        return tags
+
     @property
     def map_(self) -> Gate:
         """The gate as the paper's map: calibrated probabilities of accepted rows, 1/K for rejected ones."""
@@ -279,7 +286,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     def _refit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         """The map of one of metacal's own calibrators, fitted anew and kept nowhere."""
         base = base_calibrator(self.calibrator, self.promise, rows.n_classes)
-        return base.fit_rows(rows, codes, weights).map_  # type: ignore[no-any-return]
+        return base.fit_rows(rows, codes, weights).map_
 
     def _check_remote(self) -> None:
         """Raise, before anything is read, where the base calibrator cannot be fitted on other machines."""

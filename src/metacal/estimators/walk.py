@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Codes
 from metacal.gate import Gate, Table
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
@@ -26,7 +27,6 @@ from metacal.rows import Rows
 from metacal.rows.memory import give_back_freed_memory
 from metacal.rows.stored import ConvertedTable
 
-Codes = NDArray[np.intp]
 #: Of each table, of the accepted rows and of the others: what a metric's `sums` makes, by its name.
 Sums = list[tuple[dict[str, Any], ...]]
 _SOFTMAX = TemperatureMap(1.0)

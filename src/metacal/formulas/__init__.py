@@ -2,3 +2,13 @@
 
 Folder = kind of formula. What a runtime has a faster way for hangs on its `fast`: formula -> kernel.
 """
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Columns and tables of numbers, of yes and no, and of column or row numbers.
+Float = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Codes = NDArray[np.intp]

@@ -211,8 +211,7 @@ def _confidence(fitted: Map, block: NDArray[Any]) -> NDArray[Any]:
     """The calibrated probability of the largest logit, which the promise is about."""
     room = np.empty(block.shape, dtype=np.float64 if block.dtype == np.float64 else np.float32)
     fitted.write(block, room)
-    found: NDArray[Any] = room[np.arange(len(block)), kernels.predicted(block)]
-    return found
+    return room[np.arange(len(block)), kernels.predicted(block)]
 
 
 def check_gate(promise: Any, score: str | Score, input: str) -> None:

@@ -61,6 +61,8 @@ def gate_in(fitted: Any) -> Gate:
     """The gate inside of what was fitted; InputError where there is none."""
     if isinstance(fitted, Gate):
         return fitted
+    if hasattr(fitted, "steps"):
+        return gate_in(fitted[-1])
     if not hasattr(fitted, "gate_"):
         raise InputError(f"this needs a fitted gate, or an estimator that holds one; got {type(fitted).__name__}.")
     return gate_in(fitted.gate_)
@@ -78,11 +80,40 @@ def opened(fitted: Any, X: Any, large: Any = None) -> tuple[Any, tuple[Any, ...]
         if len(given) > (1 if fitted is None else len(fitted.stages)):
             raise InputError("large is the table of a cascade's second model; this gate has one model.")
         return fitted, given
+    if hasattr(fitted, "steps"):  # a pipeline whose last step decides
+        return opened(fitted[-1], before_last(fitted, X), large)
     if hasattr(fitted, "tables"):
         return opened(fitted.gate_, *map(Rows, fitted.tables(X, large)))
     if hasattr(fitted, "logits"):
         return opened(fitted.gate_, fitted.logits(X), large)
     return opened(gate_in(fitted), X, large)
+
+
+def before_last(pipeline: Any, X: Any) -> Any:
+    """What the last step of a pipeline is given."""
+    return pipeline[:-1].transform(X) if len(pipeline) > 1 else X
+
+
+def accepts(fitted: Any, X: Any, **options: Any) -> Flags:
+    """Whether each row is accepted: `fitted.accepts(X)`, also where a pipeline holds what was fitted as its last step.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import MinMaxScaler
+    >>> import metacal as mc
+    >>> X, y = load_digits(return_X_y=True)
+    >>> inner = mc.CalibratedClassifier(LogisticRegression(), mc.MaxMiscoverage(0.1))
+    >>> pipeline = make_pipeline(MinMaxScaler(), inner).fit(X, y)
+    >>> mc.accepts(pipeline, X[:3])
+    array([ True,  True,  True])
+    """
+    if hasattr(fitted, "steps"):
+        return accepts(fitted[-1], before_last(fitted, X), **options)
+    accepted: Flags = fitted.accepts(X, **options)
+    return accepted
 
 
 def judged(

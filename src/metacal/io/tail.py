@@ -231,7 +231,11 @@ class Tail:
 
     def _at_end(self) -> tuple[list[Line], bool]:
         """At the end of a file: lines, and whether to look again at once."""
-        following = self._following()
+        assert self._file is not None
+        here, own = self._look(), self._file.identity
+        following = None  # as long as this one may grow
+        if here is None or here.identity != own:
+            following = self._between(own) or (here if here is not None and here.size() else None)
         if following is None:
             self._moved = False
             if self.follow:
@@ -250,14 +254,6 @@ class Tail:
         if self._end == 0 or following.read(self._end - len(self._tail), len(self._tail)) != self._tail:
             self._begin(0, Cutter(longest=self._longest), b"")
         return [], True
-
-    def _following(self) -> Log | None:
-        """The file to read after this one; None as long as this one may grow."""
-        assert self._file is not None
-        here, own = self._look(), self._file.identity
-        if here is not None and here.identity == own:
-            return None
-        return self._between(own) or (here if here is not None and here.size() else None)
 
     def _between(self, own: tuple[int, int]) -> Log | None:
         """The file that was rotated just after the one of this identity, if it was not the last.

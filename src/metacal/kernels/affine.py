@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.formulas import Float
 from metacal.formulas.logits import within_reach
-
-Float = NDArray[np.float64]
 
 #: From a block of logits to features, and the mask of -inf entries (None when there are none).
 Features = Callable[[NDArray[Any]], tuple[Float, NDArray[np.bool_] | None]]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Float = NDArray[np.float64]
+from metacal.formulas import Float
 
 #: The coarse unit and the fine one.
 UNITS = (2.0**-30, 2.0**-62)
@@ -51,8 +51,7 @@ def counted(parts: Float, unit: float) -> NDArray[np.int64]:
     >>> counted(np.array([0.5]), UNITS[0])
     array([536870912])
     """
-    found: NDArray[np.int64] = (parts / unit).astype(np.int64)
-    return found
+    return (parts / unit).astype(np.int64)
 
 
 def value(units: NDArray[np.int64]) -> Float:

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import metacal.kernels._fused as _fused
+from metacal.formulas import Float
 from metacal.kernels.columns import Curve
 from metacal.kernels.grid import Grid
 
-Float = NDArray[np.float64]
 #: Positions of rows in a block, strictly within it; None: all rows.
 Chosen = NDArray[np.intp] | None
 

@@ -25,9 +25,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float = NDArray[np.float64]
+from metacal.formulas import Float
 
 #: Bits of the fraction of a float64.
 _FRACTION = 52

@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.formulas import Flags, Float
 
 Keys = NDArray[np.int64]
-Float = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 Places = NDArray[np.intp]
 #: Cells of one pass, at most: two counts of eight bytes each, 64 MiB, of which only what is used is ever touched.
 CELLS = 1 << 22
@@ -75,7 +74,7 @@ def ranked(scores: Any, flags: Any) -> tuple[Float, Places, Places, Places]:
     if kernels.on_device(scores):
         keys = packed(kernels.device_kernels().torch, scores, flags).sort().values.cpu().numpy()
         if fast is not None:
-            return fast.blocks(keys, in_order=True)  # type: ignore[no-any-return]
+            return fast.blocks(keys, in_order=True)
         return _blocks(*_unpacked(keys))
     found: tuple[Float, Places, Places, Places] | None = None if fast is None else fast.ranked(scores, flags)
     return _blocks(*_in_order(scores, flags)) if found is None else found

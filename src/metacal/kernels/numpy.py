@@ -22,11 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.formulas import Float
 from metacal.formulas.logits import LOWEST_ORDINARY
 from metacal.kernels import columns as definition
 from metacal.kernels.columns import Curve, cumulants, lifted
-
-Float = NDArray[np.float64]
 
 #: e^d is zero in float64 (float32) below these: smaller exponents are clamped here, which keeps 0 · (-inf) = NaN out.
 _ZERO = {np.dtype(np.float64): -800.0, np.dtype(np.float32): -100.0}
@@ -60,8 +59,7 @@ class _Workplace(threading.local):
         kept = self.kept.get(name)
         if kept is None or kept.nbytes < size:
             kept = self.kept[name] = np.empty(size, dtype=np.uint8)
-        found: NDArray[Any] = kept[:size].view(dtype).reshape(shape)
-        return found
+        return kept[:size].view(dtype).reshape(shape)
 
 
 _workplace = _Workplace()
@@ -224,7 +222,7 @@ def lifted_softmax(
     out[line, winner] = 0.0
     rest, second = out.sum(axis=1, dtype=np.float64), out.max(axis=1).astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):  # a class alone
-        scale, shift, top = lifted(np, rest, second, possible, uniform, curve)
+        scale, shift, top = lifted(np, rest, second, 1.0 / possible, uniform, curve.value)
     out *= scale[:, None].astype(out.dtype)
     out += shift[:, None].astype(out.dtype)
     if masked is not None:

@@ -98,8 +98,7 @@ class MatrixMap(AffineMap):
     formula = staticmethod(formulas.matrix)
 
 
-@dataclass(frozen=True, eq=False)
-class DirichletMap(AffineMap):
+class DirichletMap(MatrixMap):
     """softmax(matrix @ log p + bias), where p = softmax(logits).
 
     Examples
@@ -107,10 +106,6 @@ class DirichletMap(AffineMap):
     >>> DirichletMap(matrix=0.5 * np.eye(2), bias=np.zeros(2))(np.log([[0.8, 0.2]])).round(3)
     array([[0.667, 0.333]])
     """
-
-    matrix: NDArray[np.float64]
-    bias: NDArray[np.float64]
-    regularisation: float = 0.0
 
     formula = staticmethod(formulas.dirichlet)
 

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from metacal.errors import InputError
+from metacal.formulas import Float
 from metacal.maps.fitting.monotone import fit_slopes, quantiles, risen
-
-Float = NDArray[np.float64]
 
 #: Knots of the spline, and the most corners of the broken line that is kept.
 _KNOTS, _MOST_CORNERS = 7, 129

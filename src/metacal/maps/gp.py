@@ -166,7 +166,9 @@ def fit_gp(
         raise InputError(f"centre must be one of {', '.join(map(repr, kernels.CENTRES))}, got {centre!r}.")
     sample = Labelled(rows, labels, weights).usable()
     b = fit_temperature(*sample).inverse_temperature
-    few = _thinned(sample)
+    # Every s-th row, so that at most `_SAMPLE_ELEMENTS` entries are left; the table is not copied.
+    step = -(-len(sample.rows) * sample.rows.n_classes // _SAMPLE_ELEMENTS)
+    few = sample if step == 1 else sample.where(np.arange(len(sample.rows)) % step == 0)
     masses = partial(kernels.probability_mass, centre=centre, inverse_temperature=b)
     entries = few.rows.collect(masses, few.labels, few.weights)
     low, high = _mass_range(entries)
@@ -259,12 +261,6 @@ class _Data(NamedTuple):
             kernels.sums, curve=curve, centre=self.centre, inverse_temperature=self.inverse_temperature, which=which
         )
         return sample.rows.sum(kernel, sample.labels, sample.weights)
-
-
-def _thinned(sample: Labelled) -> Labelled:
-    """Every s-th row, so that at most `_SAMPLE_ELEMENTS` entries are left; the table is not copied."""
-    step = -(-len(sample.rows) * sample.rows.n_classes // _SAMPLE_ELEMENTS)
-    return sample if step == 1 else sample.where(np.arange(len(sample.rows)) % step == 0)
 
 
 def _mass_range(entries: Float) -> tuple[float, float]:

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, warn_caller
+from metacal.formulas import Float as Float
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.stored import StoredTable
 
-Float = NDArray[np.float64]
 #: Column numbers.
 Labels = NDArray[np.intp]
 #: None: every row counts as one.

@@ -101,7 +101,12 @@ def _fit(sample: Labelled, scale: float | None, tolerance: float, *, masks_are_g
     if scale == 0.0:
         warn_caller("all logits are equal in every row: the temperature has no effect and is set to 1.")
         return TemperatureMap(1.0)
-    _check_scale(scale)
+    if not _SMALLEST_SCALE <= scale <= 1.0 / _SMALLEST_SCALE:  # float32 must hold it, and it must be a number
+        what, do = ("small", "Multiply") if scale < 1.0 else ("large", "Divide")
+        raise InputError(
+            f"the logits are too {what} for a temperature: the two largest of a typical row differ by {scale:.3g}. "
+            f"{do} all logits by a constant, the same for new rows."
+        )
     bounds = inverse_temperature_bounds(scale)
     b = float(np.clip(1.0, *bounds))
     for part, step in zip(samples, steps, strict=True):
@@ -137,16 +142,6 @@ def _strides(n: int, n_classes: int) -> list[int]:
     least, most = _SECOND_SAMPLE
     second = [n // min(max(n // 10, least), most)] if n >= _SAMPLED_TWICE_FROM else []
     return [*first, *second, 1]
-
-
-def _check_scale(margin: float) -> None:
-    """Raise unless 1/margin is an inverse temperature that float32 can hold, and margin a number."""
-    if not _SMALLEST_SCALE <= margin <= 1.0 / _SMALLEST_SCALE:
-        what = "small" if margin < 1.0 else "large"
-        raise InputError(
-            f"the logits are too {what} for a temperature: the two largest of a typical row differ by {margin:.3g}. "
-            f"{'Multiply' if margin < 1.0 else 'Divide'} all logits by a constant, the same for new rows."
-        )
 
 
 def typical_margin(rows: Rows) -> float:

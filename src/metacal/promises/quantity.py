@@ -62,6 +62,8 @@ class Quantity(str):
     mean : bool, default False
         Whether it is the mean of a cost, in the user's unit, over the rows that it looks at, and no share of them.
         What each row costs then comes in a column of its own (`metacal.promises.rules.costs.Losses`).
+    graded : bool, default False
+        Whether a row may be partly right: what is called right has no loss at all.
     paired : bool, default False
         Whether it is the difference of two error rates on the same rows. Each row is then worse, 1, better, -1, or
         neither, in such a column.
@@ -89,6 +91,7 @@ class Quantity(str):
     bad_share: str
     needs_labels: bool = True
     mean: bool = False
+    graded: bool = False
     paired: bool = False
 
     def __new__(cls, name: str, **facts: Any) -> Self:
@@ -241,6 +244,21 @@ COST = Quantity(
     bad_share="mean cost",
     mean=True,
 )
+#: E[loss of the answer | accept].
+RISK = Quantity(
+    "risk",
+    counted=lambda accept, correct: (accept & ~correct, accept),
+    at_most=True,
+    accepting_is_safe=False,
+    about_answers=True,
+    sentence="What is accepted has a mean loss of at most {}",
+    measured="is the mean loss of the {n_accepted:,} accepted rows",
+    bad_rows="answers with a loss among the accepted",
+    bad_among="with a loss among the accepted",
+    bad_share="mean loss",
+    mean=True,
+    graded=True,
+)
 #: E[cost of the answer if accepted, cost of a review if not].
 COST_PER_ROW = Quantity(
     "cost per row",
@@ -270,7 +288,7 @@ LOSS = Quantity(
 )
 #: Every quantity by its name.
 QUANTITIES: dict[str, Quantity] = {
-    q.name: q for q in (MISCOVERAGE, COVERAGE_ACCURACY, REVIEW, COST, COST_PER_ROW, LOSS)
+    q.name: q for q in (MISCOVERAGE, COVERAGE_ACCURACY, REVIEW, COST, RISK, COST_PER_ROW, LOSS)
 }
 #: What is promised: each quantity with its limit.
 Limits = tuple[tuple[Quantity, float], ...]

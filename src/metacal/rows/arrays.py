@@ -108,7 +108,9 @@ def row_weights(weights: ArrayLike | None, n_rows: int, *, name: str = "sample_w
         raise InputError(f"{name} must be finite and non-negative; row {row} has {float(array[row])}.")
     if not (array > 0).any():
         raise InputError(f"{name} is zero on every row; at least one row must count.")
-    return _of_ordinary_size(array)
+    power = int(np.frexp(array.max())[1])
+    ordinary = abs(power) <= _LARGEST_POWER
+    return array if ordinary else np.ldexp(array, int(np.sign(power)) * _LARGEST_POWER - power)
 
 
 def _numbers(weights: ArrayLike, name: str) -> NDArray[np.float64]:
@@ -122,13 +124,6 @@ def _numbers(weights: ArrayLike, name: str) -> NDArray[np.float64]:
         except (ValueError, TypeError, OverflowError):
             pass
     raise InputError(f"{name} must be numbers, one per row; got an array of type {array.dtype}.")
-
-
-def _of_ordinary_size(array: NDArray[np.float64]) -> NDArray[np.float64]:
-    power = int(np.frexp(array.max())[1])
-    if abs(power) <= _LARGEST_POWER:
-        return array
-    return np.ldexp(array, int(np.sign(power)) * _LARGEST_POWER - power)
 
 
 def fraction(name: str, value: object) -> float:

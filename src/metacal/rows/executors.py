@@ -86,13 +86,7 @@ def executor_of(executor: ExecutorLike | None) -> Executor | None:
 
 
 def is_remote(executor: ExecutorLike | None) -> bool:
-    """Whether work goes to other processes, which share no memory with this one.
-
-    Examples
-    --------
-    >>> is_remote(None), is_remote(ThreadPoolExecutor(1))
-    (False, False)
-    """
+    """Whether work goes to other processes, which share no memory with this one."""
     return executor is not None and not isinstance(executor_of(executor), ThreadPoolExecutor)
 
 
@@ -124,25 +118,12 @@ def started(
 
 
 def cores() -> int:
-    """The cores that this process may use; a container or a batch system often grants fewer than there are.
-
-    Examples
-    --------
-    >>> cores() >= 1
-    True
-    """
+    """The cores that this process may use; a container or a batch system often grants fewer than there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads_of(pool: Executor) -> int:
-    """How many threads a pool has; 1 for an executor of another kind.
-
-    Examples
-    --------
-    >>> with workers(3) as pool:
-    ...     threads_of(pool)
-    3
-    """
+    """How many threads a pool has; 1 for an executor of another kind."""
     return int(pool._max_workers) if isinstance(pool, ThreadPoolExecutor) else 1
 
 
@@ -174,14 +155,7 @@ def told(tell: Callable[[int], object] | None) -> Iterator[None]:
 
 
 def advance(n: int) -> None:
-    """Say that n more rows were gone through otherwise than by `Rows`.
-
-    Examples
-    --------
-    >>> with told(print):
-    ...     advance(5)
-    5
-    """
+    """Say that n more rows were gone through otherwise than by `Rows`."""
     tell = _listener.get()
     if tell is not None:
         tell(n)

@@ -119,13 +119,7 @@ def _lost(error: BaseException, piece: Piece, place: Place | None) -> InputError
 
 
 def sources_of(table: Any) -> str:
-    """The files that a table's rows come from, in words; "" for a table in memory.
-
-    Examples
-    --------
-    >>> sources_of([[0.0, 1.0]])
-    ''
-    """
+    """The files that a table's rows come from, in words; "" for a table in memory."""
     names = list(dict.fromkeys(_names(table)))
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more files" if len(names) > 3 else "")
 

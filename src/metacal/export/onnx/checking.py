@@ -23,9 +23,8 @@ from metacal.errors import ArtifactError, InputError
 from metacal.export.fitted import SUM_TOLERANCE
 from metacal.export.onnx.gate import Attached
 from metacal.export.onnx.probe import GUARD
+from metacal.formulas import Flags
 from metacal.gate import Gate
-
-Flags = NDArray[np.bool_]
 
 #: What a child may use beside some copies of the model itself.
 _MEMORY_BYTES = 192 * 2**20

@@ -19,7 +19,6 @@ from metacal.export.onnx.graph import described, onnx_library
 from metacal.export.onnx.metadata import PREFIX, metadata_of, write_metadata
 from metacal.export.onnx.reading import (
     Logits,
-    Source,
     check_opset,
     find_logits,
     opset_of,
@@ -214,7 +213,11 @@ def save_attached(
     """
     _require_runtime()
     source = read_model(model)
-    _check_folder(source, path)
+    if source.external and source.folder not in (None, Path(os.path.realpath(path)).parent):
+        raise InputError(
+            f"the model's weights lie in files beside it, in {source.folder}; write the result there too: "
+            f"-o {source.folder / Path(path).name}."
+        )
     served, table = _behind(source.model, cal, logits, input)
     feed = None if inputs is None else {key: np.asarray(value) for key, value in inputs.items()}
     with atomic_path(path) as part:
@@ -238,15 +241,6 @@ def _showing(model: Any, table: Logits) -> Any:
     shown.CopyFrom(model)
     shown.graph.output.append(described(table.name, table.dtype, [None, None]))
     return shown
-
-
-def _check_folder(source: Source, path: str | os.PathLike[str]) -> None:
-    target = Path(os.path.realpath(path)).parent
-    if source.external and source.folder is not None and target != source.folder:
-        raise InputError(
-            f"the model's weights lie in files beside it, in {source.folder}; write the result there too: "
-            f"-o {source.folder / Path(path).name}."
-        )
 
 
 def _write(model: Any, part: Path, path: str | os.PathLike[str]) -> int:

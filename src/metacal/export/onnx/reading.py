@@ -153,7 +153,14 @@ def _external_bytes(model: Any, folder: Path) -> int:
         if not os.path.isfile(path):
             raise InputError(f"its external data file {location!r} is not beside it; copy it there.")
         sizes[path] = os.path.getsize(path)
-        _check_span(entries, sizes[path], location)
+        try:
+            start, length = int(entries.get("offset") or 0), int(entries.get("length") or 0)
+        except ValueError:
+            start = length = -1
+        if start < 0 or length < 0 or start + length > sizes[path]:
+            raise ArtifactError(
+                f"its external data {location!r} is shorter than the model says; copy both files again."
+            )
     return sum(sizes.values())
 
 
@@ -162,15 +169,6 @@ def _is_inside(root: str, location: str) -> bool:
     if not location or "\0" in location or os.path.isabs(location) or ".." in Path(location).parts:
         return False
     return os.path.commonpath([root, os.path.realpath(os.path.join(root, location))]) == root
-
-
-def _check_span(entries: dict[str, str], size: int, location: str) -> None:
-    try:
-        start, length = int(entries.get("offset") or 0), int(entries.get("length") or 0)
-    except ValueError:
-        start = length = -1
-    if start < 0 or length < 0 or start + length > size:
-        raise ArtifactError(f"its external data {location!r} is shorter than the model says; copy both files again.")
 
 
 def all_names(model: Any) -> set[str]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, Self
 
 import torch
@@ -200,18 +201,12 @@ class CalibratedModule(nn.Module):
         """
         group = named.pop("group", None) if self.gate.by == "group" else None
         arguments = more if inputs is None else (inputs, *more)
-        if _exporting():  # an exported graph has no gradients anyway, and switching them would be a node in it
+        exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # torch < 2.7: only the second
+        # An exported graph has no gradients anyway, and switching them would be a node in it.
+        with nullcontext() if exporting() else torch.no_grad():
             output = self.model(*arguments, **named)
-        else:
-            with torch.no_grad():
-                output = self.model(*arguments, **named)
         probs, score, accept = self.gate(logits_of(output), group)
         return probs, score, accept
-
-
-def _exporting() -> bool:
-    asked = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # torch < 2.7 has only the second
-    return bool(asked())
 
 
 def logits_of(output: Any) -> Tensor:

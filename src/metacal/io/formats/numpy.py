@@ -69,7 +69,10 @@ def read_npz(request: Request) -> Columns:
         foreign = [name for name in entries if not name.endswith(".npy")]
         if foreign and not members:
             raise InputError(f"{path}: this zip archive is not an npz (it holds {listed(foreign)}); {SAVE_AS_NPZ}.")
-        headers = {name: _member_header(archive, entry) for name, entry in members.items()}
+        headers = {}
+        for name, entry in members.items():
+            with archive.open(entry) as member:
+                headers[name] = npy_header(member)
         picked = pick_arrays(request, {name: f"{head.shape} {head.dtype}" for name, head in headers.items()})
         used = [*picked.names, *([] if picked.classes is None else [picked.classes])]
         for name in used:
@@ -77,11 +80,6 @@ def read_npz(request: Request) -> Columns:
         check_unpacked(path, sum(headers[name].n_bytes for name in used), os.path.getsize(request.source))
         arrays = {name: _member_array(archive, members[name], headers[name]) for name in used}
     return picked.columns(path, arrays[picked.table[0]], arrays.__getitem__)
-
-
-def _member_header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Header:
-    with archive.open(entry) as member:
-        return npy_header(member)
 
 
 def _member_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, head: _Header) -> NDArray[Any]:

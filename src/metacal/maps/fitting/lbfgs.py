@@ -10,11 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import ConvergenceWarning, warn_caller
+from metacal.formulas import Float
 
-Float = NDArray[np.float64]
 Objective = Callable[[Float], tuple[float, Float]]
 
 #: Pairs of steps and gradient changes that are remembered.

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from metacal.formulas import Float
 from metacal.maps.fitting.lbfgs import Minimum
-
-Float = NDArray[np.float64]
 
 #: Steps end when they promise less per row; what may be left to gain at the end.
 _TOLERANCE, _LEFT = 1e-14, 1e-6

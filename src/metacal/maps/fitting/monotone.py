@@ -8,11 +8,9 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from metacal.formulas import Float
 from metacal.maps.fitting.newton import Sums, logistic_sums, minimise, unpack, with_prior
-
-Float = NDArray[np.float64]
 
 #: Prior precision of slopes and intercept around the identity (a standard deviation of ten), and of each change of
 #: slope from knot to knot (a standard deviation of one): the first keeps the maximum finite, the second is the
@@ -32,8 +30,7 @@ def fit_slopes(z: Float, correct: Float, weights: Float, knots: Float, centre: F
     bounded = np.append(np.ones(len(knots), dtype=bool), False)
     bare = partial(_spline_sums, risen(knots, z), correct, weights)
     sums = partial(with_prior, bare, centre[None, :], precision)
-    found: Float = minimise(sums, start, bounded, np.array([total]), what)[0]
-    return found
+    return minimise(sums, start, bounded, np.array([total]), what)[0]
 
 
 def risen(knots: Float, z: Float) -> Float:

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ConvergenceWarning, warn_caller
-
-Float = NDArray[np.float64]
+from metacal.formulas import Float
 
 #: The fit ends when a Newton step promises less than this per unit of weight.
 _TOLERANCE = 1e-13

@@ -106,7 +106,7 @@ class Part:
         return self.n_correct_accepted / self.n_accepted if self.n_accepted else None
 
     def to_dict(self) -> dict[str, Any]:
-        return jsonable({**vars(self), "status": self.status})  # type: ignore[no-any-return]
+        return jsonable({**vars(self), "status": self.status})
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Part:

@@ -195,7 +195,9 @@ def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
     1. Between consecutive ends the mean error is exactly q, so E_N(a_i) ~ Bin(N(a_i), q), and the same at b_i.
     2. Call rank m bad if X_(m+1) lies in a bad interval, or if m = N(b_i): settled by C. In the first case the rows
        between a_i and X_(m+1) = x are i.i.d. with a mean error above q, since F1(x) < beta; in the second E_m is
-       exactly Bin(m, q). So p(E_m, m) is a valid p-value at every bad rank.
+       exactly Bin(m, q) where b_i is finite. Where the last interval has no end (all rows together are less accurate
+       than beta) m = n is bad, and E_n, with i.i.d. rows of a mean error above q beyond a_i, is stochastically larger
+       than Bin(n, q), which only raises p(E_n, n). So p(E_m, m) is a valid p-value at every bad rank.
     3. If m is the last rank that passed and what is accepted is less accurate than beta, then m is bad. Accepted is
        everything up to a point t between two scores, with F1(t) < beta, so t lies in some (a_i, b_i).
        *Block left out, or no tie, row m + 1 wrong*: t is the lower end of the score of X_(m+1), whose wrong rows come

@@ -1,13 +1,15 @@
 """The JSON Schema (draft 2020-12) of saved files, made from the same annotations that the reader checks.
 
-`python -m metacal.io.artifact.schema` prints it. Whatever the schema refuses `load` refuses too; `load` refuses more:
-numbers that do not agree with each other, a wrong checksum, a map that gives no probabilities.
+`python docs/artifact_schema.py` prints it; built pages have it beside them. Whatever the schema refuses `load` refuses
+too; `load` refuses more: numbers that do not agree with each other, a wrong checksum, a map without probabilities.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import is_dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
@@ -166,7 +168,10 @@ def _note(kind: str) -> Schema:
     return _object({"kind": {"const": kind}, **{name: of(fact) for name, fact in facts_of(kind).items()}})
 
 
-if __name__ == "__main__":
-    import sys
+def write(path: Path) -> None:
+    """Write it to a file."""
+    path.write_text(json.dumps(schema(), indent=1) + "\n", encoding="utf-8")
 
+
+if __name__ == "__main__":
     sys.stdout.write(json.dumps(schema(), indent=1) + "\n")

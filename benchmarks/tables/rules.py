@@ -1,0 +1,122 @@
+"""The tables of the certified rules: accuracy, costs, classes, cascades, the choice of a score."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.tables.markdown import number, table
+
+Results = dict[str, Any]
+#: Sets and networks as the pages call them.
+NAMES = {"cifar10-resnet110": "CIFAR-10 ResNet-110", "cifar100-resnet110": "CIFAR-100 ResNet-110"}
+_PER_CLASS = {
+    "one threshold": "one threshold for all",
+    "PerClass, together": "`PerClass`, together",
+    "PerClass, each": "`PerClass`, each",
+    "PerClass, together, small ones pooled": "`PerClass`, together, pooled",
+    "MAPIE 1.6, one threshold for all classes": "MAPIE 1.6, one threshold",
+    "MAPIE 1.6, a controller a class at delta/K": "MAPIE 1.6, a class",
+}
+
+
+def accuracy(results: Results) -> list[str]:
+    """Share of the oracle's coverage by size and target: the earlier rule / the present one."""
+    records = results["records"]
+    betas = sorted({one["beta"] for one in records})
+    rules = list(dict.fromkeys(one["rule"] for one in records))
+    rows = []
+    for n in sorted({one["n"] for one in records}):
+        cells = []
+        for beta in betas:
+            own = [[r["coverage"] for r in records if (r["n"], r["beta"], r["rule"]) == (n, beta, k)] for k in rules]
+            cells.append(" / ".join(number(float(np.mean(values)), 3) for values in own))
+        rows.append((f"{n:,}", *cells))
+    return table(("n", *(f"β = {number(beta, 2)}" for beta in betas)), rows)
+
+
+def costs(results: Results) -> list[str]:
+    """Coverage as a share of the best, and how often the limit is exceeded."""
+    rows = []
+    for n, by_rule in results["limits"].items():
+        rival = max(by_rule["Hoeffding-Bentkus"], by_rule["Hoeffding-Bentkus, early"])
+        cells = (by_rule["betting"], rival, by_rule["every cost a whole one"])
+        rows.append((f"{int(n):,}", *(", ".join(_short(x) for x in pair) for pair in cells)))
+    return table(("n", "betting", "Hoeffding-Bentkus", "every cost a whole one"), rows)
+
+
+def _short(value: float) -> str:
+    return "0" if value < 5e-4 else number(value, 3)
+
+
+def cheapest(results: Results) -> list[str]:
+    """What the cheapest threshold costs and its bound, as multiples of the least cost."""
+    rows = []
+    for n in sorted({one["n"] for one in results["cheapest"]}):
+        cells = []
+        for rule in ("all rows", "a third chooses"):
+            own = [r["cost, bound, broken"] for r in results["cheapest"] if (r["n"], r["rule"]) == (n, rule)]
+            cells.append(", ".join(f"{np.mean([r[k] for r in own]):.2f}" for k in (0, 1)))
+        rows.append((f"{n:,}", *cells))
+    return table(("n", "all rows: cost, bound", "a third chooses the threshold"), rows)
+
+
+def per_class(results: Results) -> list[str]:
+    """Coverage and broken classes of every rule on the two embedded sets."""
+    rows = []
+    for name, words in NAMES.items():
+        for beta in sorted({row["beta"] for row in results["results"]}, reverse=True):
+            own = [row for row in results["results"] if (row["set"], row["beta"]) == (name, beta)]
+            first = f"{words}, {beta}"
+            for row in sorted(own, key=lambda row: list(_PER_CLASS).index(row["rule"])):
+                cells = (row["coverage"], row["some_class_broken"], row["share_of_classes_broken"])
+                rows.append((first, _PER_CLASS[row["rule"]], *(number(value, 3) for value in cells)))
+                first = ""
+            rows.append(("", "per-class oracle", number(own[0]["oracle_coverage"], 3), number(0.0, 3), number(0.0, 3)))
+    return table(("set, β", "rule", "coverage", "some class", "of classes"), rows)
+
+
+def score_choice(results: Results) -> list[str]:
+    """Coverage against entropy alone: mean, smallest and largest difference, how many lose more than .005."""
+    records = results["records"]
+    sizes = sorted({one["n"] for one in records})
+    rows = []
+    for way in [key for key in records[0] if key not in ("set", "beta", "n", "entropy")]:
+        cells = []
+        for n in sizes:
+            change = np.array([r[way] - r["entropy"] for r in records if r["n"] == n])
+            spread = f"{change.min():+.3f} … {change.max():+.3f}"
+            cells.append(f"{change.mean():+.4f} ({spread}), {int((change < -0.005).sum())} of {len(change)}")
+        rows.append((way, *cells))
+    return table(("", *(f"n = {n:,}" for n in sizes)), rows)
+
+
+def cascade(results: Results) -> list[str]:
+    """What the small network answers under each rule, and how often the promise is broken."""
+    rows = []
+    for name, pair in results["pairs"].items():
+        rules = (pair[rule] for rule in ("exact", "betting", "absolute"))
+        rows.append(
+            (
+                name,
+                " / ".join(number(value, 3) for value in pair["accuracy"]),
+                number(pair["disagree"], 3),
+                f"{pair['labels']:.0f}",
+                *(f"{number(rule['share'], 2)} ({number(rule['broken'], 3)})" for rule in rules),
+                number(pair["oracle"], 2),
+            )
+        )
+    head = ("small, large", "accuracy", "disagree", "labels", "exact", "betting", "absolute", "best possible")
+    return table(head, rows)
+
+
+def cascade_people(results: Results) -> list[str]:
+    """Who answers where people take what neither network is sure of, and what it costs."""
+    rows = []
+    for name, pair in results["pairs"].items():
+        own = pair["people"]
+        costs = (number(own[key], 2) for key in ("cost", "cheapest"))
+        shares = (number(share, 2) for share in own["shares"])
+        rows.append((name, number(own["beta"]), *shares, *costs, number(own["broken"], 3)))
+    return table(("small, large", "β", "small", "large", "people", "cost", "cheapest", "broken"), rows)
