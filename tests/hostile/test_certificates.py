@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -282,7 +282,7 @@ def test_facts_of_a_file(path):
         ("traffic", {"n_rows": 7, "n_accepted": 8, "population": "source"}, "8 of 7 rows cannot be accepted"),
         ("traffic", {"n_rows": 7, "n_accepted": 7, "population": "target"}, 'population "target" does not follow'),
         ("traffic", {"n_rows": 7, "n_accepted": 7, "population": "source"}, "does not follow|is not the traffic"),
-        ("circumstances", {"scores": 1, "share": 1.0, "units": False, "weights": None, "folds": 0}, "says nothing"),
+        ("circumstances", asdict(Circumstances()), "says nothing"),
         ("coverage", 0.123, "coverage 0.123 does not follow from the counts"),
         ("n_rows", 2**60, "does not follow|more than anybody has"),
     ):

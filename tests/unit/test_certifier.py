@@ -11,6 +11,7 @@ import pytest
 
 import metacal as mc
 from metacal.io.artifact.wrapping import text_of
+from metacal.promises.sample import Sample
 from metacal.promises.sequential.answers import Answers
 
 
@@ -41,12 +42,14 @@ def test_the_certificate_is_that_of_fit_on_all_rows_that_were_drawn(decimals, be
         rows = certifier.drawn
         assert certifier.n_labels <= len(rows)
         try:
-            fit = promise.certify(doubts[rows], right[rows])
+            fit = promise.certify(Sample.of(doubts[rows], right[rows], scouts=certifier.scouts))
         except mc.InfeasibleTargetError:
             with pytest.raises(mc.InfeasibleTargetError, match="cannot be certified"):
                 _ = certifier.certificate
             continue
         own = certifier.certificate
+        assert own.circumstances.by_value == (decimals is not None)
+        own = replace(own, circumstances=fit.circumstances)
         assert replace(own, labels=None, n_correct=fit.n_correct, score=fit.score) == fit
         assert own.labels == certifier.n_labels
         assert fit.n_correct - (len(rows) - own.labels) <= own.n_correct <= fit.n_correct

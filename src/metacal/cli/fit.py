@@ -67,6 +67,9 @@ class Options:
     unit_key: str | None = option(
         "Column of FILE that says which rows belong together; one row of each unit is counted.", metavar="NAME"
     )
+    marks: str | None = option(
+        "With a score: the values that it can have, as a judge's scale; the certificate shows each.", metavar="1,2,3"
+    )
     positive: str | None = option(
         "Of two classes the one that the score, or the second column, speaks for.", metavar="LABEL"
     )
@@ -130,6 +133,8 @@ def command(file: str, options: Options) -> None:
     check_can_sign(key, output)
     if reading.unit_key is not None and reading.id_key is not None:
         raise click.UsageError("--unit-key and --id-key exclude each other here: a gate keeps no ids.")
+    if reading.score_key is None and options.marks is not None:
+        raise click.UsageError("--marks is about scores in place of logits; give --score-key.")
     if reading.score_key is not None:
         if options.executor is not None:
             raise click.UsageError("--executor works on logits; scores are few enough for this machine.")
@@ -177,7 +182,16 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
         units=found.units,
         groups=found.groups,
         random_state=options.seed,
+        marks=_marks(options.marks),
     )
+
+
+def _marks(text: str | None) -> list[float] | None:
+    """The marks of a scale, separated by commas."""
+    try:
+        return None if text is None else [float(mark) for mark in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r} must be numbers, separated by commas.", param_hint="'--marks'") from None
 
 
 def _fitted(found: Predictions, options: Options) -> Gate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -30,6 +31,8 @@ class ScoreGate(GateEstimator, kw_only=False):
         What a higher score says of a row: "doubtful" for losses, perplexities, distances.
     score_name : str
         What the certificate calls the score.
+    marks : sequence of numbers, optional
+        The values that a score can have, where it is a scale: a judge's marks from 1 to 5.
 
     Attributes
     ----------
@@ -59,6 +62,7 @@ class ScoreGate(GateEstimator, kw_only=False):
     promise: Promise
     higher_is: HigherIs = "surer"
     score_name: str = "score"
+    marks: Sequence[float] | None = None
 
     def fit(
         self,
@@ -70,6 +74,7 @@ class ScoreGate(GateEstimator, kw_only=False):
         importance: Importance | ArrayLike | None = None,
         groups: ArrayLike | None = None,
         random_state: int = 0,
+        prior: ArrayLike | None = None,
     ) -> Self:
         """Choose the threshold from a score per row and whether the row is right.
 
@@ -89,7 +94,10 @@ class ScoreGate(GateEstimator, kw_only=False):
         groups : array of shape (n,), optional
             The group of each row, for a promise per group.
         random_state : int
-            Draws the rows that count, with `units` or `importance`.
+            Draws the rows that count, with `units` or `importance`, and those that are set aside.
+        prior : array, optional
+            Scores of other rows, unlabelled or older, wherever they come from: they choose the value at which the tests
+            of an accuracy begin. Without them some of the rows are set aside for that: the square root of their number.
         """
         self.gate_ = fit_scored(
             score,
@@ -102,6 +110,8 @@ class ScoreGate(GateEstimator, kw_only=False):
             importance=importance,
             groups=groups,
             random_state=random_state,
+            marks=self.marks,
+            prior=prior,
         )
         return self
 

@@ -22,11 +22,13 @@ from metacal.gate.labelled import gate_of
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
 from metacal.gate.table import check_score
 from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.circumstances import Circumstances
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import declared_extension, pool_without_score
 from metacal.promises.parts.per import Per
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, is_uniform
+from metacal.promises.scouts import Scouts
 from metacal.promises.sequential.answers import (
     EXTENSION,
     RIGHT,
@@ -128,6 +130,8 @@ class Certifier:
         #: What is known of each row of the pool: RIGHT, WRONG or UNKNOWN.
         self.right = np.full(self.n_pool, UNKNOWN, dtype=np.int8)
         self._known: tuple[tuple[int, bool], list[Standing]] | None = None
+        #: Of given scores, which tie: the rows of the pool that are never drawn say where tests begin.
+        self.scouts = None if self.rows is not None else Scouts.among(self.doubts[self._order], self.sizes[-1])
 
     def _doubts(self, pool: ArrayLike) -> NDArray[np.float64]:
         if np.ndim(pool) == 1:
@@ -286,7 +290,7 @@ class Certifier:
 
     def _answers(self, size: int) -> Answers:
         drawn = self._order[:size]
-        return Answers(self.doubts[drawn], self.right[drawn])
+        return Answers(self.doubts[drawn], self.right[drawn], self.scouts)
 
     def _standings(self) -> list[Standing]:
         now = (self.n_labels, self.extended)
@@ -348,6 +352,7 @@ class Certifier:
             threshold=certificate.threshold if grid is None else grid.settled(certificate.threshold),
             score=name_of(self.score) if self.rows is not None else Marks(self.score_name, self.higher_is).score_name,
             notes=notes,
+            circumstances=Circumstances(by_value=self.scouts is not None and self.promise.scouted),
         )
 
     def gate(self) -> Gate:

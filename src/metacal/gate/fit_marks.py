@@ -29,6 +29,7 @@ from metacal.promises.parts.units import Importance, counted_rows, unit_codes
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.sample import Ranking
+from metacal.promises.scouts import Scouting
 from metacal.promises.sequential.profile import profile_of
 from metacal.rows.arrays import plain_array
 from metacal.rows.score_columns import loss_column, score_and_correct, score_column
@@ -49,6 +50,8 @@ def fit_scored(
     importance: Any = None,
     groups: Any = None,
     random_state: int = 0,
+    marks: Any = None,
+    prior: Any = None,
 ) -> Gate:
     """Certify a threshold on a given score, and fit the curve from score to confidence.
 
@@ -59,6 +62,10 @@ def fit_scored(
     `random_state`; under known shift (`importance`) as many as the weights ask for: `metacal.promises.parts.units`.
     `groups` has the group of each row, for a promise per group. `loss` has the loss of each row, from 0 to 1, in place
     of `correct`, for a promise about losses: a row without any is right.
+
+    Given scores tie: values are tested, from one upward that the scores of other rows choose
+    (`metacal.promises.scouts`). These are `prior`, scores of older or unlabelled rows, or some of the rows, set aside
+    by `random_state`. `marks` declares the values that a score can have.
 
     Examples
     --------
@@ -93,11 +100,13 @@ def fit_scored(
     seen = slice(None) if counted is None else counted.rows
     ranking = Ranking.of(doubt[seen], right[seen])
     good = right if lost is None else lost <= lost.mean()
-    notes = _remarks(ranking, doubt[seen], good[seen], higher_is, missing=int((~there).sum()), of=len(there))
+    missing, of = int((~there).sum()), len(there)
+    notes = _remarks(ranking, doubt[seen], good[seen], higher_is, missing=missing, of=of, ties=marks is None)
     for note in notes:  # first: where nothing can be certified they may say why
         warnings.warn(str(note), MetacalWarning, stacklevel=3)
+    scouting = Scouting(random_state, _older(prior, source), _scale(marks, source, given[there]))
     certificate, for_curve = certified(
-        promise, doubt, right, ranking, RELATIVE, source.score_name, counted, losses, parts
+        promise, doubt, right, ranking, RELATIVE, source.score_name, counted, losses, parts, scouting
     )
     certificate = certificate.with_notes(*notes)
     policy = policy_of(certificate, source.classes)
@@ -111,6 +120,31 @@ def fit_scored(
         data_hash=data_hash(doubt, right),
         profile=profile_of(ranking, None if curve is None else curve(own[kept]), right[seen][kept]),
     )
+
+
+def _older(prior: Any, source: Marks) -> Float | None:
+    """The doubts of older or unlabelled rows; those without a score say nothing."""
+    if prior is None:
+        return None
+    doubt = source.doubts(source.read(prior))
+    return doubt[~np.isnan(doubt)]
+
+
+def _scale(marks: Any, source: Marks, given: Float) -> Float | None:
+    """The doubts of the marks that were declared, once every score is one of them."""
+    if marks is None:
+        return None
+    scale = source.read(marks)
+    if len(scale) < 2 or np.isnan(scale).any():
+        raise InputError(f"marks must be the values that a score can have, two or more numbers; got {marks!r}.")
+    other = given[~np.isin(source.doubts(given), source.doubts(scale))]
+    if len(other):
+        listed = ", ".join(f"{mark:g}" for mark in scale[:10])
+        raise InputError(
+            f"{len(other):,} scores are none of the marks {listed}: {float(other[0]):g}, for one; add it to marks, or "
+            "leave marks out."
+        )
+    return np.unique(source.doubts(scale))
 
 
 def _columns(score: Any, correct: Any, loss: Any, promise: Promise) -> tuple[Any, Flags, Float | None]:
@@ -159,8 +193,10 @@ def _parts(promise: Promise, groups: Any, there: Flags) -> RowParts:
     return None
 
 
-def _remarks(ranking: Ranking, doubt: Float, right: Flags, higher_is: HigherIs, *, missing: int, of: int) -> list[Note]:
-    found = remarks_on_scores(ranking, "given scores")
+def _remarks(
+    ranking: Ranking, doubt: Float, right: Flags, higher_is: HigherIs, *, missing: int, of: int, ties: bool
+) -> list[Note]:
+    found = remarks_on_scores(ranking, "given scores", ties=ties)
     if missing:
         found.append(rows_without_score(missing=missing, rows=of))
     if _standard_errors_below_chance(doubt, right) > _UPSIDE_DOWN:

@@ -15,16 +15,17 @@ from metacal.gate.decision import Flags
 from metacal.gate.long_rows import Counts, certified_by_counts, counts_instead
 from metacal.gate.meanwhile import Meanwhile
 from metacal.kernels.grid import RELATIVE, Grid
-from metacal.promises.certificate import Certificate
+from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.notes import score_chosen
 from metacal.promises.parts.part import Name
 from metacal.promises.parts.per import Per, PerGroup
-from metacal.promises.parts.thresholds import rows_of_groups
+from metacal.promises.parts.thresholds import policy_of, rows_of_groups
 from metacal.promises.parts.units import Counted
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.sample import Ranking, Sample, require_some_correct
+from metacal.promises.scouts import Scouting
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.executors import started
@@ -161,6 +162,7 @@ def certified(
     counted: Counted | None = None,
     losses: Losses | None = None,
     parts: RowParts = None,
+    scouting: Scouting | None = None,
 ) -> tuple[Certificate, Flags]:
     """The certificate, and the rows that are left for the base map; the ranking is that of the rows that count."""
     codes, names = (None, ()) if parts is None else parts
@@ -170,7 +172,16 @@ def certified(
     for_threshold, for_base = promise.split(sample.right)
     all_right = sample.right
     sample = sample.take(for_threshold) if not for_threshold.all() else sample.with_ranking(ranking)
-    certificate = promise.certify(sample).with_traffic(values, all_right)
+    if scouting is not None and promise.scouted:
+        sample = scouting.of(sample)
+    certificate = promise.certify(sample)
+    if len(sample) < len(values):
+        own = None if codes is None else codes if counted is None else codes[counted.rows]
+        accept = accepts(values, policy_of(certificate, np.empty(0)).of(own))
+        certificate = certificate.with_traffic(accept, all_right)
+    if (scouts := sample.scouts) is not None:
+        certificate = under(certificate, Circumstances(by_value=scouts.by_value, aside=scouts.aside))
+        certificate = replace(certificate, marks=() if scouting is None else scouting.marks(sample))
     if counted is not None:
         for_base = counted.spread(for_base)
         certificate = counted.told(certificate)

@@ -93,6 +93,9 @@ class Certificate:
     stages : Stages or None
         Of a cascade: the models that answer, each with its threshold and counts. `threshold` and `score` are then the
         first one's, a row is accepted where any of them answers.
+    marks : tuple of (float, int, int)
+        Of a score of few values, a judge's marks: each as the gate sees it (higher is less sure), with how many rows
+        have it and how many of those are wrong.
     other_traffic : Traffic or None
         Where only some of the calibration rows certify, as in the paper's split: the counts of all of them.
 
@@ -128,6 +131,7 @@ class Certificate:
     labels: int | None = field(default=None, metadata=OPTIONAL)
     circumstances: Circumstances = field(default=_NOTHING_PARTICULAR, metadata=OPTIONAL)
     stages: Stages | None = field(default=None, metadata=OPTIONAL)
+    marks: tuple[tuple[float, int, int], ...] = field(default=(), metadata=OPTIONAL)
     other_traffic: Traffic | None = None
 
     def __post_init__(self) -> None:
@@ -174,13 +178,10 @@ class Certificate:
         population: Population = "source" if self.circumstances.weights is None else "target"
         return Traffic(**{**vars(self.tested), **vars(self.other_traffic or self.tested), "population": population})
 
-    def with_traffic(self, scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> Certificate:
-        """The same where only some of these rows certify: all of them describe the traffic."""
-        if len(scores) == self.n_rows:
-            return self
-        accept = accepts(scores, self.threshold)
+    def with_traffic(self, accept: NDArray[np.bool_], correct: NDArray[np.bool_]) -> Certificate:
+        """The same where only some of the rows certify: all of them, accepted or not, describe the traffic."""
         accepted, right, both = (int(flags.sum()) for flags in (accept, correct, accept & correct))
-        return replace(self, other_traffic=Traffic(len(scores), accepted, right, both))
+        return replace(self, other_traffic=Traffic(len(accept), accepted, right, both))
 
     @property
     def coverage(self) -> float:
@@ -267,6 +268,7 @@ class Certificate:
         for name in ("threshold", "highest_accepted", "lowest_rejected"):
             values[name] = None if values[name] is None else float(values[name])
         values["notes"] = tuple(map(Note.from_dict, values["notes"]))
+        values["marks"] = tuple(map(tuple, values["marks"]))
         return cls(**values)
 
     def __str__(self) -> str:

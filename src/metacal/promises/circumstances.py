@@ -30,6 +30,10 @@ class Circumstances:
         Whether rows were kept in proportion to weights.
     folds : int
         How many fold classifiers scored the rows; 0: the one in use did.
+    by_value : bool
+        Whether values of the score were tested, not ranks (`promises.scouts`).
+    aside : int
+        How many calibration rows were set aside to lay out the tests of the others.
 
     >>> Circumstances(folds=5).guarantee("certified")
     'approximate'
@@ -42,6 +46,8 @@ class Circumstances:
     units: bool = False
     weights: Weights | None = None
     folds: int = 0
+    by_value: bool = False
+    aside: int = 0
 
     def guarantee(self, exact: Guarantee) -> Guarantee:
         """What can be promised, where without these circumstances it would be `exact`."""
@@ -55,12 +61,16 @@ class Circumstances:
             self.units or other.units,
             other.weights or self.weights,
             other.folds or self.folds,
+            self.by_value or other.by_value,
+            self.aside or other.aside,
         )
 
     def impossible(self, most_folds: int, delta: float | None) -> str | None:
         """What cannot be, with at most so many folds; None when all agrees."""
         if self.folds < 0 or self.folds == 1 or self.folds > most_folds:
             return f"{most_folds:,} rows cannot be scored in {self.folds:,} folds"
+        if self.aside < 0 or (delta is None and (self.aside or self.by_value)):
+            return f"{self.aside:,} rows cannot be set aside to lay out tests"
         if self.scores > 1 and delta is None:
             return "scores can only share a delta"
         if not (0.0 < self.share < 1.0 and 1 < self.scores < 1000 if self.scores != 1 else self.share == 1.0):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -93,11 +94,16 @@ class Promise(ABC):
                 best=None,
                 rows_needed=n,
             )
-        return replace(self.certify(answers.scores, answers.right == 1), labels=n)
+        return replace(self.certify(Sample.of(answers.scores, answers.right == 1, scouts=answers.scouts)), labels=n)
 
     @property
     def walks(self) -> bool:
         """Whether labels from the surest row upward certify it step by step (`promises.sequential.answers`)."""
+        return False
+
+    @property
+    def scouted(self) -> bool:
+        """Whether it takes tests in a sequence, which scouts can lay out for scores that tie (`promises.scouts`)."""
         return False
 
     def standing(self, answers: Answers) -> Standing:
@@ -229,8 +235,9 @@ class Promise(ABC):
         if certificate.rule not in rules:
             return "the rule is none that this promise uses"
         return (
-            _other_traffic(certificate, split)
+            _other_traffic(certificate, split or around.aside > 0)
             or (None if stages is None else stages.contradiction(certificate))
+            or _other_marks(certificate)
             or _impossible_labels(certificate, some_will_do=self.walks)
             or self.at(around.share).impossible(certificate)
         )
@@ -290,6 +297,18 @@ def _other_traffic(certificate: Certificate, split: bool) -> str | None:
         return None
     said = f"{traffic['n_accepted']:,} of {traffic['n_rows']:,} rows accepted"
     return f"{said} is not the traffic that its rows describe"
+
+
+def _other_marks(certificate: Certificate) -> str | None:
+    """Whether a table of marks has other rows than the certificate, or the marks are not in order."""
+    table = certificate.marks
+    kept = [row for row in table if row[0] <= certificate.threshold]
+    rows, wrong, accepted, wrong_accepted = (sum(row[i] for row in own) for own in (table, kept) for i in (1, 2))
+    counts = (rows, rows - wrong, accepted, accepted - wrong_accepted)
+    said = (certificate.n_rows, certificate.n_correct, certificate.n_accepted, certificate.n_correct_accepted)
+    rising = all(low[0] < high[0] for low, high in pairwise(table))
+    fits = rising and counts == said and all(0 <= row[2] <= row[1] for row in table)
+    return None if not table or fits else "the rows of its table of marks are not those that it counts"
 
 
 def _impossible_labels(certificate: Certificate, *, some_will_do: bool) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from metacal.promises.parts.part import Name
     from metacal.promises.promise import Promise
     from metacal.promises.rules.costs import Losses
+    from metacal.promises.scouts import Scouts
 
 Scores = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -49,6 +50,8 @@ class Sample(Evidence):
         What each row costs, where a promise is about that.
     part, names : array of int and sequence, optional
         The number of each row's class or group, and what these are called.
+    scouts : Scouts, optional
+        Other rows, whose scores say where the tests begin.
 
     Examples
     --------
@@ -62,6 +65,7 @@ class Sample(Evidence):
     losses: Losses | None = None
     part: Codes | None = None
     names: Sequence[Name] = ()
+    scouts: Scouts | None = None
 
     @classmethod
     def of(cls, scores: Any, correct: Any = None, *, of_all: bool = True, **more: Any) -> Sample:
@@ -103,7 +107,13 @@ class Sample(Evidence):
     @cached_property
     def ranking(self) -> Ranking:
         """The rows by rising score, sorted once; rows without labels count as wrong."""
-        return Ranking.of(self.score, np.zeros(len(self), dtype=bool) if self.correct is None else self.correct)
+        correct = np.zeros(len(self), dtype=bool) if self.correct is None else self.correct
+        return Ranking.of(self.score, correct, self.starts)
+
+    @property
+    def starts(self) -> Scores | None:
+        """The scores, sorted, that say at which value tests begin; None where ranks are tested."""
+        return None if self.scouts is None else self.scouts.values
 
     def with_ranking(self, known: Ranking) -> Sample:
         """The same rows, which somebody has sorted already."""
@@ -119,6 +129,7 @@ class Sample(Evidence):
             None if losses is None else losses.where(rows),
             None if part is None else part[rows],
             self.names,
+            self.scouts,
         )
 
 
@@ -166,18 +177,20 @@ class Ranking:
 
     `ranks[i]` rows have a score of at most `scores[i]`, with `errors[i]` wrong ones among them. Where rows are only
     counted (`promises.rules.passes`), `mixed` says which blocks hold several scores, in an order that nobody knows.
+    `scouts` are the scores of other rows, sorted, where values are tested in place of ranks (`promises.scouts`).
     """
 
     ranks: NDArray[np.intp]
     errors: NDArray[np.intp]
     scores: Scores
     mixed: Flags | None = None
+    scouts: Scores | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, scores: Scores, correct: Flags) -> Ranking:
+    def of(cls, scores: Scores, correct: Flags, scouts: Scores | None = None) -> Ranking:
         """Sort, and keep the ends of the tie blocks."""
         ordered, ranks, errors, wrong = ranked(scores, correct)
-        ranking, single = cls(ranks, errors, ordered), np.ones(len(wrong), dtype=np.intp)
+        ranking, single = cls(ranks, errors, ordered, scouts=scouts), np.ones(len(wrong), dtype=np.intp)
         # Known already, that is how they were sorted: each wrong row, and the right ones behind it.
         columns = (wrong - 1, single, np.arange(1, len(wrong) + 1))
         ranking.__dict__["stretches"] = Stretches(*(np.append(0, column) for column in columns))

@@ -47,13 +47,14 @@ class Rule:
 
     text: str
     assumptions: tuple[str, ...]
+    at_values: str = ""  # where values of the score are tested, not ranks
 
 
 #: Every rule by its name, once its promise is imported.
 RULES: dict[str, Rule] = {}
 
 
-def register_rule(name: str, text: str, *assumptions: str) -> str:
+def register_rule(name: str, text: str, *assumptions: str, at_values: str = "") -> str:
     """Enter the words of a rule under the name that certificates and files have for it, which comes back.
 
     >>> from metacal.promises.rules.paper import ALGORITHM_1
@@ -63,7 +64,7 @@ def register_rule(name: str, text: str, *assumptions: str) -> str:
     """
     if name in RULES:
         raise InputError(f"there is a rule {name!r} already.")
-    RULES[name] = Rule(text, assumptions)
+    RULES[name] = Rule(text, assumptions, at_values or text)
     return name
 
 
@@ -139,10 +140,16 @@ def rule(certificate: Certificate) -> str:
     umbrella order statistic of the correct scores (Tong, Feng & Li 2018), the best of 3 scores, this one at 0.8 of
     delta, one row of each unit
     """
-    said, parts, around = rule_named(certificate.rule).text, certificate.parts, certificate.circumstances
+    named, parts, around = rule_named(certificate.rule), certificate.parts, certificate.circumstances
+    said = named.at_values if around.by_value else named.text
     if parts is not None:
         shared = "delta shared by all (Holm 1979)" if parts.shares == "together" else "delta for each"
         said += f"; each {parts.by} by itself, {shared}"
+    if around.by_value:
+        who = f"{around.aside:,} calibration rows, set aside," if around.aside else "other rows"
+        said += f"; the scores of {who} chose the first value"
+    elif around.aside:
+        said += f"; {around.aside:,} calibration rows were set aside, and show a score without ties"
     if around.scores > 1:
         said += f", the best of {around.scores} scores, this one at {around.share:g} of delta"
     said += ", one row of each unit" if around.units else ""
@@ -202,8 +209,20 @@ def lines(certificate: Certificate) -> list[tuple[str, str]]:
         ("from", _rows_behind(certificate)),
         ("on these", _outcome(certificate)),
         ("rule", rule(certificate)),
+        *_lines_of_marks(certificate),
         *(() if parts is None else _lines_of_parts(parts, certificate.score)),
     ]
+
+
+def _lines_of_marks(certificate: Certificate) -> list[tuple[str, str]]:
+    """A line for each mark of a scale: how many rows, how many of them wrong, accepted or not; the surest first."""
+    sign = -1.0 if certificate.score.startswith("-") else 1.0
+    lines = []
+    for mark, rows, wrong in certificate.marks:
+        seen = f"{rows:,} rows, {wrong:,} wrong ({percent(round(wrong / rows, 3))})" if rows else "no row"
+        does = "accepted" if mark <= certificate.threshold else "not certified, rejected"
+        lines.append(("mark", f"{sign * mark + 0.0:.6g}: {seen}; {does}"))
+    return lines
 
 
 def _lines_of_stages(certificate: Certificate, stages: Stages) -> list[tuple[str, str]]:

@@ -89,6 +89,10 @@ class Per(Promise):
     def rule(self) -> str:
         return self.promise.rule
 
+    @property
+    def scouted(self) -> bool:
+        return self.promise.scouted
+
     def from_sample(self, sample: Sample) -> Certificate:
         codes, names = sample.part, sample.names
         if codes is None:
@@ -98,6 +102,8 @@ class Per(Promise):
             )
         members = self._pooled(sample.right, codes, len(names))
         table = [sample.take(_rows_of(codes, own)) for own in members]
+        if (scouts := sample.scouts) is not None:
+            table = [replace(rows, scouts=scouts.of(own)) for rows, own in zip(table, members)]
         settled = settle_parts(self.promise, table, self.delta, self.shares)
         tested = sum(level is not None for *_, level in settled)
         spare = self.delta if self.shares == "each" else self.delta / (tested + 1)  # what one part more is tested at

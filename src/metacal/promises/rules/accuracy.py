@@ -29,6 +29,7 @@ FALLBACK_SEQUENCE = register_rule(
     "exact binomial tests in a fixed sequence of ranks with fallback shares of delta "
     "(Wiens 2003; Angelopoulos et al. 2021)",
     SAME_SOURCE,
+    at_values="exact binomial tests at the values of the score, in rising order (Angelopoulos et al. 2021)",
 )
 EXPECTED_PREFIX = register_rule(
     "expected-prefix",
@@ -93,6 +94,8 @@ class MinAccuracy(ByPart):
     def walks(self) -> bool:
         """With a delta, yes: testing a rank takes the labels up to it."""
         return self.delta is not None
+
+    scouted = walks
 
     def standing(self, answers: Answers) -> Standing:
         """How far the fixed sequence has come, and how far it would if every further answer were right."""

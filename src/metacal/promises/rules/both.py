@@ -25,6 +25,8 @@ HALF_EACH = register_rule(
     "binomial tests in a fixed sequence of ranks with fallback shares, and the order statistic of the correct scores, "
     "delta/2 each",
     SAME_SOURCE,
+    at_values="binomial tests at the values of the score, in rising order, and the order statistic of the correct "
+    "scores, delta/2 each",
 )
 BOTH_EXPECTED = register_rule("both-expected", "both rules in expectation", SAME_SOURCE, RISING)
 
@@ -63,6 +65,10 @@ class Both(Promise):
 
     limited: ClassVar = {"beta": COVERAGE_ACCURACY, "alpha": MISCOVERAGE}
     rules: ClassVar = (HALF_EACH, BOTH_EXPECTED)
+
+    @property
+    def scouted(self) -> bool:
+        return self.delta is not None
 
     @property
     def _half(self) -> float | None:

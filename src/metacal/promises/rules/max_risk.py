@@ -16,7 +16,7 @@ from metacal.promises.quantity import RISK
 from metacal.promises.rules import bounds
 from metacal.promises.rules.accuracy import FALLBACK_SEQUENCE, certified_prefix
 from metacal.promises.rules.costs import Costed, CostRanking, Losses, Wrong
-from metacal.promises.rules.sequence import segments
+from metacal.promises.rules.sequence import segments, start_value
 from metacal.promises.sample import Sample
 from metacal.promises.words import RANKED, SAME_SOURCE, register_rule
 from metacal.rows.arrays import fraction
@@ -74,6 +74,10 @@ class MeanLimit(Costed):
         """The limit as a share of the largest loss."""
         return self.limit / self.largest
 
+    @property
+    def scouted(self) -> bool:
+        return self.delta is not None
+
     def from_sample(self, sample: Sample) -> Certificate:
         losses = self.losses_of(sample.right) if sample.losses is None else sample.losses
         rule = None if self.delta is None else self.exact_rule(losses)
@@ -82,8 +86,8 @@ class MeanLimit(Costed):
             uniform = generator(self.random_state).random(len(shares))
             sample = replace(sample, correct=uniform >= shares)
         ranked = CostRanking.of(sample.score, shares, self.random_state)
-        if rule is not None:
-            ranked = replace(ranked, blocks=sample.ranking)
+        blocks = sample.ranking if rule is not None else replace(ranked.blocks, scouts=sample.starts)
+        ranked = replace(ranked, blocks=blocks)
         rank = self._certified_rows(ranked, self.share, rule)
         if rank == 0:
             raise self._infeasible(ranked, rule)
@@ -239,6 +243,8 @@ def certified_loss_rank(ranked: CostRanking, limit: float, delta: float) -> int:
     >>> 1400 < accepted < 1560, bool(ranked.losses[:accepted].mean() < 0.05)
     (True, True)
     """
+    if ranked.blocks.scouts is not None:
+        return _certified_loss_value(ranked, limit, delta)
     best, level = 0, Fraction(0)
     for share, ranks in rungs(ranked.blocks.n, limit, delta):
         level += share
@@ -248,6 +254,18 @@ def certified_loss_rank(ranked: CostRanking, limit: float, delta: float) -> int:
                 break
             best = rank
     return ranked.accepted_at(best, limit) if best else 0
+
+
+def _certified_loss_value(ranked: CostRanking, limit: float, delta: float) -> int:
+    """The same for scores that tie: values from a start upward, each bet on at all of delta (`promises.scouts`)."""
+    blocks, best = ranked.blocks, 0
+    assert blocks.scouts is not None
+    start = start_value(blocks.scouts, blocks.n, 1.0 - limit, delta)
+    for rank in blocks.ranks[max(0, int(np.searchsorted(blocks.scores, start, side="right")) - 1) :].tolist():
+        if not ranked.passes(rank, limit, delta):
+            break
+        best = rank
+    return best
 
 
 def rungs(n: int, limit: float, delta: float) -> list[tuple[Fraction, list[int]]]:

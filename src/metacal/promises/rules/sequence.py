@@ -165,8 +165,11 @@ def walk(ranking: Ranking, beta: float, delta: float, planned: float | None = No
     equal scores, only ranks up to there are tested: what is right above it may not be known yet.
 
     Where mixed blocks leave a segment open, so is whether it fails, and with it the level of the next ones: both are
-    followed, and `Undecided` names all that is open.
+    followed, and `Undecided` names all that is open. With `scouts`, values are tested in place of ranks.
     """
+    if ranking.scouts is not None:
+        start = start_value(ranking.scouts, ranking.n, beta, delta if planned is None else planned)
+        return _walk_values(ranking, start, beta, delta, ranking.n if known is None else known)
     best, levels, complete, asked = 0, {Fraction(0)}, True, set[int]()
     plan = segments(ranking.n, beta, delta if planned is None else planned)
     for part in plan:
@@ -189,6 +192,32 @@ def walk(ranking: Ranking, beta: float, delta: float, planned: float | None = No
     if best and best < ranking.n:
         ranking.settle(ranking.at_least(best))
     return Walk(best if best and ranking.accepted_at(best) else 0, complete and bool(plan))
+
+
+def start_value(scouts: NDArray[np.float64], n: int, beta: float, delta: float) -> float:
+    """The value at which tests begin: the first below which the first start's share of the rows is expected to lie.
+
+    >>> start_value(np.repeat([1.0, 2.0, 3.0], [1, 3, 6]), 1000, 0.95, 0.1)
+    2.0
+    """
+    rate = 1 - bounds.exact(beta)
+    ladder = Ladder(n, 1.0 - beta, delta)
+    errors = min(_starts(n * rate, rate)[0][0], ladder.most_errors(n))
+    first = ladder.first(errors) if errors >= 0 else n
+    return float(scouts[min(len(scouts), max(1, math.ceil(len(scouts) * first / max(n, 1)))) - 1])
+
+
+def _walk_values(ranking: Ranking, start: float, beta: float, delta: float, known: int) -> Walk:
+    """Test the values of the score from a start value upward, each at all of delta: `promises.scouts` has the proof."""
+    first = int(np.searchsorted(ranking.scores, start, side="right")) - 1
+    if first < 0:
+        return Walk(0, False)
+    last = int(np.searchsorted(ranking.ranks, known, side="right"))
+    ranks, errors = ranking.ranks[first:last], ranking.errors[first:last]
+    close = np.flatnonzero(~clearly_pass(errors, ranks, 1.0 - beta, delta))
+    failed = close[bounds.binomial_p_value(errors[close], ranks[close], 1.0 - beta) > delta]
+    passed = int(failed[0]) if len(failed) else len(ranks)
+    return Walk(int(ranks[passed - 1]) if passed else 0, passed > 0 and first + passed == len(ranking.ranks))
 
 
 def _first_failure(ranking: Ranking, part: Segment, level: float) -> tuple[int, list[int]]:

@@ -36,7 +36,8 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.promises.rules import bounds
-from metacal.promises.sample import Evidence, Ranking, Scores
+from metacal.promises.sample import Evidence, Flags, Ranking, Sample, Scores
+from metacal.promises.scouts import Scouts
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
@@ -86,6 +87,7 @@ class Answers(Evidence):
 
     scores: Scores
     right: NDArray[np.int8]
+    scouts: Scouts | None = None  # the rest of the pool, where values of a given score are tested
 
     @property
     def labels(self) -> int:
@@ -104,12 +106,15 @@ class Answers(Evidence):
     @cached_property
     def at_best(self) -> Ranking:
         """The ranking if all that is not known is right."""
-        return Ranking.of(self.scores, self.right != WRONG)
+        return self._ranking(self.right != WRONG)
 
     @cached_property
     def at_worst(self) -> Ranking:
         """The ranking if all that is not known is wrong."""
-        return Ranking.of(self.scores, self.right == RIGHT)
+        return self._ranking(self.right == RIGHT)
+
+    def _ranking(self, right: Flags) -> Ranking:
+        return Sample(self.scores, right, scouts=self.scouts).ranking
 
     def certify(self, promise: Promise) -> Certificate:
         return promise.from_answers(self)

@@ -1,0 +1,123 @@
+r"""Scouts: rows whose scores, and nothing else of them, say where the tests of a given score begin.
+
+Scores that are given, a judge's marks, confidences with two decimals, tie. A test at a rank inside a block of equal
+scores says nothing of the block, and sorting its wrong rows first, which is valid, leaves little to certify. So the
+*values* of the score are tested, each on all rows at or below it, from a start value upward.
+
+**Why it holds.** Let the start v0 be independent of the rows that are tested, and R(v) be the true error rate of what
+scores at most v. All values from v0 on are tested in rising order at level delta, exactly: given that N(v) rows have a
+score of at most v, E(v) ~ Bin(N(v), R(v)). One that no row has stands with the counts of the value below it; the
+first value whose test fails ends the walk, and what lies below it is accepted. Let l be the lowest value from v0 on at
+which, or immediately above which, R exceeds q = 1 - beta; R(l) >= q. Whoever accepts more than q of errors has passed
+the test at l, and P(p(E(l), N(l)) <= delta) <= delta. Nothing is assumed of how errors go with the score.
+
+**Why rows are set aside.** A start that the tested rows' own counts choose is not independent of them: where bad values
+are passed over for having few rows, so are their errors. Unlabelled or older rows serve as scouts for nothing, whatever
+source they come from: a bad choice costs coverage, never validity. Without any, a random sqrt(n) of the rows are set
+aside. They also say whether the score ties at all: where no two of them are equal, ranks are tested as for logits.
+
+**Not valid**: random order among equal scores, then accepting up to the last end of a block below the last rank that
+passed. That end may never have been tested: of two marks, .02 and .98 of the rows, the first with 1.002 times the
+errors allowed, it breaks .19 of the promises at delta = .1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from metacal.promises.sample import Sample
+
+#: With fewer rows none is set aside, unless the score is known to be a scale of few marks.
+_FEWEST_ROWS = 100
+#: A table of more marks is not shown.
+_MOST_MARKS = 25
+#: Sets these draws apart from all others that a seed gives.
+_OUR_OWN = 0x73636F75
+
+
+@dataclass(frozen=True, eq=False)
+class Scouts:
+    """Scores of rows that certify nothing; `part` has the class or group of each where there are any.
+
+    Attributes
+    ----------
+    by_value : bool
+        Whether values are tested: the score was declared to be a scale, or two of these rows are equal.
+    aside : int
+        How many of the calibration rows they are; 0: they are other rows.
+    """
+
+    score: NDArray[np.float64]
+    part: NDArray[np.intp] | None = None
+    by_value: bool = True
+    aside: int = 0
+
+    @classmethod
+    def among(cls, pool: NDArray[np.float64], drawn: int) -> Scouts | None:
+        """The rest of a pool of which so many rows are drawn, where they are enough and show that the score ties."""
+        rest = pool[drawn:]
+        return cls(rest) if len(rest) ** 2 >= drawn and len(np.unique(rest)) < len(rest) else None
+
+    def of(self, parts: Sequence[int]) -> Scouts:
+        """Those of some parts; all of them where nobody knows their parts."""
+        return self if self.part is None else replace(self, score=self.score[np.isin(self.part, parts)], part=None)
+
+    @property
+    def values(self) -> NDArray[np.float64] | None:
+        """Their scores, sorted, where values are to be tested and there are some to choose a start from."""
+        return np.sort(self.score) if self.by_value and len(self.score) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Scouting:
+    """How scouts come about: `older` scores, or rows set aside by a seed; `scale` has the marks that were declared."""
+
+    seed: int = 0
+    older: NDArray[np.float64] | None = None
+    scale: NDArray[np.float64] | None = None
+
+    def of(self, sample: Sample) -> Sample:
+        """The rows that are tested, with their scouts."""
+        if self.older is not None and len(self.older):
+            return replace(sample, scouts=Scouts(self.older, by_value=self._by_value(self.older)))
+        aside = self._aside(sample)
+        if not aside.any():
+            return sample
+        own = sample.take(aside)
+        scouts = Scouts(own.score, own.part, self._by_value(own.score), int(aside.sum()))
+        return replace(sample.take(~aside), scouts=scouts)
+
+    def _by_value(self, scores: NDArray[np.float64]) -> bool:
+        return self.scale is not None or len(np.unique(scores)) < len(scores)
+
+    def _aside(self, sample: Sample) -> NDArray[np.bool_]:
+        """A random square root of the rows, of each part by itself."""
+        flags = np.zeros(len(sample), dtype=bool)
+        turns = np.random.default_rng([self.seed, _OUR_OWN]).permutation(len(sample))
+        parts = [turns] if sample.part is None else [turns[sample.part[turns] == i] for i in range(len(sample.names))]
+        for rows in parts:
+            if len(rows) >= _FEWEST_ROWS or self.scale is not None:
+                flags[rows[: round(math.sqrt(len(rows)))]] = True
+        return flags
+
+    def marks(self, sample: Sample) -> tuple[tuple[float, int, int], ...]:
+        """Of a scale of few marks: each, with how many of the tested rows have it and how many of those are wrong."""
+        scouts, ranking, losses = sample.scouts, sample.ranking, sample.losses
+        if scouts is None or not scouts.by_value or sample.part is not None:
+            return ()
+        if losses is not None and not losses.all_or_nothing:  # right and wrong are not what is known
+            return ()
+        scale = ranking.scores if self.scale is None else np.union1d(self.scale, ranking.scores)
+        if len(scale) > _MOST_MARKS:
+            return ()
+        up_to = np.searchsorted(ranking.scores, scale, side="right")
+        rows, wrong = (np.diff(np.append(0, column)[up_to], prepend=0) for column in (ranking.ranks, ranking.errors))
+        return tuple(zip(scale.tolist(), rows.tolist(), wrong.tolist()))
