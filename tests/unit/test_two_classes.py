@@ -116,7 +116,7 @@ def test_one_score_in_a_file(tmp_path):
     fit = ["fit", str(tmp_path / "val.csv"), "--logits-key", "margin", "--min-accuracy", "0.9"]
     saved = str(tmp_path / "cal.json")
     asked = CliRunner().invoke(main, fit)
-    assert asked.exit_code == 1
+    assert asked.exit_code == 2
     assert "--positive" in asked.output
     assert CliRunner().invoke(main, [*fit, "--positive", "fraud", "-o", saved]).exit_code == 0
     again = mc.load(saved)
