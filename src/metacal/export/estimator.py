@@ -20,6 +20,7 @@ from metacal.io.artifact.encoding import built
 from metacal.io.artifact.messages import article
 from metacal.io.artifact.sources import calibrator_kinds, method_of
 from metacal.maps.methods import method_named
+from metacal.promises.rules.two_sided import Sided
 from metacal.rows.labels import default_reject_label
 from metacal.scores.registry import AUTO
 
@@ -89,7 +90,8 @@ def _parameters(gate: Gate) -> dict[str, Any]:
     held = {"promise": gate.promise, "score": source.score, "reject_label": gate.reject_label, "input": source.input}
     held["classes"] = gate.classes.tolist() if source.classes_given else None
     if gate.kind == "logits":
-        return {**held, "calibrator": _asked_for(gate)}
+        learned = bool(source.decision_at) and not isinstance(gate.promise, Sided)
+        return {**held, "calibrator": _asked_for(gate), "decision": "calibrated" if learned else "largest"}
     assert certificate is not None
     assert certificate.stages is not None
     return {**held, "large_score": gate.stages[1].source.score, "people": certificate.stages.people}
@@ -113,7 +115,8 @@ def _changed(estimator: Any) -> str | None:
             continue  # names always come from a user, if not by this parameter; two classes may be in the labels alone
         if name == "classes" and now is not None:
             now = np.asarray(now).tolist()
-        same = name in _FREE or now is fitted or now == fitted or (name == "score" and now == AUTO)
+        own_score = name == "score" and (now == AUTO or isinstance(gate.promise, Sided))
+        same = name in _FREE or now is fitted or now == fitted or own_score
         if not same:
             return name
     return None

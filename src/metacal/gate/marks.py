@@ -17,6 +17,7 @@ from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.fingerprint import RUN
 from metacal.promises.parts.thresholds import Policy
 from metacal.promises.promise import Promise
+from metacal.promises.rules.two_sided import Sided, not_from_answers
 from metacal.rows.score_columns import correct_column, score_column
 
 #: What a higher score says of a row.
@@ -181,5 +182,7 @@ def check_scored(promise: Any, higher_is: Any) -> None:
     """Raise unless these can make a gate."""
     if isinstance(promise, type) or not isinstance(promise, Promise):
         raise InputError(f"promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got {promise!r}.")
+    if isinstance(promise, Sided):
+        raise not_from_answers(promise)
     if higher_is not in HIGHER_IS:
         raise InputError(f"higher_is must be 'surer' or 'doubtful', got {higher_is!r}.")

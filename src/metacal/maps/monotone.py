@@ -205,13 +205,13 @@ def _cells(s: Float, right: NDArray[np.bool_], counts: Float) -> tuple[Float, Fl
     if not len(s):
         return np.zeros(1), np.zeros(1), np.zeros(1)
     if len(s) <= _CELLS:
-        return s, counts * right, counts * ~right
+        return s, counts * right, counts * (1.0 - right)
     order = np.argsort(s, kind="stable")
     cell = np.empty(len(s), dtype=np.intp)
     cell[order] = np.arange(len(s)) * _CELLS // len(s)
-    sums = [np.bincount(cell, weights=each, minlength=_CELLS) for each in (counts, counts * s, counts * right)]
-    kept = sums[0] > 0.0
-    of, place, yes = (each[kept] for each in sums)
+    columns = (counts, counts * s, counts * right)
+    sums: list[Any] = [np.bincount(cell, weights=each, minlength=_CELLS) for each in columns]
+    of, place, yes = (each[sums[0] > 0.0] for each in sums)
     return place / of, yes, np.maximum(of - yes, 0.0)
 
 
@@ -239,7 +239,8 @@ class _Curves:
                 for bend in _BENDS
             ]
         )
-        precision, start = np.linalg.inv(covariance), np.tile(centre, (len(covariance), 1))
+        precision: Float = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
+        start = np.tile(centre, (len(covariance), 1))
         bounded = np.arange(len(centre)) > 0
         total = np.full(len(covariance), max(1.0, float(yes.sum() + no.sum())))
 
@@ -256,8 +257,8 @@ class _Curves:
     def weighted(self, weight: Float) -> tuple[Float, Float, Float, Float, Float]:
         """Pieces and curves as a map has them; without weight none."""
         there = weight > 0.0
-        rise = np.maximum(self.theta[there, 1:], 0.0)
-        return self.knots[:-1], np.diff(self.knots), rise.T, self.theta[there, 0], weight[there]
+        rise = np.ascontiguousarray(np.maximum(self.theta[there, 1:], 0.0).T)  # in the order that a file brings back
+        return self.knots[:-1], np.diff(self.knots), rise, self.theta[there, 0], weight[there]
 
 
 def _knots(x: Float, yes: Float, no: Float) -> Float:

@@ -93,6 +93,8 @@ class Certificate:
     stages : Stages or None
         Of a cascade: the models that answer, each with its threshold and counts. `threshold` and `score` are then the
         first one's, a row is accepted where any of them answers.
+    decision_at : float
+        Of two classes: the log-odds above which a row is called by the second; 0 is the classifier's own decision.
     other_traffic : Traffic or None
         Where only some of the calibration rows certify, as in the paper's split: the counts of all of them.
 
@@ -128,6 +130,7 @@ class Certificate:
     labels: int | None = field(default=None, metadata=OPTIONAL)
     circumstances: Circumstances = field(default=_NOTHING_PARTICULAR, metadata=OPTIONAL)
     stages: Stages | None = field(default=None, metadata=OPTIONAL)
+    decision_at: float = field(default=0.0, metadata=OPTIONAL)
     other_traffic: Traffic | None = None
 
     def __post_init__(self) -> None:

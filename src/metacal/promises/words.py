@@ -86,6 +86,8 @@ def statement(certificate: Certificate) -> str:
     claim, *more = (promised.claim(limit, at_least, at_most) for promised, limit in certificate.limits)
     claim = " and ".join([claim, *map(_lower, more)])
     sure, guarantee = certificate.confidence, certificate.guarantee
+    if certificate.parts is not None and certificate.parts.sides:
+        return _statement_of_sides(certificate, certificate.parts)
     if certificate.parts is not None and certificate.delta is not None and sure is not None:
         approximate = guarantee == "approximate"
         about = f"{'about ' if approximate else ''}{at_least(sure)}"
@@ -101,6 +103,22 @@ def statement(certificate: Certificate) -> str:
         always = all(promised.accepting_is_safe for promised, _ in certificate.limits)
         return f"{claim}, on average over calibration sets{_HALF if always else _NOTHING_KEPT}."
     return f"Aimed at, without a guarantee: {_lower(claim)}."
+
+
+def _statement_of_sides(certificate: Certificate, parts: Parts) -> str:
+    """What is promised of either side, the second class first; a recall is that of the other class."""
+    said = []
+    for code in (1, 0):
+        part = parts.items[code]
+        if part.quantity is not None and part.target is not None:
+            turned = part.quantity.of_class and not part.quantity.at_most
+            name = parts.items[1 - code if turned else code].name
+            said.append(part.quantity.claim(part.target, at_least, at_most, name))
+    claim = ", and ".join([said[0], *map(_lower, said[1:])])
+    about = "about " if certificate.guarantee == "approximate" else ""
+    sure = f"with {about}{at_least(certificate.confidence or 0.0)} confidence"
+    both = " for both together" if len(said) > 1 else ""
+    return f"{claim}, {sure}{both}{' (approximate, not certified)' if about else ''}."
 
 
 def _lower(claim: str) -> str:
@@ -140,7 +158,7 @@ def rule(certificate: Certificate) -> str:
     delta, one row of each unit
     """
     said, parts, around = rule_named(certificate.rule).text, certificate.parts, certificate.circumstances
-    if parts is not None:
+    if parts is not None and not parts.sides:
         shared = "delta shared by all (Holm 1979)" if parts.shares == "together" else "delta for each"
         said += f"; each {parts.by} by itself, {shared}"
     if around.scores > 1:
@@ -177,6 +195,8 @@ def condition(certificate: Certificate) -> str:
 
     Where the number shown is itself a score that was rejected, as with scores of few digits, the sign says so.
     """
+    if certificate.parts is not None and certificate.parts.sides:
+        return _called(certificate, certificate.parts)
     if certificate.parts is not None:
         which = "the predicted class" if certificate.parts.by == "class" else "the row's group"
         return f"{_compared(certificate.score)} the threshold of {which}"
@@ -196,7 +216,9 @@ def lines(certificate: Certificate) -> list[tuple[str, str]]:
     if stages is not None:
         return [*_lines_of_stages(certificate, stages), ("rule", rule(certificate))]
     if parts is not None:
-        gate = f"accept if {condition(certificate)}"
+        gate = condition(certificate) if parts.sides else f"accept if {condition(certificate)}"
+    elif certificate.decision_at:
+        gate += f"; the second class is answered where log-odds > {certificate.decision_at:.6g}"
     return [
         ("gate", gate),
         ("from", _rows_behind(certificate)),
@@ -204,6 +226,33 @@ def lines(certificate: Certificate) -> list[tuple[str, str]]:
         ("rule", rule(certificate)),
         *(() if parts is None else _lines_of_parts(parts, certificate.score)),
     ]
+
+
+def _called(certificate: Certificate, parts: Parts) -> str:
+    """What rows are called, by their log-odds."""
+    said = []
+    for code, sign in ((1, ">"), (0, "<=")):
+        part, turned = parts.items[code], 1.0 if code else -1.0
+        if part.threshold != -math.inf:
+            margin = 0.0 if part.accepts_everything else -part.threshold
+            said.append(f"called {part.name} if log-odds {sign} {certificate.decision_at + turned * margin:.6g}")
+    return f"{', '.join(said)}, else review"
+
+
+def _lines_of_sides(parts: Parts) -> list[tuple[str, str]]:
+    """How many rows either side calls, and which side is closed."""
+    lines = []
+    for part in reversed(parts.items):
+        if part.quantity is None or part.target is None:
+            continue
+        if part.threshold == -math.inf:
+            needed = f"; it takes at least {part.rows_needed:,} rows that speak about it" if part.rows_needed else ""
+            why = f"{part.quantity} {part.target:g} is not certified{needed}"
+            lines.append(("closed", f"nothing is called {part.name}: {why}"))
+            continue
+        right = f"{part.n_correct_accepted:,} of them right"
+        lines.append((f"called {part.name}"[:12], f"{part.n_accepted:,} of {part.n_rows:,} rows on that side, {right}"))
+    return lines
 
 
 def _lines_of_stages(certificate: Certificate, stages: Stages) -> list[tuple[str, str]]:
@@ -259,6 +308,8 @@ def _compared(score: str) -> str:
 
 def _lines_of_parts(parts: Parts, score: str) -> list[tuple[str, str]]:
     """Those that are always rejected first, then the lowest coverage."""
+    if parts.sides:
+        return _lines_of_sides(parts)
     counts = {status: sum(part.status == status for part in parts.items) for status in _STATUSES}
     said = ", ".join(_STATUSES[status].format(n) for status, n in counts.items() if n)
     lines = [(parts.plural, f"{sum(len(part.names) for part in parts.items):,}: {said}")]
