@@ -27,7 +27,7 @@ from benchmarks.experiments.pool import in_order
 from metacal.promises.rules import betting
 from metacal.promises.rules.accuracy import certified_prefix
 from metacal.promises.rules.costs import CostRanking, Losses
-from metacal.promises.rules.max_cost import certified_cost_rank, rungs
+from metacal.promises.rules.max_risk import certified_loss_rank, rungs
 from metacal.promises.rules.sequence import segments
 from metacal.promises.sample import Sample
 from metacal.rows import Rows
@@ -86,7 +86,7 @@ def bentkus_rank(ranked: CostRanking, limit: float, steps: list[tuple[Fraction, 
 
 
 RULES: dict[str, Callable[[CostRanking, float], int]] = {
-    "betting": lambda ranked, limit: certified_cost_rank(ranked, limit, DELTA),
+    "betting": lambda ranked, limit: certified_loss_rank(ranked, limit, DELTA),
     "Hoeffding-Bentkus": lambda ranked, limit: bentkus_rank(ranked, limit, rungs(ranked.blocks.n, limit, DELTA)),
     "Hoeffding-Bentkus, early": lambda ranked, limit: bentkus_rank(ranked, limit, early_rungs(ranked.blocks.n, limit)),
     "every cost a whole one": lambda ranked, limit: certified_prefix(ranked.blocks, 1.0 - limit, DELTA),

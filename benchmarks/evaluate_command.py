@@ -41,9 +41,9 @@ def main() -> None:
     for size, (n, k) in SIZES.items():
         with tempfile.TemporaryDirectory() as folder:
             answer[size] = {
-                f"{kind}, {how}": taken([*given, *gate], chosen.repeats)
+                f"{kind}, {how}": taken([*gate, *given], chosen.repeats)
                 for kind, given in written(Path(folder), n, k).items()
-                for how, gate in (("no gate", []), ("through a gate", ["--with", f"{folder}/cal.json"]))
+                for how, gate in (("no gate", []), ("through a gate", [f"{folder}/cal.json"]))
             }
         print(size, json.dumps(answer[size], indent=1), flush=True)
     answer["load"] = load_average()

@@ -2,8 +2,8 @@
 
     python -m benchmarks.one_walk OTHER/src [--repeats 5] [-o benchmarks/results/one-walk.json]
 
-Each sample is a process of its own: it warms up on 2,000 rows, then times one call on all of them. OTHER is the tree to
-compare with, as it was before.
+Each sample is a process of its own: it fits a gate, warms up on 2,000 rows, then times one call on them all. OTHER is
+the tree to compare with, as it was before.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ import sys, time, warnings
 import numpy as np
 import metacal as mc
 warnings.simplefilter("ignore")
-gate, table, labels, page, task = sys.argv[1:]
-gate, table, labels = mc.load_gate(gate), np.load(table), np.load(labels)
+*files, page, rows, task = sys.argv[1:]
+(table, labels), rows = map(np.load, files), int(rows)
+gate = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(table[rows:], labels[rows:])
 def run(n, resamples):
     if task == "report":
         mc.write_report(gate, table[:n], labels[:n], page, **({} if n > 2000 else {"n_resamples": 0}))
@@ -39,7 +40,7 @@ def run(n, resamples):
         mc.evaluate(gate, table[:n], labels[:n], n_resamples=resamples)
 run(2000, 10 if task == "evaluate" else 0)
 begun = time.process_time()
-run(len(table), 1000 if task == "evaluate" else 0)
+run(rows, 1000 if task == "evaluate" else 0)
 print(time.process_time() - begun)
 """
 
@@ -54,17 +55,16 @@ def main() -> None:
     trees = {"before": asked.other.resolve(), "after": Path(mc.__file__).resolve().parents[1]}
     samples: dict[str, dict[str, list[float]]] = {task: {name: [] for name in trees} for task in TASKS}
     with tempfile.TemporaryDirectory() as folder:
-        files = [str(Path(folder) / name) for name in ("gate.json", "table.npy", "labels.npy", "report.html")]
+        files = [str(Path(folder) / name) for name in ("table.npy", "labels.npy", "report.html")]
         table = np.empty((ROWS + 5000, CLASSES), dtype=np.float32)
         labels = fill_table(table, 0)
-        mc.save(mc.MetaCal(mc.MinAccuracy(0.85)).fit(table[ROWS:], labels[ROWS:]), files[0])
-        np.save(files[1], table[:ROWS])
-        np.save(files[2], labels[:ROWS])
+        np.save(files[0], table)
+        np.save(files[1], labels)
         for _ in range(asked.repeats):
             for task in TASKS:
                 for name, tree in trees.items():
                     environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
-                    command = [sys.executable, "-c", _CHILD, *files, task]
+                    command = [sys.executable, "-c", _CHILD, *files, str(ROWS), task]
                     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
                     samples[task][name].append(float(done.stdout))
     found = {

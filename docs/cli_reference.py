@@ -37,9 +37,9 @@ Results go to stdout, everything else to stderr. `--json` prints the answer as J
 | exit code | meaning |
 |---|---|
 | 0 | fine |
-| 1 | the data cannot give what was asked: infeasible target, unreadable or unfitting file |
-| 2 | wrong usage: unknown command or option, a number out of range |
-| 3 | `metacal monitor` has raised an alarm |
+| 1 | the data cannot give what was asked: a target that these rows cannot certify |
+| 2 | wrong usage or file: unknown command or option, a number out of range, a file that cannot be read or does not fit |
+| 3 | a promise is refuted (`metacal verify`), or an alarm was raised (`metacal monitor`) |
 | 130 | stopped by Ctrl-C; no partial file is left |
 | 129, 143 | stopped by SIGHUP or SIGTERM (128 and the signal's number); no partial file is left |
 
@@ -47,7 +47,7 @@ An error is one line that says what came, what is needed and what to do. Should 
 `METACAL_TRACEBACK=1` in the environment shows where it happened. A warning is a line too, and the command goes on: a table
 that looks like something else, a column that is hardly a class, rows that repeat or that the gate was fitted on
 ([which](files.md#what-is-questioned)). `fit` writes what it has warned of into the certificate. `--strict` makes every
-such warning an error, exit code 1, and nothing is written: right for a pipeline that nobody watches. Names that come from a file are printed with control
+such warning an error, exit code 2, and nothing is written: right for a pipeline that nobody watches. Names that come from a file are printed with control
 characters written out (`\\x1b[2J`), so that no file steers the terminal; into a pipe or a file rows go as they are. What
 is read is never written over: `-o` is refused if it is FILE, the JSON, `--labels` or the `@FILE` of `--classes`, under
 whatever name.
@@ -64,7 +64,8 @@ A thing has one name in the answers of all commands; what a command has no such 
 | `n_rows`, `n_classes`, `n_accepted` | rows of `file` (in a part of the answer: of that part), classes, rows accepted |
 | `coverage` | `n_accepted` / `n_rows` |
 | `certificate` | what is promised, from which counts, under which assumptions |
-| `promise` | the promise and whether these rows keep it |
+| `promise` | the promise and what these rows say of it |
+| `verdict` | kept, undecided or refuted: the whole interval on the right side of the target, across it, on the wrong side |
 | `fitted_here` | whether `file` holds the rows that the gate was fitted on |
 | `value` or `estimate`, `low`, `high`, `level` | a measured number, its interval, the level of the interval |
 
@@ -124,7 +125,7 @@ At most 5% of the correct predictions are rejected, with 90% confidence.
   on these     coverage 0.9172, accuracy of accepted 0.9653, miscoverage 0.0457
 ...
   calibrator   ComposedCalibration, temperature ...
-Saved to gate.json. Next: metacal evaluate TEST --with gate.json
+Saved to gate.json. Next: metacal evaluate gate.json TEST
 
 $ metacal fit val.npz --min-accuracy 0.999
 Error: min accuracy 0.999 cannot be certified: the best certifiable on these 5,000 rows at 90% confidence is 0.9972; lower the target or bring about 80,000 rows.
@@ -139,12 +140,12 @@ Usage: metacal fit [OPTIONS] FILE
 ...
 Error: No such option ... Did you mean '--min-accuracy'?
 
-$ metacal evaluate test.npz --with gate.json --resamples 200
+$ metacal evaluate gate.json test.npz --resamples 200
 test.npz, through gate.json: 1,000 rows, 10 classes; 939 accepted
 (in brackets: 95% intervals of what these rows show; the promise's 90% is about the fit)
 
 promised  At most 5% of the correct predictions are rejected, with 90% confidence.
-measured  miscoverage 0.0392 [0.0277, 0.0537]: kept.
+measured  undecided: miscoverage 0.0392 [0.0277, 0.0537], promised at most 0.05.
 ...
 
 $ metacal apply gate.json new.parquet -o out.parquet

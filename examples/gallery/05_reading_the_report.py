@@ -33,8 +33,8 @@ print(f"{page.name}: {page.stat().st_size / 1000:.0f} kB")
 #
 #    <p><a href="../report.html">Open the very page that this example wrote</a>: drag the point on its curves.</p>
 #
-# **The headline** is the verdict. *Kept*: these rows meet the promise. *Missed, perhaps by chance*: the interval
-# still includes the target. *Broken*: it does not. The same in Python:
+# **The headline** is the verdict. *Kept*: the whole interval lies on the right side of the promise. *Refuted*: all of
+# it lies on the wrong side. *Undecided*: it includes the target. The same in Python:
 
 from metacal.report.summary import summarise
 

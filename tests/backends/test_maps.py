@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from metacal.formulas.operations import NumPy
+from metacal.formulas.operations import Operations
 from metacal.gate import Gate, Table
 from metacal.maps.methods import CHOOSERS, METHODS
 from metacal.rows import Rows
@@ -48,7 +48,7 @@ def probes(n_classes):
 def by_formula(fitted, table):
     """The plain formula, parts too."""
 
-    class Plain(NumPy):
+    class Plain(Operations):
         def part(self, fitted, x):
             return fitted.formula(self, fitted, x)
 

@@ -135,12 +135,12 @@ def test_a_finished_run_does_nothing_again(small, monkeypatch):
 def test_other_settings_are_refused_not_mixed(small, tmp_path):
     folder, _ = small
     before = files_of(folder, timed=True)
-    done = run("paper", *SMALL, "--seed", 1, "-n", 1, "-o", folder, code=1)
+    done = run("paper", *SMALL, "--seed", 1, "-n", 1, "-o", folder, code=2)
     assert "a run with other settings (seed 0 there, 1 now); give another folder with -o, or add --fresh" in done.stderr
     assert files_of(folder, timed=True) == before
     options = [*ONE_SET, "--draws", 0, "--methods", "uncal", "-n", 1, "-o", tmp_path]
     run("paper", *options, "--runs", 1)
-    run("paper", *options, "--runs", 2, code=1)
+    run("paper", *options, "--runs", 2, code=2)
     run("paper", *options, "--runs", 2, "--fresh")
     assert len(read_journal(tmp_path / "runs", "cifar10-resnet110")[1]) == 2
 
@@ -278,9 +278,9 @@ def test_tables_from_results_alone(small, tmp_path, monkeypatch):
     assert again.stdout == done.stdout
     run("paper", "--from", folder, "-o", tmp_path / "again")
     assert (tmp_path / "again" / "paper.md").read_bytes() == (folder / "paper.md").read_bytes()
-    assert "there is no paper.json" in run("paper", "--from", tmp_path, code=1).stderr
+    assert "there is no paper.json" in run("paper", "--from", tmp_path, code=2).stderr
     (tmp_path / "paper.json").write_text("{}")
-    assert "was not written by python -m benchmarks paper" in run("paper", "--from", tmp_path, code=1).stderr
+    assert "was not written by python -m benchmarks paper" in run("paper", "--from", tmp_path, code=2).stderr
 
 
 def test_without_matplotlib_the_tables_still_come(small, tmp_path, monkeypatch):
@@ -306,7 +306,7 @@ def test_json_on_stdout(small):
         (["paper", "--runs", "0"], 2, "--runs"),
         (["paper", "--sets", "cifar10-resnet101"], 2, "there is no such set"),
         (["paper", "--sets", "cifar10-wrn32"], 2, "was not found in the folders of --data"),
-        (["paper", "--data", "no-such-folder"], 1, "there is no folder 'no-such-folder'"),
+        (["paper", "--data", "no-such-folder"], 2, "there is no folder 'no-such-folder'"),
         (["paper", "-n", "0"], 2, "0 processes cannot work"),
         (["selective", "--rules", "sgd"], 2, "there is no rule 'sgd'"),
         (["selective", "--sizes", "300,many"], 2, "is not a list of sizes"),

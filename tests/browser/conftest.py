@@ -89,7 +89,7 @@ def write():
 def gated(files, tmp_path_factory):
     """The usual page: a gate, its promise kept, calibrators compared."""
     folder = tmp_path_factory.mktemp("gated")
-    return written(folder, files / "test.npz", "--with", files / "cal.json", "--calibrators", "temperature,histogram")
+    return written(folder, files / "cal.json", files / "test.npz", "--calibrators", "temperature,histogram")
 
 
 @pytest.fixture(scope="session")
@@ -109,7 +109,7 @@ def scored(tmp_path_factory):
         np.savez(folder / f"{name}.npz", mark=mark[rows], ok=right[rows], id=np.arange(3000))
     fit = ["fit", folder / "judge.npz", "--score-key", "mark", "--min-accuracy", "0.85", "-o", folder / "cal.json"]
     assert CliRunner().invoke(main, [*map(str, fit)]).exit_code == 0
-    return written(folder, folder / "new.npz", "--with", folder / "cal.json")
+    return written(folder, folder / "cal.json", folder / "new.npz")
 
 
 @pytest.fixture(scope="session")
@@ -126,13 +126,13 @@ def cascaded(tmp_path_factory):
     fit = ["cascade", *files, "--min-accuracy", "0.95", "-o", folder / "cal.json"]
     assert CliRunner().invoke(main, [*map(str, fit)]).exit_code == 0
     new = folder / "new-small.npz", "--large", folder / "new-large.npz"
-    return written(folder, *new, "--with", folder / "cal.json")
+    return written(folder, folder / "cal.json", *new)
 
 
 @pytest.fixture(scope="session")
 def own(files, tmp_path_factory):
     """A gate on the very rows it was fitted on."""
-    return written(tmp_path_factory.mktemp("own"), files / "val.npz", "--with", files / "cal.json")
+    return written(tmp_path_factory.mktemp("own"), files / "cal.json", files / "val.npz")
 
 
 @pytest.fixture(scope="session")
@@ -143,7 +143,7 @@ def broken(files, tmp_path_factory):
         labels = test["labels"].copy()
         labels[::2] = np.roll(test["classes"], 1)[test["logits"][::2].argmax(axis=1)]
         np.savez(folder / "shifted.npz", logits=test["logits"], labels=labels, classes=test["classes"])
-    return written(folder, folder / "shifted.npz", "--with", files / "cal.json")
+    return written(folder, files / "cal.json", folder / "shifted.npz")
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,7 @@ def _priced(files, write_page, tmp_path_factory):
     folder = tmp_path_factory.mktemp("priced")
     words = ["fit", files / "val.npz", "--cheapest", "--cost-wrong", 50, "--cost-review", 1, "-o", folder / "cal.json"]
     assert CliRunner().invoke(main, [*map(str, words)]).exit_code == 0
-    return write_page(folder, files / "test.npz", "--with", folder / "cal.json")
+    return write_page(folder, folder / "cal.json", files / "test.npz")
 
 
 @pytest.mark.parametrize(("wrong", "review"), [(50, 1), (5, 2), (1000, 0.5)])

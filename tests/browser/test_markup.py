@@ -34,7 +34,7 @@ def test_markup_in_names_ids_columns_and_files_is_inert(see, tmp_path):
     title = f"{END}{SHOUT}"
     for args in (
         ["fit", str(path), "--min-accuracy", "0.8", *keys, "-o", str(artifact)],
-        ["report", str(path), "--with", str(artifact), *keys, "--resamples", "5", "--title", title, "-o", str(output)],
+        ["report", str(artifact), str(path), *keys, "--resamples", "5", "--title", title, "-o", str(output)],
     ):
         done = CliRunner().invoke(main, args)
         assert done.exit_code == 0, done.output

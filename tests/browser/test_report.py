@@ -349,7 +349,7 @@ def test_a_promise_for_each_class_is_shown_as_one(files, see, write, tmp_path):
         promise = mc.PerClass(mc.MinAccuracy(0.95))
         gate = mc.MetaCal(promise, classes=names.tolist(), reject_label="unsure").fit(val["logits"], val["labels"])
     mc.save(gate, tmp_path / "each.json")
-    page = write(tmp_path, files / "test.npz", "--with", tmp_path / "each.json")
+    page = write(tmp_path, tmp_path / "each.json", files / "test.npz")
     driver = see(page)
     assert "promised of each: at least 95%" in text(driver, "parts")
     assert "this gate has one for each class" in text(driver, "point-lead")

@@ -146,7 +146,7 @@ def test_quiet_says_nothing_but_results_and_errors(folder, tmp_path):
     done = run("fit", folder / "val.npz", "--min-accuracy", 0.9, "-q")
     assert "right at least 90%" in done.stdout
     assert not done.stderr
-    assert run("fit", folder / "no.npz", "--min-accuracy", 0.9, "-q", code=1).stderr
+    assert run("fit", folder / "no.npz", "--min-accuracy", 0.9, "-q", code=2).stderr
 
 
 @pytest.mark.slow
@@ -212,7 +212,7 @@ def test_bad_files(tmp_path, name):
     import re
 
     make, says = BAD[name]
-    message = run("fit", make(tmp_path), "--min-accuracy", 0.9, code=1).stderr
+    message = run("fit", make(tmp_path), "--min-accuracy", 0.9, code=2).stderr
     assert re.search(says, message), message
 
 
@@ -222,7 +222,7 @@ def test_bad_files_in_a_real_process(tmp_path):
         done = subprocess.run(
             [*PROGRAM, "fit", str(make(tmp_path)), "--min-accuracy", "0.9"], capture_output=True, text=True
         )
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert done.stdout == ""
         assert done.stderr.startswith("Error: ")
         assert done.stderr.count("\n") == 1
@@ -241,7 +241,7 @@ def test_a_path_without_permission(folder, tmp_path, monkeypatch):
             return original(path, *args, **options)
 
         monkeypatch.setattr("builtins.open", denied)
-    assert "no permission to read it" in run("fit", secret, "--min-accuracy", 0.9, code=1).stderr
+    assert "no permission to read it" in run("fit", secret, "--min-accuracy", 0.9, code=2).stderr
 
 
 def test_a_bad_row_leaves_no_output(folder, tmp_path):
@@ -249,14 +249,14 @@ def test_a_bad_row_leaves_no_output(folder, tmp_path):
     table[1100, 2] = np.nan
     write_table(tmp_path / "bad.parquet", {"logits": table})
     for out in (tmp_path / "out.parquet", "-"):
-        message = run("apply", folder / "cal.json", tmp_path / "bad.parquet", "-o", out, code=1).stderr
+        message = run("apply", folder / "cal.json", tmp_path / "bad.parquet", "-o", out, code=2).stderr
         assert "row 1100, column 2 is NaN" in message
     assert [item.name for item in tmp_path.iterdir()] == ["bad.parquet"]
 
 
 def test_parquet_without_pyarrow(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    message = run("fit", folder / "val.parquet", "--min-accuracy", 0.9, code=1).stderr
+    message = run("fit", folder / "val.parquet", "--min-accuracy", 0.9, code=2).stderr
     assert 'pip install "metacal[parquet]"' in message
 
 

@@ -110,7 +110,7 @@ def test_a_state_belongs_to_its_stream_and_its_gate(folder, tmp_path):
     state = tmp_path / "state.json"
     assert run(folder / "cal.json", folder / "good.csv", "--state", state).exit_code == 0
     other = run(folder / "cal.json", folder / "bad.jsonl", "--state", state)
-    assert (other.exit_code, "not the stream" in other.stderr, "--append" in other.stderr) == (1, True, True)
+    assert (other.exit_code, "not the stream" in other.stderr, "--append" in other.stderr) == (2, True, True)
     again = run(folder / "cal.json", folder / "good.csv", "--state", state, "--append", "--json")
     assert json.loads(again.stdout)["rows"] == 1000  # a file that the state knows is not counted twice
     more = run(folder / "cal.json", folder / "good.npz", "--state", state, "--append", "--json")
@@ -132,7 +132,7 @@ def test_a_state_belongs_to_its_stream_and_its_gate(folder, tmp_path):
 def test_evaluate_without_labels_estimates_and_says_so(folder, tmp_path):
     data = mc.datasets.load("cifar10-resnet110")
     np.savez(tmp_path / "bare.npz", logits=data.logits[5000:7000])
-    call = ["evaluate", str(tmp_path / "bare.npz"), "--with", str(folder / "cal.json")]
+    call = ["evaluate", str(folder / "cal.json"), str(tmp_path / "bare.npz")]
     done = CliRunner().invoke(main, call)
     assert (done.exit_code, "an estimate from confidence alone" in " ".join(done.stdout.split())) == (0, True)
     assert "nothing is measured, only estimated" in done.stderr
@@ -154,7 +154,7 @@ def test_scores_in_place_of_logits(tmp_path):
 def test_what_cannot_be_watched_is_said(folder, tmp_path):
     fixtures = os.path.join(os.path.dirname(__file__), "fixtures")
     old = run(os.path.join(fixtures, "artifact-v3-gate.json"), folder / "none.csv")
-    assert (old.exit_code, "no such file" in old.stderr) == (1, True)
+    assert (old.exit_code, "no such file" in old.stderr) == (2, True)
     gate = mc.load_gate(os.path.join(fixtures, "artifact-v3-gate.json"))
     width = gate.n_classes
     (tmp_path / "rows.csv").write_text(
@@ -173,30 +173,30 @@ def test_what_cannot_be_watched_is_said(folder, tmp_path):
     [
         (["good.csv", "--input", "probabilities"], 2, "was fitted on logits, so FILE must hold logits"),
         (["good.csv", "--score-key", "mark"], 2, "--score-key is about scores in place of logits"),
-        (["good.csv", "--state", "nowhere/state.json"], 1, "no folder"),
+        (["good.csv", "--state", "nowhere/state.json"], 2, "no folder"),
         (["good.csv", "--append"], 2, "--append goes with --state"),
         (["good.csv", "--least-probability", 0.1], 2, "goes with --probability-key"),
         (["good.csv", "--state", "good.csv"], 2, "Error: good.csv is also read"),
-        (["good.csv", "--state", "odd.csv"], 1, "odd.csv: this is no journal of metacal monitor; give another name"),
-        (["wide.jsonl", "--format", "csv"], 1, "wide.jsonl: it begins as JSON does, and is read as csv; say --format"),
+        (["good.csv", "--state", "odd.csv"], 2, "odd.csv: this is no journal of metacal monitor; give another name"),
+        (["wide.jsonl", "--format", "csv"], 2, "wide.jsonl: it begins as JSON does, and is read as csv; say --format"),
         (["good.npz", "--probability-key", "p"], 2, "are for text"),
-        (["good.csv", "--probability-key", "q"], 1, "there is no column 'q'"),
+        (["good.csv", "--probability-key", "q"], 2, "there is no column 'q'"),
         (
             ["good.csv", "--probability-key", "p", "--least-probability", 0.9],
-            1,
+            2,
             "the least probability 0.9",
         ),
         (["good.csv", "--silence", 5], 2, "--silence goes with --follow"),
         (["good.csv", "--state", "a.x", "--quarantine", "a.x"], 2, "--state and --quarantine name the same file"),
-        (["odd.csv", "--strict"], 1, "odd.csv:3: the label 'z' is none"),
+        (["odd.csv", "--strict"], 2, "odd.csv:3: the label 'z' is none"),
         (["odd.csv"], 0, "odd.csv:3: the label 'z' is none of the gate's classes."),
-        (["short.csv"], 1, "no line of short.csv could be read; the first: short.csv:2: this line has 2 cells"),
-        (["text.csv"], 1, "text.csv:2: 'logits_a' holds 'x'"),
-        (["nan.csv", "--strict"], 1, "nan.csv:3: number 2 of the row is NaN; drop such rows"),
-        (["two.jsonl", "--strict"], 1, "two.jsonl:2: number 1 of the row is NaN"),  # the first, whoever notices it
-        (["wide.jsonl", "--strict"], 1, "wide.jsonl:2: this row has 3 numbers, and the gate was fitted on 10 classes"),
-        (["lost.jsonl", "--strict"], 1, "lost.jsonl:2: a line without a row"),
-        (["torn.jsonl", "--strict"], 1, "torn.jsonl:2: this is no JSON object"),
+        (["short.csv"], 2, "no line of short.csv could be read; the first: short.csv:2: this line has 2 cells"),
+        (["text.csv"], 2, "text.csv:2: 'logits_a' holds 'x'"),
+        (["nan.csv", "--strict"], 2, "nan.csv:3: number 2 of the row is NaN; drop such rows"),
+        (["two.jsonl", "--strict"], 2, "two.jsonl:2: number 1 of the row is NaN"),  # the first, whoever notices it
+        (["wide.jsonl", "--strict"], 2, "wide.jsonl:2: this row has 3 numbers, and the gate was fitted on 10 classes"),
+        (["lost.jsonl", "--strict"], 2, "lost.jsonl:2: a line without a row"),
+        (["torn.jsonl", "--strict"], 2, "torn.jsonl:2: this is no JSON object"),
     ],
 )
 def test_wrong_usage_and_wrong_rows(folder, args, code, says, monkeypatch):

@@ -42,7 +42,7 @@ def test_verify_and_evaluate_speak_of_each(folder, by):
     found = json.loads(run("verify", folder / f"{by}.json", folder / "test.npz", *more, "--json").stdout)
     assert not found["refuted"]
     assert {test["part"] for test in found["tests"]} <= {*map(str, range(10)), *SITES}
-    arguments = (folder / "test.npz", "--with", folder / f"{by}.json", *more, "--resamples", 0)
+    arguments = (folder / f"{by}.json", folder / "test.npz", *more, "--resamples", 0)
     promise = json.loads(run("evaluate", *arguments, "--json").stdout)["promise"]
     assert not promise["refuted"]
     accepting = [part for part in mc.load_gate(folder / f"{by}.json").certificate.parts.items if part.n_accepted]
@@ -79,7 +79,7 @@ def test_groups_must_be_said_where_the_gate_goes_by_them(folder):
     assert "--group-key NAME" in run("apply", folder / "site.json", folder / "test.npz", "--json", code=2).stderr
     done = run("verify", folder / "class.json", folder / "test.npz", "--group-key", "site", code=2)
     assert "no threshold by group" in done.stderr
-    done = run("fit", folder / "val.npz", "--min-accuracy", 0.9, "--group-key", "ward", code=1)
+    done = run("fit", folder / "val.npz", "--min-accuracy", 0.9, "--group-key", "ward", code=2)
     assert "there is no 'ward' as group_key (--group-key) says" in done.stderr
 
 
@@ -114,7 +114,7 @@ def test_show_export_and_report(folder, tmp_path):
     saved = json.loads(run("export", folder / "site.json", "-o", tmp_path / "gate.onnx", "--json").stdout)
     assert json.loads(saved["metadata"]["metacal.groups"]) == ["east", "north", "south"]
     page = tmp_path / "report.html"
-    arguments = (folder / "test.npz", "--with", folder / "class.json", "--group-key", "site", "--resamples", 0)
+    arguments = (folder / "class.json", folder / "test.npz", "--group-key", "site", "--resamples", 0)
     found = json.loads(run("report", *arguments, "-o", page, "--json").stdout)
     assert [part["by"] for part in found["parts"]] == ["class", "group"]
     assert [part["promised"] for part in found["parts"]] == ["each", "all"]

@@ -46,11 +46,11 @@ def calls(folder, out):
         "demo": ("--dataset", "cifar10-resnet110", "-o", out / "demo.html"),
         "fit": (folder / "val.npz", "--min-accuracy", 0.9, "-o", out / "cal.json"),
         "apply": (cal, test, "-o", out / "rows.csv"),
-        "evaluate": (test, "--with", cal, "--resamples", 5),
+        "evaluate": (cal, test, "--resamples", 5),
         "show": (cal,),
         "verify": (cal, test),
         "compare": (folder / "val.npz", "--calibrators", "temperature", "--repeats", 1),
-        "report": (test, "--with", cal, "--resamples", 0, "-o", out / "report.html"),
+        "report": (cal, test, "--resamples", 0, "-o", out / "report.html"),
         "export": (cal, "-o", out / "gate.onnx"),
         "config": (),
     }

@@ -61,7 +61,7 @@ def test_fit_apply_evaluate_and_report(folder):
         took[args[0]] = json.loads(done.stderr.strip().splitlines()[-1])
         return json.loads(done.stdout)
 
-    labelled = ("test.npy", "--labels", "test-labels.npy", "--with", "cal.json", "--json")
+    labelled = ("cal.json", "test.npy", "--labels", "test-labels.npy", "--json")
     promise = ("--min-accuracy", 0.85, "-o", "cal.json", "--json")
     fitted = run("fit", "val.npy", "--labels", "val-labels.npy", *promise)
     assert (fitted["n_rows"], fitted["n_classes"]) == (ROWS, CLASSES)

@@ -180,7 +180,7 @@ def test_the_command_line_reads_many_and_writes_a_file_for_each(logs):
     assert metacal("fit", logs, "--min-accuracy", "0.97", "-o", folder / "many.json").returncode == 0
     assert (folder / "one.json").read_text() == (folder / "many.json").read_text()
     answers = [
-        json.loads(metacal("evaluate", path, "--with", folder / "one.json", "--resamples", "0", "--json").stdout)
+        json.loads(metacal("evaluate", folder / "one.json", path, "--resamples", "0", "--json").stdout)
         for path in (folder / "one.npz", logs / "*.parquet")
     ]
     assert {**answers[0], "file": None} == {**answers[1], "file": None}

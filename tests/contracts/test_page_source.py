@@ -96,8 +96,8 @@ def classes_used():
                     words |= set("".join(found).replace("${", " ${").split())
     # Two names are put together while the page runs: the stage of a diagram, and the verdict.
     assert {"${stage}", "${verdict}"} <= words
-    verdicts = re.findall(r'return "?(\w+)"|\? "(\w+)" : "(\w+)"', html.scripts()["promise.js"])
-    return words | {"before", "after"} | {word for found in verdicts for word in found if word}
+    verdicts = re.findall(r"^  (\w+): \"M", html.scripts()["badge.js"], re.MULTILINE)
+    return words | {"before", "after", *verdicts}
 
 
 def test_every_class_of_the_style_sheet_is_used():
@@ -164,7 +164,7 @@ def test_the_page_is_told_the_direction_of_each_quantity(data):
     told = {verdict["quantity"]: verdict for verdict in data["promise"]["verdicts"]}
     assert set(told) == {COVERAGE_ACCURACY, MISCOVERAGE}
     for quantity, verdict in told.items():
-        below = verdict["value"] <= verdict["target"]
+        below = verdict["high"] <= verdict["target"]
         assert verdict["direction"] == ("at most" if below == verdict["kept"] else "at least"), quantity
         assert verdict["curve"] in data["curves"]
     accepted = f"{data['evaluation']['n_accepted']:,}"

@@ -47,7 +47,7 @@ def folder(tmp_path_factory):
     (fit_x, fit_y), (test_x, test_y) = mc.datasets.load("cifar10-resnet110").split(12_000, random_state=0)
     np.savez(path / "test.npz", logits=test_x, labels=test_y, id=np.arange(len(test_y)))
     mc.save(mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y), path / "cal.json")
-    run("report", path / "test.npz", "--with", path / "cal.json", "--resamples", 20, "-o", path / "report.html")
+    run("report", path / "cal.json", path / "test.npz", "--resamples", 20, "-o", path / "report.html")
     return path
 
 
@@ -61,7 +61,7 @@ def page(folder):
 
 def test_page_evaluate_and_metrics_give_the_same_numbers(folder, page):
     shown = embedded(page)
-    printed = run("evaluate", folder / "test.npz", "--with", folder / "cal.json", "--resamples", 20, "--json").stdout
+    printed = run("evaluate", folder / "cal.json", folder / "test.npz", "--resamples", 20, "--json").stdout
     printed = json.loads(printed)
     told = shown["evaluation"]
     # Summed block by block here, at once there: the same up to the order of additions.
@@ -69,8 +69,8 @@ def test_page_evaluate_and_metrics_give_the_same_numbers(folder, page):
     assert apart[0] == pytest.approx(apart[1], rel=1e-12)
     assert {**told, "uncalibrated": None} == {**{name: printed[name] for name in told}, "uncalibrated": None}
     verdict = shown["promise"]["verdicts"][0]
-    assert {name: verdict[name] for name in ("value", "low", "high", "kept", "refuted", "target")} == {
-        name: printed["promise"][name] for name in ("value", "low", "high", "kept", "refuted", "target")
+    assert {name: verdict[name] for name in ("value", "low", "high", "verdict", "target")} == {
+        name: printed["promise"][name] for name in ("value", "low", "high", "verdict", "target")
     }
 
     gate, found = mc.load(folder / "cal.json"), mc.read_predictions(folder / "test.npz")
@@ -109,8 +109,8 @@ def test_the_page_keeps_every_digit_of_the_curves(folder, page):
 @pytest.mark.slow
 def test_json_on_stdout_is_what_the_page_holds(folder, tmp_path, page):
     output = tmp_path / "again.html"
-    options = ("--with", folder / "cal.json", "--resamples", 20, "-o", output, "--json")
-    answer = json.loads(run("report", folder / "test.npz", *options).stdout)
+    options = ("--resamples", 20, "-o", output, "--json")
+    answer = json.loads(run("report", folder / "cal.json", folder / "test.npz", *options).stdout)
     assert (answer.pop("output"), answer.pop("bytes")) == (str(output), output.stat().st_size)
     read = [answer.pop(name) for name in ("file", "artifact", "n_rows", "n_classes")]
     assert read == [answer["source"][name] for name in ("file", "artifact", "n_rows", "n_classes")]
@@ -119,7 +119,7 @@ def test_json_on_stdout_is_what_the_page_holds(folder, tmp_path, page):
 
 @pytest.mark.slow
 def test_same_rows_same_bytes(folder, tmp_path, page):
-    run("report", folder / "test.npz", "--with", folder / "cal.json", "--resamples", 20, "-o", tmp_path / "b.html")
+    run("report", folder / "cal.json", folder / "test.npz", "--resamples", 20, "-o", tmp_path / "b.html")
     assert (tmp_path / "b.html").read_text(encoding="utf-8") == page
 
 
@@ -175,9 +175,9 @@ def test_a_thousand_classes_stay_under_300_kilobytes(tmp_path):
 
 def test_says_what_was_found_and_how_to_open_it(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = run("report", folder / "test.npz", "--with", folder / "cal.json", "--resamples", 0, "--title", "Release 7")
+    done = run("report", folder / "cal.json", folder / "test.npz", "--resamples", 0, "--title", "Release 7")
     assert done.stdout.startswith("promised  What is accepted is right at least 97%")
-    assert "kept." in done.stdout
+    assert "measured  undecided: coverage accuracy" in done.stdout
     assert (tmp_path / "report.html").as_uri() in done.stderr
     assert "<title>Release 7</title>" in (tmp_path / "report.html").read_text(encoding="utf-8")
     done = run("report", folder / "test.npz", "--resamples", 0, "--quiet")
@@ -214,11 +214,11 @@ def test_comparison_of_named_calibrators(folder, tmp_path):
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
-        (["report", "{folder}/none.npz"], 1, "none.npz"),
+        (["report", "{folder}/none.npz"], 2, "none.npz"),
         (["report", "{folder}/test.npz", "-o", "{folder}/test.npz"], 2, "also read"),
-        (["report", "{folder}/test.npz", "--with", "{folder}/cal.json", "-o", "{folder}/cal.json"], 2, "also read"),
-        (["report", "{folder}/test.npz", "-o", "{folder}/no/such/report.html"], 1, "create it first"),
-        (["report", "{folder}/test.npz", "-o", "{folder}"], 1, "folder"),
+        (["report", "{folder}/cal.json", "{folder}/test.npz", "-o", "{folder}/cal.json"], 2, "also read"),
+        (["report", "{folder}/test.npz", "-o", "{folder}/no/such/report.html"], 2, "create it first"),
+        (["report", "{folder}/test.npz", "-o", "{folder}"], 2, "folder"),
         (["report", "{folder}/test.npz", "--confidence", "90"], 2, "0.9"),
         (["report", "{folder}/test.npz", "-n", "0"], 2, "threads"),
     ],

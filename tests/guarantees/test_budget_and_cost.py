@@ -12,7 +12,7 @@ import pytest
 import metacal as mc
 from metacal.promises.rules import betting
 from metacal.promises.rules.costs import CostRanking
-from metacal.promises.rules.max_cost import certified_cost_rank, rungs
+from metacal.promises.rules.max_risk import certified_loss_rank, rungs
 from metacal.promises.sample import Sample
 
 DELTA = 0.1
@@ -120,7 +120,7 @@ def test_costs_are_kept_on_real_logits(real_set, n, kind):
     at_most, rng, broken, draws = 0.5 * truth.mean, np.random.default_rng(n), 0, COST_DRAWS[n]
     for seed in range(draws):
         ranked = truth.ranked(rng.integers(0, len(truth.scores), n), seed)
-        rank = certified_cost_rank(ranked, at_most / truth.largest, DELTA)
+        rank = certified_loss_rank(ranked, at_most / truth.largest, DELTA)
         broken += rank > 0 and truth.cost(ranked.blocks.just_below_next(rank)) > at_most
     assert broken / draws <= limit(draws)
 
@@ -202,7 +202,7 @@ def test_costs_are_kept_on_populations_built_against_them(build, sizes, n):
     rng, broken, draws = np.random.default_rng(n), 0, 300 if n < 5000 else 100
     for seed in range(draws):
         ranked = CostRanking.of(*population.draw(rng, n), seed)
-        rank = certified_cost_rank(ranked, at_most, DELTA)
+        rank = certified_loss_rank(ranked, at_most, DELTA)
         broken += rank > 0 and population.mean(ranked.blocks.just_below_next(rank)) > at_most
     assert broken / draws <= limit(draws)
 
@@ -218,7 +218,7 @@ def test_costs_are_kept_where_scores_are_a_few_mass_points(mass, n):
     for seed in range(draws):
         points = rng.choice(len(mass), n, p=mass)
         ranked = CostRanking.of(points.astype(float), spread(rng, density[points]), seed)
-        rank = certified_cost_rank(ranked, at_most, DELTA)
+        rank = certified_loss_rank(ranked, at_most, DELTA)
         if rank:
             last = int(min(np.floor(ranked.blocks.just_below_next(rank)), len(mass) - 1))
             broken += means[last] > at_most

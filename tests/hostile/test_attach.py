@@ -209,10 +209,10 @@ def test_the_command(gate, tmp_path, monkeypatch):
         return CliRunner().invoke(main, ["attach", "model.onnx", "cal.json", "-o", "out.onnx", *more])
 
     done = call()
-    assert (done.exit_code, "--unchecked" in done.stderr, (tmp_path / "out.onnx").exists()) == (1, True, False)
+    assert (done.exit_code, "--unchecked" in done.stderr, (tmp_path / "out.onnx").exists()) == (2, True, False)
     for name in ("objects.npz", "bad.npz", "cal.json", "no.npz"):
         done = call("--inputs", name)
-        assert (done.exit_code, name in done.stderr, "unexpected" in done.stderr) == (1, True, False), done.stderr
+        assert (done.exit_code, name in done.stderr, "unexpected" in done.stderr) == (2, True, False), done.stderr
     done = call("--inputs", "rows.npz", "--json")
     assert (done.exit_code, json.loads(done.stdout)["ran"]) == (0, True)
     done = call("--unchecked")

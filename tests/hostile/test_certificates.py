@@ -25,6 +25,7 @@ from metacal.promises.rules.both import AfterLooking, Both
 from metacal.promises.rules.cascade import MaxLoss
 from metacal.promises.rules.cheapest import Cheapest
 from metacal.promises.rules.max_cost import MaxCost
+from metacal.promises.rules.max_risk import MaxRisk
 from metacal.promises.rules.order_statistic import MaxMiscoverage, MaxReview
 from metacal.promises.verification import verify_decisions as verify
 from metacal.promises.words import at_least, at_most, percent
@@ -69,6 +70,7 @@ PROMISES = {
     "AfterLooking": [AfterLooking(beta=0.8), AfterLooking(alpha=0.2), AfterLooking(alpha=0.7, beta=0.8)],
     "MaxReview": [MaxReview(0.2), MaxReview(0.1, delta=None)],
     "MaxCost": [MaxCost(20.0, 3.0), MaxCost(1.0, 0.2, delta=None)],
+    "MaxRisk": [MaxRisk(0.15), MaxRisk(0.2, delta=None)],
     "Cheapest": [Cheapest(10.0, 1.0), Cheapest(50, 1, delta=0.3), Cheapest(0.5, 1.0)],
     "paper.MaxMiscoverage": [paper.MaxMiscoverage(0.1)],
     "paper.MinCoverageAccuracy": [paper.MinCoverageAccuracy(0.85), paper.MinCoverageAccuracy(0.7, n_bins=3)],
@@ -334,7 +336,7 @@ def test_a_number_cannot_be_changed_alone():
     scores = {at for at in unnoticed if at[1][-1] in ("highest_accepted", "lowest_rejected")}
     others = {(path, at[-1]) for path, at in unnoticed - scores}
     assert tried > 300
-    assert len(unnoticed) <= 32
+    assert len(unnoticed) <= 33
     assert {name for path, name in others if path.startswith("gate-")} <= {"mean_cost", "target", "delta"}
     assert {path for path, _ in others} <= {
         *("gate-cheapest-table", "gate-max-cost-table", "gate-per-class", "scores-v3", "loss", "accuracy")

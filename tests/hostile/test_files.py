@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from benchmarks.packing import write_packed
 from metacal.io import opening as limits
 from metacal.io import read_predictions, write_table
 
@@ -420,7 +421,7 @@ def test_leading_breaks_are_escaped(tmp_path):
 def test_damaged_packed_sets(tmp_path, content):
     file = io.BytesIO()
     labels, flags = mutate.LABELS, np.zeros(mutate.N, dtype=bool)
-    mc.datasets.packing.write_packed(file, mutate.TABLE, labels, flags[:-1] if content == "flags" else flags, "by hand")
+    write_packed(file, mutate.TABLE, labels, flags[:-1] if content == "flags" else flags, "by hand")
     if content in ("cut", "flags"):
         content = file.getvalue()[: 700 if content == "cut" else None]
     (tmp_path / "x.npz").write_bytes(content)

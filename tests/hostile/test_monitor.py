@@ -242,7 +242,7 @@ def test_one_at_a_time(cal, tmp_path):
     following = Follower(cal, log, "--state", tmp_path / "s.journal")
     following.rows(1)
     code, _, err = once(cal, log, "--state", tmp_path / "s.journal")
-    assert (code, f"is in use by process {following.process.pid}" in err) == (1, True)
+    assert (code, f"is in use by process {following.process.pid}" in err) == (2, True)
     assert mc.load_watch(tmp_path / "s.journal", mc.load_gate(cal)).counts.rows == 1  # to look is free
     following.end()
 

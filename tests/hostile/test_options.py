@@ -100,7 +100,7 @@ def test_the_cap_is_said(folder):
 def test_more_folds_than_rows_allow(folder, folds):
     result = run(folder, "compare", "val.npz", "--folds", folds, "--repeats", "1", "--calibrators", "temperature")
     assert "unexpected" not in result.output
-    assert result.exit_code in (0, 1)
+    assert result.exit_code in (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_more_folds_than_rows_allow(folder, folds):
         ["apply", "cal.json", "val.npz", "-o", "cal.json", "--output-format", "csv"],
         ["apply", "cal.json", "val.npz", "--classes", "@names.csv", "-o", "names.csv"],
         ["report", "val.npz", "-o", "val.npz"],
-        ["report", "val.npz", "--with", "cal.json", "-o", "cal.json"],
+        ["report", "cal.json", "val.npz", "-o", "cal.json"],
         ["report", "val.npz", "--classes", "@names.csv", "-o", "names.csv"],
         ["export", "gate.onnx", "-o", "gate.onnx"],
         ["attach", "model.onnx", "cal.json", "-o", "model.onnx"],

@@ -57,10 +57,10 @@ def val(tmp_path):
         (("-n", 5000), 2, "5000 threads are too many; give at most 1024"),
         (("-n", -5000), 2, "threads are too many"),
         (("-n", 2**70), 2, "threads are too many"),
-        (("--reject-label", 2**64), 1, "reject_label must be an integer of at most 64 bits"),
-        (("--reject-label", 2**63), 1, "reject_label must fit a signed integer of 64 bits"),
-        (("--reject-label", -(2**63) - 1), 1, "reject_label must be an integer of at most 64 bits"),
-        (("--classes", "cat,dog,cow"), 1, "3 names of up to 3 characters are too long"),
+        (("--reject-label", 2**64), 2, "reject_label must be an integer of at most 64 bits"),
+        (("--reject-label", 2**63), 2, "reject_label must fit a signed integer of 64 bits"),
+        (("--reject-label", -(2**63) - 1), 2, "reject_label must be an integer of at most 64 bits"),
+        (("--classes", "cat,dog,cow"), 2, "3 names of up to 3 characters are too long"),
     ],
 )
 def test_fit_says_so_before_it_writes(val, monkeypatch, calibrator, more, code, said):
@@ -180,7 +180,7 @@ _, val, out, *methods = sys.argv
 for name in methods:
     run("fit", val, "--max-miscoverage", "0.1", "--calibrator", name, "-o", out)
     run("show", out)
-run("report", val, "--with", out, "-o", out + ".html")
+run("report", out, val, "-o", out + ".html")
 import metacal, numpy
 gate = metacal.load_gate(out)
 metacal.save(gate, out)

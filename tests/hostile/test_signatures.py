@@ -264,7 +264,7 @@ def test_fit_signs_and_show_says_so(keys, rows, calibrator):
     run(*fit)
     assert "intact, unsigned" in " ".join(run("show", path).stdout.split())
     assert json.loads(run("show", path, "--json").stdout)["signature"] is None
-    assert "it is not signed" in run("show", path, "--key", keys / "public.pem", code=1).stderr
+    assert "it is not signed" in run("show", path, "--key", keys / "public.pem", code=2).stderr
 
 
 @pytest.mark.slow
@@ -273,15 +273,15 @@ def test_every_command_that_reads_a_saved_file_takes_a_key(keys, rows):
     run("fit", rows, "--max-miscoverage", "0.1", "-o", path, "--sign", keys / "secret.key")
     commands = {
         "apply": ("apply", path, rows, "-o", f"{out}.csv"),
-        "evaluate": ("evaluate", rows, "--with", path),
+        "evaluate": ("evaluate", path, rows),
         "verify": ("verify", path, rows, "--confidence", "0.999999"),
-        "report": ("report", rows, "--with", path, "-o", f"{out}.html"),
+        "report": ("report", path, rows, "-o", f"{out}.html"),
         "show": ("show", path),
         "export": ("export", path, "--to", "onnx", "-o", f"{out}.onnx"),
         "attach": ("attach", "model.onnx", path, "-o", f"{out}.onnx"),
     }
     for name, command in commands.items():
-        assert "signature does not match" in run(*command, "--key", keys / "other.key", code=1).stderr, name
+        assert "signature does not match" in run(*command, "--key", keys / "other.key", code=2).stderr, name
     for name in ("apply", "evaluate", "verify", "show"):
         run(*commands[name], "--key", keys / "secret.key")
 
@@ -289,8 +289,8 @@ def test_every_command_that_reads_a_saved_file_takes_a_key(keys, rows):
 def test_a_key_that_cannot_sign_is_refused_before_anything_is_fitted(keys):
     missing = keys / "none.npz"  # would be the next complaint
     fit = ("fit", missing, "--max-miscoverage", "0.1")
-    assert "can only verify" in run(*fit, "-o", keys / "a.json", "--sign", keys / "public.pem", code=1).stderr
-    assert "no such file" in run(*fit, "-o", keys / "a.json", "--sign", keys / "no.key", code=1).stderr
+    assert "can only verify" in run(*fit, "-o", keys / "a.json", "--sign", keys / "public.pem", code=2).stderr
+    assert "no such file" in run(*fit, "-o", keys / "a.json", "--sign", keys / "no.key", code=2).stderr
     assert "--sign signs what -o saves" in run(*fit, "--sign", keys / "secret.key", code=2).stderr
     assert "is also read" in run(*fit, "-o", keys / "secret.key", "--sign", keys / "secret.key", code=2).stderr
 

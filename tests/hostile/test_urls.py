@@ -161,7 +161,7 @@ def test_the_command_line_says_it_in_one_line(address, tmp_path):
     mc.save(mc.TemperatureScaling().fit(LOGITS, [0, 1, 1]), tmp_path / "t.json")
     words = ["apply", tmp_path / "t.json", f"{address}/500.csv", "-o", f"{tmp_path}/out/"]
     done = subprocess.run([sys.executable, "-m", "metacal", *map(str, words)], capture_output=True, text=True)
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == 2, done.stderr
     assert done.stderr == f"Error: {address}/500.csv: the server answers 500 Internal Server Error.\n"
 
 

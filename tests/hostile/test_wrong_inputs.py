@@ -66,7 +66,7 @@ def test_no_certificate_without_its_cause(folder, tmp_path, file):
     assert sum(CAUSES[file] in note for note in notes) == 1
     out.unlink()
     strict = wrong_inputs.answer(folder, f"fit {file} --max-miscoverage 0.1 -o {out} --strict")
-    assert strict.startswith("exit 1\nError: ")
+    assert strict.startswith("exit 2\nError: ")
     assert CAUSES[file] in strict
     assert not out.exists()
 

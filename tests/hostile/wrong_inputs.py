@@ -115,13 +115,13 @@ verify val.npz cal.json
 verify cal.json val.npz
 verify cal.json val.npz --strict
 verify temperature.json val.npz
-evaluate cal.json --with val.npz
-evaluate val.npz --with cal.json --resamples 0
-evaluate val.npz --with cal.json --resamples 0 --strict
-evaluate unlabelled.npz --with cal.json
+evaluate val.npz cal.json
+evaluate cal.json val.npz --resamples 0
+evaluate cal.json val.npz --resamples 0 --strict
+evaluate cal.json unlabelled.npz
 evaluate softmax.npz --resamples 0
-report cal.json --with val.npz
-report val.npz --with cal.json --resamples 0
+report val.npz cal.json
+report cal.json val.npz --resamples 0
 report cal.json
 compare softmax.npz --calibrators temperature
 show val.npz

@@ -81,7 +81,7 @@ def test_names_given_to_fit_are_shown_by_every_command(tmp_path, given):
     assert {row["answer"] for row in rows} == {*NAMES}
     assert {row["prediction"] for row in rows} == {*NAMES, "rejected"}
     assert {"probs_cat", "probs_dog", "probs_bird"} <= {*rows[0]}
-    run("report", file, "--with", art, "-o", page, "--resamples", 0)
+    run("report", art, file, "-o", page, "--resamples", 0)
     assert all(f'"{name}"' in page.read_text() for name in NAMES)
     assert mc.load(art).classes_.tolist() == NAMES.tolist()
     assert "Traceback" not in run("verify", art, file).output

@@ -168,7 +168,7 @@ def test_unit_key_beside_an_id_column(tmp_path):
     assert found.exit_code == 0, found.stderr
     assert json.loads(found.stdout)["certificate"]["n_rows"] == 200
     wrong = CliRunner().invoke(main, ["fit", str(path), "--max-miscoverage", "0.2", "--unit-key", "ward"])
-    assert wrong.exit_code == 1
+    assert wrong.exit_code == 2
     assert "'ward'" in wrong.stderr
     assert "--unit-key" in wrong.stderr
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.packing import pack, write_packed
 from metacal import datasets
-from metacal.datasets.packing import pack, read_packed, unpack, write_packed
+from metacal.datasets.packing import read_packed, unpack
 from metacal.errors import InputError
 
 BENCHMARK_DATA = Path(__file__).resolve().parents[2] / "benchmarks" / "data"

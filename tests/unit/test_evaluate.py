@@ -107,7 +107,7 @@ def test_a_gate_on_scores_is_measured_on_rows_that_have_one():
     assert (found.after.n_rows, found.after.n_accepted) == (1400, accept.sum())
     assert found.after.gate["coverage_accuracy"].estimate == right[3000:4500][accept].mean()
     assert found.certificate == gate.certificate_
-    assert found.to_dict()["promise"]["kept"]
+    assert found.to_dict()["promise"]["verdict"] == "undecided"
     assert not found.fitted_here
     assert mc.evaluate(gate.gate_, mark[:3000], right[:3000], n_resamples=0).fitted_here
     with pytest.raises(mc.InputError, match="no row has a score"):

@@ -286,8 +286,8 @@ def test_the_commands(gate, tmp_path, monkeypatch):
     assert "operator set 13" in said.stderr
     session = onnxruntime.InferenceSession("gate.onnx")
     assert session.get_inputs()[0].type == "tensor(float16)"
-    assert "--logits NAME" in call("attach", "model.onnx", "cal.json", "-o", "out.onnx", code=1).stderr
+    assert "--logits NAME" in call("attach", "model.onnx", "cal.json", "-o", "out.onnx", code=2).stderr
     assert "also read" in call("attach", "model.onnx", "cal.json", "-o", "model.onnx", code=2).stderr
     assert "must end in .onnx" in call("export", "cal.json", "-o", "gate.txt", code=2).stderr
-    assert "no such file" in call("attach", "no.onnx", "cal.json", "-o", "out.onnx", code=1).stderr
+    assert "no such file" in call("attach", "no.onnx", "cal.json", "-o", "out.onnx", code=2).stderr
     assert sorted(os.listdir()) == ["cal.json", "gate.onnx", "model.onnx", "out.onnx"]

@@ -145,7 +145,7 @@ def test_evaluate_and_the_page_say_so_in_words(honest, tmp_path):
     gate = mc.MetaCal(mc.MaxMiscoverage(0.1), "temperature").fit(3.0 * logits[:1000], labels[:1000])
     mc.save(gate, tmp_path / "gate.json")
     np.savez(tmp_path / "test.npz", logits=logits[1000:4000], labels=labels[1000:4000])  # other logits than it is for
-    arguments = ["evaluate", str(tmp_path / "test.npz"), "--with", str(tmp_path / "gate.json"), "--resamples", "50"]
+    arguments = ["evaluate", str(tmp_path / "gate.json"), str(tmp_path / "test.npz"), "--resamples", "50"]
     assert "Calibration does not help on these accepted rows: log loss" in CliRunner().invoke(main, arguments).output
     said = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)["calibration"]
     assert said.startswith("Calibration does not help on these accepted rows")

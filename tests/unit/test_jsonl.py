@@ -93,7 +93,7 @@ def test_what_is_wrong_is_said_with_its_line(file, name, monkeypatch):
         read_predictions(file)
     monkeypatch.chdir(file.parent)
     done = CliRunner().invoke(main, ["evaluate", "val.jsonl"])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert done.stderr.startswith("Error: val.jsonl")
     assert len(done.stderr) < 400
 

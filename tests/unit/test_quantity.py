@@ -84,7 +84,7 @@ def test_verdict_and_verification_speak_by_the_object(decided):
         for part, test, (promised, target) in zip(verdict.parts, found.tests, certificate.limits, strict=True):
             assert part.quantity is promised
             assert part.target == target
-            assert (test.bad, test.n) == promised.bad(*decided)
+            assert (test.seen.bad, test.seen.n) == promised.bad(*decided)
             assert promised.bad_rows in found.text()
             assert promised.sign in found.text()
 

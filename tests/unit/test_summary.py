@@ -48,7 +48,7 @@ def test_metrics_evaluate_and_summary_agree(data, gate, summary, tmp_path):
     logits, labels = data.logits[NEW], data.labels[NEW]
     np.savez(tmp_path / "new.npz", logits=logits, labels=labels)
     mc.save(gate, tmp_path / "cal.json")
-    argv = ["evaluate", tmp_path / "new.npz", "--with", tmp_path / "cal.json", "--json", "--resamples", 40, "--seed", 3]
+    argv = ["evaluate", tmp_path / "cal.json", tmp_path / "new.npz", "--json", "--resamples", 40, "--seed", 3]
     printed = json.loads(CliRunner().invoke(main, [str(word) for word in argv]).stdout)
     for group in ("all_rows", "accepted_rows", "gate"):
         assert same(summary.evaluation[group], printed[group]), group
@@ -176,19 +176,18 @@ def test_the_command_carries_score_and_confidence(data):
 def test_promise_and_its_verdict(data, gate, summary):
     promise = summary.promise
     assert promise.statement == gate.certificate_.statement
-    assert promise.kept is True
+    assert promise.verdict == "undecided"
     assert promise.fitted_here is False
     low, high = promise.verdicts[0]["low"], promise.verdicts[0]["high"]
     assert low < promise.verdicts[0]["value"] < high
-    assert promise.verdicts[0]["text"].endswith("kept.")
+    assert promise.verdicts[0]["text"].startswith("undecided: ")
     assert summarise(data.logits[FIT], data.labels[FIT], gate, n_resamples=0).promise.fitted_here is True
     both = mc.MetaCal(mc.Both(alpha=0.2, beta=0.96)).fit(data.logits[FIT], data.labels[FIT])
     verdicts = summarise(data.logits[NEW], data.labels[NEW], both, n_resamples=0).promise.verdicts
     assert [part["quantity"] for part in verdicts] == ["coverage accuracy", "miscoverage"]
     wrong = np.random.default_rng(0).permutation(data.labels[NEW])
     broken = summarise(data.logits[NEW], wrong, gate, n_resamples=0).promise
-    assert broken.kept is False
-    assert broken.refuted is True
+    assert broken.verdict == "refuted"
 
 
 def test_striking_rows_and_classes(data, gate):
@@ -308,7 +307,7 @@ def test_scores_have_the_numbers_of_evaluate_and_no_classes(marks):
     assert (found.source.n_rows, found.source.n_without_score, found.source.n_classes) == (1950, 50, 0)
     measured = mc.evaluate(gate, mark[2000:], right[2000:], n_resamples=30).to_dict()
     promise, verdict = measured.pop("promise"), found.promise.verdicts[0]
-    assert all(promise[name] == verdict[name] for name in ("target", "value", "low", "high", "kept", "refuted"))
+    assert all(promise[name] == verdict[name] for name in ("target", "value", "low", "high", "verdict"))
     assert found.evaluation == measured
     assert [(one.stage, one.rows) for one in found.diagrams] == [("after", "all")]
     assert (found.classes.n_classes, found.classes.name, found.parts) == (0, (), ())

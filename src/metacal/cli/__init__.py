@@ -15,7 +15,7 @@ import click
 
 from metacal import __version__
 from metacal.cli.stopping import Stopped, stoppable
-from metacal.errors import MetacalError, MetacalWarning
+from metacal.errors import InfeasibleTargetError, MetacalError, MetacalWarning
 from metacal.io.terminal import visible
 
 #: Command -> what it does; its file bears its name.
@@ -41,6 +41,12 @@ SUMMARIES = {
 PLUGINS_VARIABLE = "METACAL_PLUGINS"
 #: Characters of an error or a warning.
 _LONGEST = 2000
+
+
+class WrongFileError(click.ClickException):
+    """A file, or what was asked of it, is wrong: exit code 2, as of wrong usage; 1 says that the rows are too few."""
+
+    exit_code = 2
 
 
 class Commands(click.Group):
@@ -90,8 +96,10 @@ class Commands(click.Group):
             raise _harmless(error) from error.__cause__
         except (click.Abort, click.exceptions.Exit):
             raise
-        except MetacalError as error:
+        except InfeasibleTargetError as error:
             raise click.ClickException(_one_line(error)) from error
+        except MetacalError as error:
+            raise WrongFileError(_one_line(error)) from error
         except KeyboardInterrupt:
             click.echo("Aborted.", err=True)
             ctx.exit(130)
@@ -104,7 +112,7 @@ class Commands(click.Group):
             ctx.exit(1)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            raise click.ClickException(_one_line(f"{where}{error.strerror or error}.")) from error
+            raise WrongFileError(_one_line(f"{where}{error.strerror or error}.")) from error
         except MemoryError:
             raise click.ClickException("there is not enough memory for this file; use a smaller one.") from None
         except Exception as error:
@@ -161,11 +169,12 @@ def main() -> None:
     Start here:
       metacal demo
       metacal fit val.npz --min-accuracy 0.97 -o cal.json
-      metacal evaluate test.npz --with cal.json
+      metacal evaluate cal.json test.npz
       metacal apply cal.json new.parquet -o out.parquet
 
     Results go to stdout, everything else to stderr; --json makes results machine-readable, --quiet leaves only results
-    and errors. Exit code 0: fine, 1: the data cannot give what was asked, 2: wrong usage.
+    and errors. Exit code 0: fine, 1: the data cannot give what was asked, 2: wrong usage or file, 3: a promise refuted
+    (verify) or an alarm (monitor).
 
     Completion of commands, options and file names, in bash (zsh and fish alike, with their names):
 

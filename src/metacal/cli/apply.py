@@ -62,13 +62,13 @@ class Options:
 
 
 @click.command()
-@click.argument("artifact", type=click.Path())
+@click.argument("artifact", metavar="GATE", type=click.Path())
 @click.argument("file", type=click.Path())
 @with_options(Options)
 def command(artifact: str, file: str, options: Options) -> None:
     """Give new rows calibrated probabilities and an accept/reject decision.
 
-    ARTIFACT is what `metacal fit` saved; FILE holds logits of the same classifier, with or without labels. OUT has for
+    GATE is what `metacal fit` saved; FILE holds logits of the same classifier, with or without labels. OUT has for
     each row its id (if FILE has ids), prediction (the reject label where rejected), answer and confidence (also where
     rejected: what a reviewer wants to see), accept, score (higher: less sure) and one calibrated probability per class.
     A calibrator without a promise rejects nothing: prediction, confidence and probabilities. A gate on scores gives
@@ -161,12 +161,12 @@ def _applied_to_folder(gate: Gate, artifact: str, file: str, options: Options) -
     from metacal.cli.reading import check_large, keywords_for
     from metacal.io.apply import FileApplier, apply_to_folder
     from metacal.io.batches import BatchGate
-    from metacal.io.results import checksum_of
+    from metacal.io.disk import DISK
     from metacal.rows import told
 
     reading, rejected, threads = options.reading, options.rejected, threads_for(options.n_jobs)
     check_large(gate, artifact, options.large)
-    made_with = {"rejected": rejected, "reading": asdict(reading), "artifact": checksum_of(artifact)}
+    made_with = {"rejected": rejected, "reading": asdict(reading), "artifact": f"sha256:{DISK.checksum(artifact)}"}
     shipped = gate if options.executor is None else BatchGate(artifact, group_key=reading.group_key)
     one = FileApplier(
         shipped, artifact, keywords_for(gate, artifact, reading), rejected, options.output_format, threads

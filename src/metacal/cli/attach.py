@@ -31,12 +31,12 @@ class Options:
 
 @click.command()
 @click.argument("model", type=click.Path())
-@click.argument("artifact", type=click.Path())
+@click.argument("artifact", metavar="GATE", type=click.Path())
 @with_options(Options)
 def command(model: str, artifact: str, options: Options) -> None:
     """Attach the gate to a classifier: an ONNX model that also says what it accepts.
 
-    MODEL is the classifier (.onnx), ARTIFACT what `metacal fit` saved from its logits. OUT has all outputs of MODEL and
+    MODEL is the classifier (.onnx), GATE what `metacal fit` saved from its logits. OUT has all outputs of MODEL and
     `probs`, `score` and `accept` besides, at MODEL's own operator set and IR version. Weights in files beside MODEL
     stay there, so OUT has to go to the same folder. MODEL is never changed; OUT is run in onnxruntime and compared with
     Python before it takes its place.

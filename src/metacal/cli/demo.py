@@ -35,13 +35,15 @@ CLASSES = {
 _COLUMNS = """\
 ECE: how far stated confidence lies from the share of right answers (0: honest; 0.05: 5 points off).
 Coverage: share of rows accepted. Miscoverage: share of the right answers that were turned away.
+Verdict: kept or refuted if the whole 95% interval is on one side of the promise, else undecided
+(a gate accepts as much as its promise allows and so lies close to it: being sure takes many rows).
 A certified promise is kept by at least 90% of all fits; the paper's rules aim without a guarantee."""
 
 _NEXT = """\
 Now on your own predictions, an .npz with logits and labels or a .csv with a column per class:
   metacal fit val.npz --min-accuracy 0.97 -o cal.json   fit on labelled rows, print the certificate
-  metacal evaluate test.npz --with cal.json             is the promise kept on other labelled rows?
-  metacal report test.npz --with cal.json               the same and more as a page to look at
+  metacal evaluate cal.json test.npz                    is the promise kept on other labelled rows?
+  metacal report cal.json test.npz                      the same and more as a page to look at
   metacal apply cal.json new.npz -o out.csv             probabilities and accept/reject, row by row"""
 
 
@@ -62,7 +64,7 @@ class Line:
     def cells(self) -> tuple[str, ...]:
         """The line as it is printed."""
         numbers = (self.ece_accepted, self.ece_all, self.coverage, self.accuracy_accepted, self.miscoverage)
-        kept = "-" if self.verdict is None else ("yes" if self.verdict.kept else "NO")
+        kept = "-" if self.verdict is None else self.verdict.word
         return (self.method, self.promise, *("-" if n is None else f"{n:.4f}" for n in numbers), kept)
 
     def to_dict(self) -> dict[str, Any]:
@@ -189,8 +191,8 @@ def _measured(
 
 
 def _table(lines: list[Line]) -> list[str]:
-    over = ("", "", "ECE", "ECE", "", "accuracy", "mis-", "promise")
-    under = ("method", "promise", "accepted", "all rows", "coverage", "accepted", "coverage", "kept?")
+    over = ("", "", "ECE", "ECE", "", "accuracy", "mis-", "")
+    under = ("method", "promise", "accepted", "all", "coverage", "accepted", "coverage", "verdict")
     table = aligned([over, under, *(line.cells() for line in lines)])
     return [*table[:2], "-" * max(map(len, table)), *table[2:]]
 

@@ -22,6 +22,7 @@ from metacal.cli.options import (
     reading_options,
     shared,
     threads_for,
+    with_gate_and_file,
     with_options,
 )
 from metacal.cli.printing import aligned, progress_bar, say, wrapped
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 class Options:
     """What `metacal evaluate` is told."""
 
-    artifact: str | None = option("What `metacal fit` saved.", "--with", type=click.Path(), metavar="JSON")
     large: str | None = shared(large_option)
     reading: Reading = reading_options()
     level: float = shared(level_option, 0.95)
@@ -54,41 +54,42 @@ class Options:
 
 
 @click.command()
-@click.argument("file", type=click.Path())
+@with_gate_and_file
 @with_options(Options)
-def command(file: str, options: Options) -> None:
+def command(artifact: str | None, file: str, options: Options) -> None:
     """Measure calibration, and whether the promise is kept, on labelled rows.
 
-    FILE holds logits and true labels of rows that neither the classifier nor `metacal fit` has seen. Without --with the
-    classifier's own probabilities are measured. Shares get exact intervals, everything else bootstrap intervals.
+    GATE is what `metacal fit` saved; without one the classifier's own probabilities are measured. FILE holds logits and
+    true labels of rows that neither the classifier nor `metacal fit` has seen. Shares get exact intervals, everything
+    else bootstrap intervals. The promise is kept where its whole interval lies on the right side of what was promised,
+    refuted where all of it lies on the wrong side, undecided otherwise: `metacal verify` says the same.
 
     With --executor the workers of a cluster read the rows. All numbers are the same, but the class-wise ECE has no
     interval, which needs every entry for each resample.
 
-    Rows without labels cannot be measured. With --with how many of the accepted ones are right is then estimated from
-    their confidence, with an error bar: an estimate and nothing more, which shift makes wrong.
+    Rows without labels cannot be measured. With a gate, how many of the accepted ones are right is then estimated from
+    their confidence, with an error bar: an estimate and nothing more, and wrong if the rows have changed.
 
     Of a cascade FILE holds the small model's rows and --large the large one's: who answers how much, how right each is.
 
-    It is a report: the exit code is 0 also when the promise is not kept.
+    It is a report: the exit code is 0 whatever the verdict; `metacal verify` exits with 3 when a promise is refuted.
 
     \b
     Examples:
       metacal evaluate test.npz
-      metacal evaluate test.parquet --with cal.json
-      metacal evaluate test.csv --with cal.json --json | jq .promise
+      metacal evaluate cal.json test.parquet
+      metacal evaluate cal.json test.csv --json | jq .promise.verdict
     """  # noqa: D301
     from metacal.cli.reading import check_large, load_gate
 
-    artifact = options.artifact
     gate = None if artifact is None else load_gate(artifact, file)
     check_large(gate, artifact, options.large)
     if options.reading.score_key is None if gate is None else gate.kind == "logits":
-        result = _measured_table(gate, file, options)
+        result = _measured_table(gate, artifact, file, options)
     elif options.executor is not None:
         raise click.UsageError("--executor works on one table of logits; leave it out here.")
     else:
-        result = _measured_columns(gate, file, options)
+        result = _measured_columns(gate, artifact, file, options)
     from metacal.promises.estimate import AccuracyEstimate
 
     if isinstance(result, AccuracyEstimate):
@@ -102,7 +103,9 @@ def command(file: str, options: Options) -> None:
     say({"file": file, "artifact": artifact, **answer}, text, as_json=options.as_json)
 
 
-def _measured_columns(gate: Gate | None, file: str, options: Options) -> GateEvaluation | AccuracyEstimate:
+def _measured_columns(
+    gate: Gate | None, artifact: str | None, file: str, options: Options
+) -> GateEvaluation | AccuracyEstimate:
     """Scores, or the tables of a cascade: a column of confidences."""
     from metacal.cli.reading import read_marks, read_rows
     from metacal.estimators.estimate import estimate_accuracy
@@ -113,16 +116,18 @@ def _measured_columns(gate: Gate | None, file: str, options: Options) -> GateEva
     if gate is None:
         gate, given = read_marks(file, options.reading)
     else:
-        given = read_rows(gate, str(options.artifact), file, options.reading, options.large)
+        given = read_rows(gate, str(artifact), file, options.reading, options.large)
     if given.truth is None and gate.is_calibrated and gate.certificate is not None and len(gate.stages) == 1:
         return estimate_accuracy(gate, given.tables[0], level=options.level, groups=given.groups)
-    seen = given.judged(gate, str(options.artifact), probabilities=True)
+    seen = given.judged(gate, str(artifact), probabilities=True)
     plan = Resampling(options.level, options.resamples, options.seed)
     with progress_bar(None, "row", "rows, resampled for the intervals") as bar, told(bar.update):
         return measured_columns(gate, seen, plan, options.bins)
 
 
-def _measured_table(gate: Gate | None, file: str, options: Options) -> GateEvaluation | AccuracyEstimate:
+def _measured_table(
+    gate: Gate | None, artifact: str | None, file: str, options: Options
+) -> GateEvaluation | AccuracyEstimate:
     """One walk over a table that may stay in its file, on threads or on a cluster."""
     from metacal.cli.reading import labels_as_columns, read, read_for
     from metacal.estimators.estimate import estimate_accuracy
@@ -137,7 +142,7 @@ def _measured_table(gate: Gate | None, file: str, options: Options) -> GateEvalu
     if gate is None:
         found = read(file, options.reading, stream=stream)
     else:
-        found = read_for(gate, str(options.artifact), file, options.reading, stream=stream)
+        found = read_for(gate, str(artifact), file, options.reading, stream=stream)
     if found.labels is None and gate is not None and gate.certificate is not None and gate.certificate.labelled:
         return estimate_accuracy(gate, found.table, level=options.level, groups=found.groups)
     remote = executor is not None and isinstance(found.table, StoredTable)
@@ -149,9 +154,7 @@ def _measured_table(gate: Gate | None, file: str, options: Options) -> GateEvalu
         rows = Rows(logits, executor=pool, unseen=remote)
         _, result = walked(gate, rows, codes, plan, options.bins, found.groups, ours=True)
     if result.fitted_here:
-        warn_caller(
-            f"{file} holds the very rows that {options.artifact} was fitted on; measure on rows it has not seen."
-        )
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     return result
 
 
@@ -166,7 +169,9 @@ def _text(found: GateEvaluation, file: str, artifact: str | None) -> str:
     ]
     if found.certificate is not None:
         lines += ["", f"promised  {found.certificate.statement}", f"measured  {found.verdict}"]
-        lines += [f"  {own.part}  {own.short}" for own in (found.verdict.of_parts if found.verdict else ())[:_FEW]]
+        if found.verdict is not None:
+            lines += [f"  {own.part}  {own.short}" for own in found.verdict.of_parts[:_FEW]]
+            lines += [f"to do     {found.verdict.advice}"]
     lines += [f"  {one.name:<8}{one}" for one in found.answered_by]
     lines = [wrapped(line, hang=10) for line in lines]
     lines += ["", *_probabilities(found)]

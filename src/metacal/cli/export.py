@@ -15,7 +15,7 @@ from metacal.cli.printing import note, say_json
 def input_field(what: str) -> Any:
     """A field for --input, of what a graph will be given."""
     return option(
-        f"{what}.  [default: what ARTIFACT was fitted on]", "--input", type=click.Choice(["logits", "probabilities"])
+        f"{what}.  [default: what GATE was fitted on]", "--input", type=click.Choice(["logits", "probabilities"])
     )
 
 
@@ -47,12 +47,12 @@ class Options:
 
 
 @click.command()
-@click.argument("artifact", type=click.Path())
+@click.argument("artifact", metavar="GATE", type=click.Path())
 @with_options(Options)
 def command(artifact: str, options: Options) -> None:
     """Export the gate as a model of its own, without Python in it.
 
-    ARTIFACT is what `metacal fit` saved. The model takes `logits` (batch × K) and gives `probs`, `score` and `accept`
+    GATE is what `metacal fit` saved. The model takes `logits` (batch × K) and gives `probs`, `score` and `accept`
     (a calibrator without a gate: `probs` alone), decided as Python decides on every row; promise and certificate are in
     its metadata. A gate on scores takes `scores` (batch) and gives `accept` and `confidence`. It is checked and run in
     onnxruntime before the file takes its place. To put the gate inside a classifier, see `metacal attach`.

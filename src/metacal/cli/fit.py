@@ -121,6 +121,7 @@ def command(file: str, options: Options) -> None:
       metacal fit val.npz --max-miscoverage 0.05 --rule paper --seed 7
       metacal fit 'logs/*.parquet' --executor dask://host:8786 --min-accuracy 0.97 -o cal.json
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
+      metacal fit answers.jsonl --score-key judge.score --loss-key loss --max-risk 0.1 -o cal.json
       metacal fit scores.csv --logits-key margin --positive fraud --min-precision 0.9 --min-recall 0.95 -o cal.json
       metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
     """  # noqa: D301
@@ -152,7 +153,7 @@ def command(file: str, options: Options) -> None:
         save(gate, output, key, options.n_jobs)
         about = {"file": file, "artifact": output, "n_rows": len(found)}
         _report(gate, about, signed=key is not None, as_json=options.as_json)
-        then, without = f"metacal evaluate TEST --with {output}", "-o cal.json saves the gate for metacal apply."
+        then, without = f"metacal evaluate {output} TEST", "-o cal.json saves the gate for metacal apply."
         say_saved(output, key, then=then, without=without, as_json=options.as_json)
         if not options.as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
             assert gate.certificate is not None
@@ -170,10 +171,12 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
     if asked.at_threshold is not None:  # on the score: as one on its doubt, a score that equals it is accepted
         (doubt,) = Marks("score", higher_is).doubts(np.array([asked.at_threshold]))  # type: ignore[arg-type]
         asked = replace(asked, at_threshold=float(doubt))
+    truth, losses = found.require_truth(), options.reading.loss_key is not None
     return fit_scored(
         found.score,
-        found.require_truth(),
+        None if losses else truth,
         asked.promise(options.seed, per_group=found.groups is not None),
+        loss=truth if losses else None,
         score_name=found.name,
         higher_is=higher_is,  # type: ignore[arg-type]
         units=found.units,

@@ -20,16 +20,13 @@ from metacal.cli.options import (
     with_options,
 )
 from metacal.cli.outputs import OutputPath, check_not_an_input
-from metacal.cli.printing import note, say, wrapped
+from metacal.cli.printing import REFUTED, note, say, wrapped
 from metacal.cli.verify import surer_than_half
 
 if TYPE_CHECKING:
     from metacal.gate.watch import Watch
     from metacal.io.artifact.watch import Kept
     from metacal.io.journal import Journal
-
-#: The exit code of an alarm; 1 and 2 mean what they mean everywhere.
-ALARM = 3
 
 
 def _chance(value: Any) -> float:
@@ -91,13 +88,13 @@ class Options:
 
 
 @click.command()
-@click.argument("artifact", type=click.Path())
+@click.argument("artifact", metavar="GATE", type=click.Path())
 @click.argument("file", type=click.Path())
 @with_options(Options)
 def command(artifact: str, file: str, options: Options) -> None:
     """Watch a gate's traffic and raise an alarm when something has changed.
 
-    ARTIFACT is what `metacal fit` saved; FILE holds rows as they came, csv or JSON lines as a stream (- is standard
+    GATE is what `metacal fit` saved; FILE holds rows as they came, csv or JSON lines as a stream (- is standard
     input), any other kind as a whole. A row may have a label, or an id, and its label on a later line without logits.
     Five things are watched, each valid however often one looks: the promise, from whatever labels come back; the rate
     of rejections and the spread of the scores, without labels; the confidence of accepted rows against outcomes; lines
@@ -146,7 +143,7 @@ def command(artifact: str, file: str, options: Options) -> None:
         found = shown.publish(ended=True)
     say(found, wrapped("\n".join(lines(found))), as_json=options.as_json)
     if found["alarm"] or intake.silences:
-        click.get_current_context().exit(ALARM)
+        click.get_current_context().exit(REFUTED)
 
 
 def _check_options(artifact: str, file: str, options: Options) -> None:

@@ -204,6 +204,10 @@ class Reading:
         "With a score: what says right or wrong, as true/false, 1/0 or yes/no.  [default: correct or ok]",
         metavar="NAME",
     )
+    loss_key: str | None = option(
+        "With a score and --max-risk: the loss of each row, from 0 to 1.  [default: loss, of a gate fitted on losses]",
+        metavar="NAME",
+    )
     higher_is: str | None = option(
         "With a score: what a higher one says; doubtful for losses, distances, perplexities.  [default: surer]",
         type=click.Choice(["surer", "doubtful"]),
@@ -280,6 +284,20 @@ large_option = click.option(
     metavar="LARGEFILE",
     help="With a cascade: the large model's predictions, of all rows or of those that need it.",
 )
+
+
+def with_gate_and_file(command: Command) -> Command:
+    """The arguments [GATE] FILE: a saved gate first where there is one, and the rows."""
+
+    @functools.wraps(command)
+    def parted(paths: tuple[str, ...], **given: Any) -> Any:
+        if len(paths) > 2:
+            raise click.UsageError(
+                f"got {len(paths)} files: give a gate and one file of rows, or a file of rows alone."
+            )
+        return command(artifact=paths[0] if len(paths) == 2 else None, file=paths[-1], **given)
+
+    return click.argument("paths", metavar="[GATE] FILE", nargs=-1, required=True, type=click.Path())(parted)
 
 
 def reading_options(*, labels: bool = True) -> Any:

@@ -15,6 +15,8 @@ import click
 from metacal.io.terminal import on_a_terminal, visible
 
 WIDTH = 100
+#: The exit code of a promise that is refuted, or of an alarm; 1: the data cannot give what was asked, 2: wrong usage.
+REFUTED = 3
 #: How many rows ahead people are told what to expect.
 NEXT = 1000
 

@@ -58,6 +58,14 @@ class PromiseOptions:
     max_cost: float | None = option(
         "Promise: what is accepted costs at most LIMIT a row on average.", type=cost, metavar="LIMIT"
     )
+    max_risk: float | None = option(
+        "Promise: what is accepted has a mean loss of at most R; a loss is 0 to 1 (--loss-key), or right or wrong.",
+        type=share,
+        metavar="R",
+    )
+    near_binary: bool = option(
+        "With --max-risk: nearly every loss is 0 or 1. To be said before looking at the rows.", default=False
+    )
     cheapest: bool = option(
         "The threshold at which wrong answers and reviews cost least, and a promise what that is at most.",
         default=False,
@@ -115,6 +123,7 @@ class PromiseOptions:
             "--min-accuracy and --max-miscoverage": self.min_accuracy is not None or self.max_miscoverage is not None,
             "--max-review": self.max_review is not None,
             "--max-cost": self.max_cost is not None,
+            "--max-risk": self.max_risk is not None,
             "--cheapest": self.cheapest,
             "--min-precision, --max-false-positive-rate, --min-recall and --min-npv": self.sided,
         }
@@ -123,12 +132,15 @@ class PromiseOptions:
             raise click.UsageError(
                 "give a promise: --min-accuracy (say 0.97: what is accepted is right at least 97% of the time), "
                 "--max-miscoverage (say 0.05: at most 5% of the right answers are turned away), or both; --max-review, "
-                "--max-cost or --cheapest; of two classes --min-precision, --min-recall, --max-false-positive-rate."
+                "--max-cost, --max-risk or --cheapest; of two classes --min-precision, --min-recall, "
+                "--max-false-positive-rate."
             )
         if len(given) > 1:
             raise click.UsageError(f"{' and '.join(given)} do not go together; give one promise.")
         self._check_costs()
         self._check_sides()
+        if self.near_binary and self.max_risk is None:
+            raise click.UsageError("--near-binary is about losses: it goes with --max-risk.")
         looked = self.after_looking or self.at_threshold is not None
         if looked and given != ["--min-accuracy and --max-miscoverage"]:
             other = "--after-looking" if self.after_looking else "--at-threshold"
@@ -242,6 +254,8 @@ class PromiseOptions:
 
         if self.max_review is not None:
             return mc.MaxReview(self.max_review, self.delta)
+        if self.max_risk is not None:
+            return mc.MaxRisk(self.max_risk, self.delta, self.near_binary, seed)
         if self.cheapest or self.max_cost is not None:
             return self._about_costs(seed, classes)
         if self.rule == "paper":

@@ -76,7 +76,9 @@ def class_names(text: str | None) -> tuple[str | int, ...] | None:
 
 def refuse_scores(reading: Reading, why: str = "this command needs logits") -> None:
     """Refuse the options that read scores, as wrong usage."""
-    given = [name for name in ("score_key", "correct_key", "higher_is") if getattr(reading, name) is not None]
+    given = [
+        name for name in ("score_key", "correct_key", "loss_key", "higher_is") if getattr(reading, name) is not None
+    ]
     if given:
         raise click.UsageError(f"{flag(given[0])} is about scores in place of logits; {why}.")
 
@@ -229,7 +231,9 @@ def check_large(gate: Gate | None, artifact: str | None, large: str | None) -> N
     if large is None or (gate is not None and len(gate.stages) > 1):
         return
     if gate is None:
-        raise click.UsageError("--large belongs to a cascade; give --with cascade.json, which metacal cascade saves.")
+        raise click.UsageError(
+            "--large belongs to a cascade; give the cascade before FILE, as metacal cascade has saved it."
+        )
     raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
 
 
@@ -278,6 +282,8 @@ def read_scored(path: str, reading: Reading, gate: Gate | None = None, artifact:
             path,
             score_key=name,
             correct_key=reading.correct_key,
+            loss_key=reading.loss_key,
+            losses=gate is not None and gate.reads_losses,
             id_key=reading.id_key,
             group_key=reading.group_key,
             unit_key=reading.unit_key,

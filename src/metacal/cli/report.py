@@ -27,6 +27,7 @@ from metacal.cli.options import (
     share,
     shared,
     threads_for,
+    with_gate_and_file,
     with_options,
 )
 from metacal.cli.outputs import OutputPath, check_not_an_input
@@ -46,7 +47,6 @@ COMPARED = ("temperature", "ensemble-temperature", "vector", "structured", "spli
 class Options:
     """What `metacal report` is told."""
 
-    artifact: str | None = option("What `metacal fit` saved.", "--with", type=click.Path(), metavar="JSON")
     output: str = option("- is stdout.", "-o", "--output", type=OutputPath(), metavar="HTML", default="report.html")
     title: str | None = option("Heading of the page.  [default: Report on FILE]", metavar="TEXT")
     comparing: bool = option("Compare calibrators on these rows too, cross-validated.", "--compare", default=False)
@@ -68,12 +68,13 @@ class Options:
 
 
 @click.command()
-@click.argument("file", type=click.Path())
+@with_gate_and_file
 @with_options(Options)
-def command(file: str, options: Options) -> None:
+def command(artifact: str | None, file: str, options: Options) -> None:
     """Write one page to look at: is the promise kept, where to put the threshold.
 
-    FILE holds logits and true labels of rows that neither the classifier nor `metacal fit` has seen. The page has the
+    GATE is what `metacal fit` saved; without one the page is about the classifier alone. FILE holds logits and true
+    labels of rows that neither the classifier nor `metacal fit` has seen. The page has the
     promise and whether it is kept, reliability before and after, risk-coverage and miscoverage curves with a point to
     drag and the command that certifies it, both promises together, a table of classes, the rows worth a look. It is
     one file, opens without a network, and holds every number as JSON.
@@ -87,22 +88,22 @@ def command(file: str, options: Options) -> None:
 
     \b
     Examples:
-      metacal report test.npz --with cal.json -o report.html
+      metacal report cal.json test.npz -o report.html
       metacal report val.parquet --logits-key z --label-key truth
-      metacal report test.npz --with cal.json --compare --title "Release 7"
-      metacal report test.npz --with cal.json --json | jq .evaluation.gate.coverage
+      metacal report cal.json test.npz --compare --title "Release 7"
+      metacal report cal.json test.npz --json | jq .evaluation.gate.coverage
     """  # noqa: D301
-    output, artifact = options.output, options.artifact
+    output = options.output
     check_not_an_input(output, file, artifact, options.large, reading=options.reading)
     if output == "-" and options.as_json:
         raise click.UsageError("-o - and --json both want stdout; write the page to a file.")
     compared = calibrator_names(options.calibrators) or (list(COMPARED) if options.comparing else None)
 
     with progress_bar(3, "step", "Reading") as bar:
-        gate, given = _read(file, options)
+        gate, given = _read(artifact, file, options)
         bar.update()
         bar.set_description("Measuring")
-        summary = _summarised(gate, given, compared, options)
+        summary = _summarised(gate, artifact, given, compared, options)
         bar.update()
         bar.set_description("Writing")
         size = _written(summary, output, options.title)
@@ -122,13 +123,13 @@ def command(file: str, options: Options) -> None:
         note(f"Written to {output} ({size / 1000:,.0f} kB). Open it in a browser: {Path(output).resolve().as_uri()}")
 
 
-def _read(file: str, options: Options) -> tuple[Gate | None, GateRows]:
+def _read(artifact: str | None, file: str, options: Options) -> tuple[Gate | None, GateRows]:
     """The gate, none for a classifier alone, and the rows as it reads them."""
     from metacal.cli.reading import GateRows, check_large, load_gate, read, read_marks, read_rows
 
-    if options.artifact is not None:
-        gate = load_gate(options.artifact, file)
-        return gate, read_rows(gate, options.artifact, file, options.reading, options.large, any_groups=True)
+    if artifact is not None:
+        gate = load_gate(artifact, file)
+        return gate, read_rows(gate, artifact, file, options.reading, options.large, any_groups=True)
     check_large(None, None, options.large)
     if options.reading.score_key is not None:
         return read_marks(file, options.reading)
@@ -136,7 +137,9 @@ def _read(file: str, options: Options) -> tuple[Gate | None, GateRows]:
     return None, GateRows(file, (found.table,), found.labels, found)
 
 
-def _summarised(gate: Gate | None, given: GateRows, compared: list[str] | None, options: Options) -> Summary:
+def _summarised(
+    gate: Gate | None, artifact: str | None, given: GateRows, compared: list[str] | None, options: Options
+) -> Summary:
     from metacal.report.summary import summarise
 
     file, found = given.path, given.found
@@ -155,7 +158,7 @@ def _summarised(gate: Gate | None, given: GateRows, compared: list[str] | None, 
         ids=given.ids,
         groups=given.groups,
         file=file,
-        artifact=options.artifact,
+        artifact=artifact,
         sha256=_sha256(file, options.large, options.reading),
         command=fit_command(file, options.reading, gate),
         progress=watched,
@@ -228,4 +231,5 @@ def _said(summary: Summary) -> str:
         return f"measured  {found}; no gate was given, so nothing is promised yet."
     lines = [f"promised  {summary.promise.statement}"]
     lines += [f"measured  {verdict['text']}" for verdict in summary.promise.verdicts]
+    lines += [f"to do     {summary.promise.advice}"]
     return "\n".join([*lines, *(f"{one.name:<9} {one}" for one in summary.promise.answered_by)])

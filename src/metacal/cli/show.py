@@ -27,13 +27,13 @@ _FEW = 6
 
 
 @click.command()
-@click.argument("artifact", type=click.Path())
+@click.argument("artifact", metavar="GATE", type=click.Path())
 @key_option
 @json_option
 def command(artifact: str, as_json: bool) -> None:
     """Explain a saved file: its promise, its calibrator, its classes, where it comes from.
 
-    ARTIFACT is what `metacal fit` or `mc.save` wrote. It is checked from end to end before anything is shown, as
+    GATE is what `metacal fit` or `mc.save` wrote. It is checked from end to end before anything is shown, as
     `metacal apply` would.
 
     \b

@@ -6,7 +6,8 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,8 +107,9 @@ def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, reading: Reading
 def _request(gate: Gate, path: str, reading: Reading) -> Request:
     """What is what in FILE, for this gate."""
     if gate.kind == "scores":
-        name = reading.score_key or gate.source.score
-        return Request(path, logits_key=name, label_key=reading.correct_key, id_key=reading.id_key, scores=True)
+        name, key = reading.score_key or gate.source.score, reading.loss_key or reading.correct_key
+        own = Request(path, logits_key=name, label_key=key, id_key=reading.id_key, scores=True)
+        return replace(own, losses=gate.reads_losses)
     return Request(
         path,
         input=gate.source.input,
@@ -263,6 +265,12 @@ class Text:
 
     def _label(self, record: Record) -> Any:
         label = record.label
+        if self.watch.gate.reads_losses:
+            with suppress(TypeError, ValueError):
+                label = float(label)
+            if self.watch.gate.source.code(label) is None:
+                raise LineError(self.place, record.line, f"the loss {str(label)[:40]!r} is no number from 0 to 1")
+            return label
         text = str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
         known = self.labels.get(text, self.labels.get(text.strip().lower()) if self.reader.request.scores else None)
         if known is None:

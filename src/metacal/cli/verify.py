@@ -18,14 +18,14 @@ from metacal.cli.options import (
     shared,
     with_options,
 )
-from metacal.cli.printing import say, wrapped
+from metacal.cli.printing import REFUTED, say, wrapped
 
 
 def surer_than_half(value: Any) -> float:
     """Parse a confidence above 0.5."""
     number = share(value)
     if number <= 0.5:
-        raise click.BadParameter(f"{value} is not above 0.5; give how surely a kept promise passes, such as 0.95.")
+        raise click.BadParameter(f"{value} is not above 0.5; give the confidence of the interval, such as 0.95.")
     return number
 
 
@@ -34,7 +34,7 @@ class Options:
     """What `metacal verify` is told."""
 
     confidence: float = option(
-        "A promise that is kept is called refuted with probability at most 1 - C.",
+        "Of the interval; a promise that is kept is called refuted with probability at most (1 - C)/2.",
         type=surer_than_half,
         metavar="C",
         default=0.95,
@@ -46,26 +46,27 @@ class Options:
 
 
 @click.command()
-@click.argument("artifact", type=click.Path())
+@click.argument("artifact", metavar="GATE", type=click.Path())
 @click.argument("file", type=click.Path())
 @with_options(Options)
 def command(artifact: str, file: str, options: Options) -> None:
     """Check on labelled rows whether the promise of a saved gate still stands.
 
-    ARTIFACT is what `metacal fit` saved; FILE holds logits and true labels of rows that it has not seen: last week's
-    traffic, say. An exact binomial test: the right answers that were turned away among the right ones, or the wrong
-    ones among the accepted. Both where both are promised, each at half of 1 - C. A review budget needs no labels; costs
-    of many sizes are tested by betting.
+    GATE is what `metacal fit` saved; FILE holds logits and true labels of rows that it has not seen: last week's
+    traffic, say. The verdict is kept where the whole interval of what was measured lies on the right side of what was
+    promised, refuted where all of it lies on the wrong side, undecided otherwise. Intervals are exact: of the right
+    answers that were rejected, or of the wrong ones that were accepted; of both where both are promised, at half of
+    1 - C each. A review budget needs no labels; costs of many sizes are tested by betting.
 
     Of a cascade FILE holds the small model's rows and --large the large one's.
 
-    The exit code is 0 when the promise is not refuted, 1 when it is.
+    The exit code is 3 when the promise is refuted, 0 when it is kept or undecided.
 
     \b
     Examples:
       metacal verify cal.json lastweek.npz
       metacal verify cal.json lastweek.csv --confidence 0.99 --json
-      metacal verify cal.json lastweek.npz || alert "fit again"
+      metacal verify cal.json lastweek.npz; test $? -ne 3 || alert "fit again"
     """  # noqa: D301
     from metacal.cli.reading import load_gate, read_rows
     from metacal.promises.verification import verify_decisions
@@ -84,4 +85,4 @@ def command(artifact: str, file: str, options: Options) -> None:
     answer, text = {"file": file, "artifact": artifact, **result.to_dict(), **more}, f" of {file} through {artifact}"
     say(answer, wrapped(result.text(text)), as_json=options.as_json)
     if result.refuted:
-        click.get_current_context().exit(1)
+        click.get_current_context().exit(REFUTED)

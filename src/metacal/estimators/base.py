@@ -151,7 +151,7 @@ class LogitsEstimator(BaseEstimator):
         elif self.positive is not None:
             raise InputError(f"positive={self.positive!r} is for two classes; the table has {table.shape[1]}.")
         self.classes_ = validate.class_list(classes, table.shape[1])
-        return validate.label_codes_beside(y, table, self.classes_)  # type: ignore[no-any-return]
+        return validate.label_codes_beside(y, table, self.classes_)
 
     def _two_classes(self, classes: Any, y: Any) -> Any:
         """Two classes in column order; the second is the positive one where there is one score per row."""
@@ -186,8 +186,7 @@ class Fitted(Generic[T]):
         if estimator is None:
             return self  # type: ignore[return-value]
         check_is_fitted(estimator)
-        value: T = getattr(estimator.map_, self._name)
-        return value
+        return getattr(estimator.map_, self._name)
 
 
 class Calibrator(ClassifierMixin, LogitsEstimator, Parameters):
@@ -255,7 +254,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Parameters):
             return found if kernels.on_device(X) else np.asarray(found)
         room = validate.room_for_probabilities(X, out)
         room[...] = kernels.device_kernels().beside(found, X)
-        return room  # type: ignore[no-any-return]
+        return room
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable class of each row, as an array."""

@@ -205,8 +205,7 @@ class Cascade(GateEstimator):
 
     def predict(self, X: Any, large: Any = None) -> NDArray[Any]:
         """The answer of each row, `reject_label` where it is left to people."""
-        label: NDArray[Any] = self.decide(X, large).label  # type: ignore[assignment]
-        return label
+        return self.decide(X, large).label  # type: ignore[return-value]
 
     def predict_proba(self, X: Any, large: Any = None) -> NDArray[Any]:
         """Calibrated probabilities of the model that answers; the large one's where people do."""

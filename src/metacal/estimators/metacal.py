@@ -285,7 +285,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     def _refit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         """The map of one of metacal's own calibrators, fitted anew and kept nowhere."""
         base = base_calibrator(self.calibrator, self.promise, rows.n_classes)
-        return base.fit_rows(rows, codes, weights).map_  # type: ignore[no-any-return]
+        return base.fit_rows(rows, codes, weights).map_
 
     def _check_remote(self) -> None:
         """Raise, before anything is read, where the base calibrator cannot be fitted on other machines."""

@@ -19,8 +19,8 @@ class ScoreGate(GateEstimator, kw_only=False):
     """Accept or reject by a score that is not made of logits, under a written promise.
 
     An LLM judge's mark, the log-probability of an answer, the similarity of a passage, the confidence of an OCR engine:
-    any number per row will do, and for fitting whether the row is right. There are no classes and no probabilities
-    to calibrate; `confidence` is the probability of being right, read off the calibration rows.
+    any number per row will do, and for fitting whether the row is right, or how bad it is. There are no classes and no
+    probabilities to calibrate; `confidence` is the probability of being right, read off the calibration rows.
 
     Parameters
     ----------
@@ -63,8 +63,9 @@ class ScoreGate(GateEstimator, kw_only=False):
     def fit(
         self,
         score: ArrayLike,
-        correct: ArrayLike,
+        correct: ArrayLike | None = None,
         *,
+        loss: ArrayLike | None = None,
         units: ArrayLike | None = None,
         importance: Importance | ArrayLike | None = None,
         groups: ArrayLike | None = None,
@@ -78,6 +79,9 @@ class ScoreGate(GateEstimator, kw_only=False):
             One that is None, NaN or infinite is none: the row is left out here, and never accepted later.
         correct : array of shape (n,)
             True or false, 1 or 0, "yes" or "no".
+        loss : array of shape (n,), in place of `correct`
+            How bad each row is, from 0 to 1, for `MaxRisk`: `mc.losses` has the losses in use. What verifies and
+            evaluates the gate then takes losses too, in the place of right and wrong.
         units : array of shape (n,), optional
             Which rows belong together, as answers to one question: one row of each unit counts.
         importance : array of shape (n,) or Importance, optional
@@ -91,6 +95,7 @@ class ScoreGate(GateEstimator, kw_only=False):
             score,
             correct,
             self.promise,
+            loss=loss,
             score_name=self.score_name,
             higher_is=self.higher_is,
             units=units,

@@ -18,7 +18,7 @@ from metacal.gate import Gate, Recipe
 from metacal.io.artifact.document import Content, kind_of
 from metacal.io.artifact.encoding import built
 from metacal.io.artifact.messages import article
-from metacal.io.artifact.sources import calibrator_kinds, method_of
+from metacal.io.artifact.sources import calibrator_kinds, method_of, somebody_elses
 from metacal.maps.methods import method_named
 from metacal.promises.rules.two_sided import Sided
 from metacal.rows.labels import default_reject_label
@@ -48,8 +48,8 @@ def content_of(estimator: Any) -> Content:
         check_is_fitted(estimator, None if _is_ours(estimator) else "gate_")
     except ValueError:
         raise ArtifactError(f"this {kind} is not fitted; call fit first, then save.") from None
-    if isinstance(estimator, MetaCal):
-        _check_base(estimator)
+    if isinstance(estimator, MetaCal) and not _is_ours(estimator.calibrator_):  # though it may bear such a name
+        raise somebody_elses(type(estimator.calibrator_).__name__)
     changed = _changed(estimator)
     if changed is not None:
         raise ArtifactError(f"the parameter {changed} was changed after fit; fit again, then save.")
@@ -79,7 +79,7 @@ def estimator_of(content: Content) -> MetaCal | Calibrator | Cascade | ScoreGate
         base = _made(_recipe_of(gate))
         base.classes_, base.n_features_in_, base.map_ = np.arange(gate.n_classes), gate.n_classes, gate.source.map
         estimator.calibrator_ = base
-    return _with_columns(estimator, content) if gate.n_classes else estimator  # type: ignore[no-any-return]
+    return _with_columns(estimator, content) if gate.n_classes else estimator
 
 
 def _parameters(gate: Gate) -> dict[str, Any]:
@@ -128,16 +128,6 @@ def _is_ours(estimator: Any) -> bool:
     return method is not None and type(estimator) is method.estimator_class()
 
 
-def _check_base(estimator: MetaCal) -> None:
-    """Raise where the base calibrator is somebody else's: its class may bear the name of one of ours."""
-    base = estimator.calibrator_
-    if not _is_ours(base):
-        raise ArtifactError(
-            f"the base calibrator is {article(type(base).__name__)}, which only pickle could store; "
-            f"use one of metacal's own ({', '.join(calibrator_kinds())})."
-        )
-
-
 def _with_columns(estimator: Any, content: Content) -> Any:
     """The estimator with what scikit-learn wants to know of the columns."""
     estimator.classes_, estimator.n_features_in_ = np.array(content.gate.classes), content.gate.n_classes
@@ -168,13 +158,11 @@ def _calibrator(content: Content) -> Calibrator:
     own = {"input": source.input, "classes": gate.classes.tolist() if source.classes_given else None}
     estimator = _made(replace(recipe, parameters={**recipe.parameters, **own}))
     estimator.map_ = gate.source.map
-    fitted: Calibrator = _with_columns(estimator, content)
-    return fitted
+    return _with_columns(estimator, content)
 
 
 def _made(recipe: Recipe) -> Calibrator:
     """The estimator that a recipe names, not fitted."""
     method = method_named(recipe.estimator)
     assert method is not None
-    estimator: Calibrator = built(method.estimator_class(), recipe.parameters, "parameters")
-    return estimator
+    return built(method.estimator_class(), recipe.parameters, "parameters")

@@ -68,7 +68,7 @@ def _reading(source: Any, input: str | None, promised: bool) -> Table:
         )
     if promised and needs_logits(source.score) and kind == "probabilities":
         raise InputError(f"the score {source.score!r} needs logits: it is the same for every row of probabilities.")
-    return replace(source, input=kind)  # type: ignore[no-any-return]
+    return replace(source, input=kind)
 
 
 def gate_of(cal: Any, *, on_tables: bool = False) -> Gate:
@@ -95,8 +95,7 @@ def gate_of(cal: Any, *, on_tables: bool = False) -> Gate:
             raise InputError(f"this {_kind(cal)} is not fitted; call fit(logits, labels) first, then export.") from None
     if on_tables and held.kind != "logits":
         raise _other(f"a Gate ({held.kind})" if held is cal else _kind(cal))
-    gate: Gate = held
-    return gate
+    return held
 
 
 def _other(came: str) -> InputError:

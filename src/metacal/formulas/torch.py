@@ -112,8 +112,7 @@ class Torch(Operations):
 
     def part(self, fitted: Any, x: Tensor) -> Tensor:
         """The probabilities of a map inside another: a module."""
-        found: Tensor = fitted(x)
-        return found
+        return fitted(x)
 
 
 #: The runtime; kernels of devices register what they have a faster way for.

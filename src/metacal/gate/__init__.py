@@ -7,8 +7,9 @@ first asked for: who applies a gate does not wait for what fits one.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from metacal.lazy import names_of
 
 _HOME = {
     "FitMap": "metacal.maps.map",
@@ -45,12 +46,7 @@ if TYPE_CHECKING:
     from metacal.gate.unlabelled import needs_labels as needs_labels
     from metacal.maps.map import FitMap as FitMap
 else:
-
-    def __getattr__(name):
-        home = _HOME.get(name)
-        if home is None:
-            raise AttributeError(f"module 'metacal.gate' has no attribute {name!r}")
-        return getattr(import_module(home), name)
+    __getattr__ = names_of(__name__, lambda: _HOME)
 
 
 def __dir__() -> list[str]:

@@ -27,11 +27,11 @@ from metacal.promises.parts.per import Per, PerGroup
 from metacal.promises.parts.thresholds import policy_of, rows_of_groups
 from metacal.promises.parts.units import Importance, counted_rows, unit_codes
 from metacal.promises.promise import Promise
-from metacal.promises.rules.costs import Costed
+from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import profile_of
 from metacal.rows.arrays import plain_array
-from metacal.rows.score_columns import score_and_correct
+from metacal.rows.score_columns import loss_column, score_and_correct, score_column
 
 #: A ranking that is worse than chance by so many standard errors is probably upside down.
 _UPSIDE_DOWN = 4.0
@@ -42,6 +42,7 @@ def fit_scored(
     correct: Any,
     promise: Promise,
     *,
+    loss: Any = None,
     score_name: str = "score",
     higher_is: HigherIs = "surer",
     units: Any = None,
@@ -56,7 +57,8 @@ def fit_scored(
 
     Of rows that belong together (`units`: answers to one question, pages of one book) one is counted, drawn by
     `random_state`; under known shift (`importance`) as many as the weights ask for: `metacal.promises.parts.units`.
-    `groups` has the group of each row, for a promise per group.
+    `groups` has the group of each row, for a promise per group. `loss` has the loss of each row, from 0 to 1, in place
+    of `correct`, for a promise about losses: a row without any is right.
 
     Examples
     --------
@@ -70,24 +72,28 @@ def fit_scored(
     array([ True, False, False])
     """
     check_scored(promise, higher_is)
-    given, right = score_and_correct(score, correct)
+    given, right, lost = _columns(score, correct, loss, promise)
     there = ~np.isnan(given)
     if not there.any():
         raise InputError(f"no row has a score (n_samples={len(given)}); give numbers.")
-    source = Marks(plain_name(score_name), higher_is)
+    source = Marks(plain_name(score_name), higher_is, truth="correct" if lost is None else "losses")
     doubt, right = source.doubts(given[there]), right[there]
-    if not right.any():
+    lost = None if lost is None else lost[there]
+    if lost is None and not right.any():
         raise InputError(
             f"no row is right (n_samples={len(right)}): nothing can be promised. Check what the column of right and "
             "wrong says: 1, true or yes is right."
         )
     parts = _parts(promise, groups, there)
     losses = promise.losses_of(right) if isinstance(promise, Costed) else None
+    if lost is not None:
+        losses = Losses.graded(lost)
     there_units = None if units is None else unit_codes(units, len(given))[there]
     counted = counted_rows(len(right), there_units, _weights_there(importance, there), random_state)
     seen = slice(None) if counted is None else counted.rows
     ranking = Ranking.of(doubt[seen], right[seen])
-    notes = _remarks(ranking, doubt[seen], right[seen], higher_is, missing=int((~there).sum()), of=len(there))
+    good = right if lost is None else lost <= lost.mean()
+    notes = _remarks(ranking, doubt[seen], good[seen], higher_is, missing=int((~there).sum()), of=len(there))
     for note in notes:  # first: where nothing can be certified they may say why
         warnings.warn(str(note), MetacalWarning, stacklevel=3)
     certificate, for_curve = certified(
@@ -105,6 +111,24 @@ def fit_scored(
         data_hash=data_hash(doubt, right),
         profile=profile_of(ranking, None if curve is None else curve(own[kept]), right[seen][kept]),
     )
+
+
+def _columns(score: Any, correct: Any, loss: Any, promise: Promise) -> tuple[Any, Flags, Float | None]:
+    """Score, right or wrong, and the loss of each row, where that is what is known."""
+    if (loss is None) == (correct is None):
+        raise InputError(
+            "give correct, whether each row is right, or loss=..., a number from 0 to 1 for each; not both."
+        )
+    if loss is None:
+        return *score_and_correct(score, correct), None
+    if not promise.takes_losses:
+        raise InputError(
+            f"{type(promise).__name__} is about right and wrong answers: give correct, or promise MaxRisk(0.1)."
+        )
+    scores, losses = score_column(score), loss_column(loss)
+    if scores.shape != losses.shape:
+        raise InputError(f"there are {len(scores)} scores but {len(losses)} entries of loss; give one each per row.")
+    return scores, losses == 0.0, losses
 
 
 def _weights_there(importance: Any, there: Flags) -> Any:

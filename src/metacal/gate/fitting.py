@@ -235,8 +235,7 @@ def _confidence(fitted: Map, at: float, block: NDArray[Any]) -> NDArray[Any]:
     """The calibrated probability of the answer, which the promise is about: of the largest logit, unless moved."""
     room = np.empty(block.shape, dtype=np.float64 if block.dtype == np.float64 else np.float32)
     fitted.write(block, room)
-    found: NDArray[Any] = room[np.arange(len(block)), kernels.predicted(moved(at, block) if at else block)]
-    return found
+    return room[np.arange(len(block)), kernels.predicted(moved(at, block) if at else block)]
 
 
 def check_gate(promise: Any, score: str | Score, input: str, decision: str = "largest") -> None:

@@ -143,8 +143,7 @@ class Gate:
     @property
     def classes(self) -> NDArray[Any]:
         """The labels in column order."""
-        classes: NDArray[Any] = self.source.classes
-        return classes
+        return self.source.classes
 
     @property
     def n_classes(self) -> int:
@@ -202,9 +201,13 @@ class Gate:
         return self.source.read(given, by_rows=by_rows)
 
     def codes(self, truth: Any, n_rows: int) -> Codes:
-        """The code of the truth of each row: its class's column or, of scores, 1 for right and 0 for wrong."""
-        codes: Codes = self.source.codes(truth, n_rows)
-        return codes
+        """The code of the truth of each row: its class's column or, of scores, 1 for right, 0 for wrong, 1 - loss."""
+        return self.source.codes(truth, n_rows)
+
+    @property
+    def reads_losses(self) -> bool:
+        """Whether the truth of a row is its loss, a number between 0 and 1."""
+        return getattr(self.source, "truth", "") == "losses"
 
     def limits(self, groups: Any, n_rows: int) -> Float | None:
         """The threshold of each row by its group; None where the gate asks for none.
@@ -242,8 +245,14 @@ class Gate:
         """What each answer costs, by the codes of truth and answer; None where no cost is promised."""
         if not isinstance(self.promise, Costed):
             return None
-        # Of scores it is known only which rows are right.
-        return self.promise.losses(codes, answers) if self.n_classes else self.promise.losses_of(codes == answers)
+        if self.n_classes:
+            return self.promise.losses(codes, answers)
+        # Of scores it is known only which rows are right, or how far they are.
+        return (
+            Losses.graded(np.asarray(1.0 - codes, dtype=np.float64))
+            if self.reads_losses
+            else self.promise.losses_of(codes == answers)
+        )
 
     def fitted_on(self, doubt: Float, correct: Flags | None) -> bool:
         """Whether these are the very rows that the gate was fitted on, by the fingerprint it has recorded.
@@ -266,14 +275,12 @@ class Gate:
 
     def doubts(self, given: Any) -> Float:
         """The ranking score of each row at the first stage: higher is less sure."""
-        doubts: Float = self.source.doubts(self.source.rows(given))
-        return doubts
+        return self.source.doubts(self.source.rows(given))
 
     def accepts(self, given: Any, groups: Any = None) -> Flags:
         """Whether the first stage accepts each row; `groups` has the group of each, where the gate goes by them."""
         rows = self.source.rows(given)
-        accept: Flags = self.source.accepts(rows, self.policy, self.limits(groups, len(rows)))
-        return accept
+        return self.source.accepts(rows, self.policy, self.limits(groups, len(rows)))
 
     def decide(
         self, *given: Any, rejected: Rejected = "calibrated", probabilities: bool = True, groups: Any = None

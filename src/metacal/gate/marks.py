@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.gate.decision import Codes, Decision, Flags, Float
+from metacal.gate.decision import Decision, Flags, Float
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.promises.certificate import Certificate, accepts
@@ -18,11 +18,13 @@ from metacal.promises.fingerprint import RUN
 from metacal.promises.parts.thresholds import Policy
 from metacal.promises.promise import Promise
 from metacal.promises.rules.two_sided import Sided, not_from_answers
-from metacal.rows.score_columns import correct_column, score_column
+from metacal.rows.score_columns import correct_column, loss_column, score_column
 
 #: What a higher score says of a row.
 HigherIs = Literal["surer", "doubtful"]
 HIGHER_IS: tuple[HigherIs, ...] = ("surer", "doubtful")
+#: What is known of a row: whether it is right, or its loss between 0 and 1.
+Truth = Literal["correct", "losses"]
 #: Longer names of scores are cut: they stand in certificates.
 _LONGEST_NAME = 80
 
@@ -31,7 +33,8 @@ _LONGEST_NAME = 80
 class Marks:
     """A score that is given for each row: an LLM judge's mark, the log-probability of an answer, a similarity.
 
-    There are no classes and no probabilities. What is known of a row is whether it is right: codes are 1 and 0.
+    There are no classes and no probabilities. What is known of a row is whether it is right, codes are 1 and 0, or its
+    loss, and the code is 1 - loss: a row without any is right.
 
     Attributes
     ----------
@@ -43,6 +46,8 @@ class Marks:
         From doubt to the probability of being right.
     beside : tuple of (threshold, float or None, float or None)
         The calibration doubts on either side of each threshold: scores of fewer bits are told from it by them.
+    truth : "correct" or "losses"
+        What the rows were fitted with, and are judged by: whether each is right, or its loss.
     accepting_is_safe : bool
         Whether a row more that is accepted cannot break the promise.
     """
@@ -52,6 +57,7 @@ class Marks:
     curve: ConfidenceCurve | None = None
     beside: tuple[tuple[float, float | None, float | None], ...] = ()
     accepting_is_safe: bool = False
+    truth: Truth = "correct"
     kind: ClassVar[str] = "scores"
     classes: ClassVar[NDArray[Any]] = np.empty(0, dtype=np.intp)
     n_classes: ClassVar[int] = 0
@@ -93,12 +99,21 @@ class Marks:
 
     rows = checked = read
 
-    def codes(self, truth: Any, n_rows: int) -> Codes:
-        """1 for right, 0 for wrong."""
-        right = correct_column(truth)
-        if len(right) != n_rows:
-            raise InputError(f"there are {n_rows} scores but {len(right)} entries of correct; give one each per row.")
-        return right.astype(np.intp)
+    def codes(self, truth: Any, n_rows: int) -> Any:
+        """1 for right, 0 for wrong; 1 - loss where losses are given."""
+        codes = correct_column(truth).astype(np.intp) if self.truth == "correct" else 1.0 - loss_column(truth)
+        if len(codes) != n_rows:
+            raise InputError(
+                f"there are {n_rows} scores but {len(codes)} entries of {self.truth}; give one each per row."
+            )
+        return codes
+
+    def code(self, truth: Any) -> float | None:
+        """The code of one row's truth, as it stands in a stream; None where it is none."""
+        if self.truth == "correct":
+            return self.code_of.get(truth)
+        number = isinstance(truth, int | float) and not isinstance(truth, bool) and 0.0 <= truth <= 1.0
+        return 1.0 - float(truth) if number else None
 
     def doubts(self, score: NDArray[np.floating[Any]]) -> Float:
         """The score as promises see it: higher is less sure, on the grid; NaN where there is none."""

@@ -141,6 +141,10 @@ class Table:
         """What `read` gave, to be decided on without being checked again."""
         return Rows(logits)
 
+    def code(self, label: Any) -> int | None:
+        """The column of a label; None where it is none of the classes."""
+        return self.code_of.get(label)
+
     def codes(self, truth: Any, n_rows: int) -> Codes:
         """Each label's column."""
         return label_codes(truth, n_rows, self.classes)

@@ -223,8 +223,9 @@ class Watch:
     ) -> Watch:
         """Take in rows in the order they came: what the gate reads, and labels where they are known.
 
-        `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right. Rows with an id
-        and without a label wait for theirs, which comes by `label` or, where rows and labels come mixed, as `late`.
+        `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right, or its loss.
+        Rows with an id and without a label wait for theirs, which comes by `label` or, where rows and labels come
+        mixed, as `late`.
         `probability` is with which each row is chosen to be labelled. There may be no row, only late labels. `lines`
         says what they stood on, where rows come as lines.
         """
@@ -243,7 +244,7 @@ class Watch:
                     told += self._late(*coming.popleft())
                 row = rows[k - start]
                 if codes[k] >= 0:
-                    told.append((row, int(codes[k])))
+                    told.append((row, codes[k].item()))
                 elif ids is not None and (name := ids[k]) is not None:
                     self._wait(name, row)
             self._labelled(told)
@@ -272,7 +273,7 @@ class Watch:
         self._labelled([one for some in told for one in some])
         return self
 
-    def _late(self, one: Late, code: int) -> list[tuple[Waiting, int]]:
+    def _late(self, one: Late, code: float) -> list[tuple[Waiting, float]]:
         """The row that a label is for, with its code; nothing where nobody waits for it."""
         row = self.waiting.pop(kept_id(one.id), None)
         if row is None:
@@ -285,21 +286,21 @@ class Watch:
         cuts = list(range(STRIDE - self.counts.rows % STRIDE, n, STRIDE))
         return list(zip([0, *cuts], [*cuts, n])) if n else []
 
-    def _codes(self, y: Any, n: int) -> NDArray[np.intp]:
-        """Labels as column numbers, -1 where there is none; of a gate on scores 1 for right and 0 for wrong."""
-        codes = np.full(n, -1, dtype=np.intp)
+    def _codes(self, y: Any, n: int) -> NDArray[Any]:
+        """Labels as column numbers, -1 where there is none; of a gate on scores 1 for right, 0 for wrong, 1 - loss."""
+        codes = np.full(n, -1, dtype=np.float64 if self.gate.reads_losses else np.intp)
         if y is None:
             return codes
         given = y.tolist() if hasattr(y, "tolist") else list(y)
         if len(given) != n:
             raise InputError(f"there are {n} rows but {len(given)} labels; give None where one is not known.")
-        names = self.gate.source.code_of
         for k, label in enumerate(given):
             if label is None or label != label:
                 continue
-            if label not in names:
-                raise InputError(f"the label {label!r} is none of the gate's classes; give None where it is not known.")
-            codes[k] = names[label]
+            if (code := self.gate.source.code(label)) is None:
+                what = "no loss between 0 and 1" if self.gate.reads_losses else "none of the gate's classes"
+                raise InputError(f"the label {label!r} is {what}; give None where it is not known.")
+            codes[k] = code
         return codes
 
     def _decide(self, X: Any, groups: Any, chances: Column | None) -> list[Waiting]:
@@ -325,11 +326,11 @@ class Watch:
             del self.waiting[next(iter(self.waiting))]
             self.forgotten += 1
 
-    def _labelled(self, told: list[tuple[Waiting, int]]) -> None:
+    def _labelled(self, told: list[tuple[Waiting, float]]) -> None:
         """Rows whose truth has become known, in that order."""
         if not told:
             return
-        rows, codes = [row for row, _ in told], np.array([code for _, code in told], dtype=np.intp)
+        rows, codes = [row for row, _ in told], np.array([code for _, code in told])
         accept, top = np.array([row.accept for row in rows]), np.array([row.top for row in rows], dtype=np.intp)
         chance = [row.probability for row in rows]
         if None in chance and any(one is not None for one in chance):

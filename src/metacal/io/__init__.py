@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from metacal.lazy import names_of
 
 if TYPE_CHECKING:
     from metacal.io.predictions import Predictions as Predictions
@@ -25,8 +26,4 @@ _HOME = {
 __all__ = ["Predictions", "Scores", "open_table", "read_predictions", "read_scores", "write_table"]
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name):
-        if name not in _HOME:
-            raise AttributeError(f"module 'metacal.io' has no attribute {name!r}")
-        return getattr(import_module(f"metacal.io.{_HOME[name]}"), name)
+    __getattr__ = names_of(__name__, lambda: {name: f"metacal.io.{home}" for name, home in _HOME.items()})

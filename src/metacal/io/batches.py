@@ -131,21 +131,14 @@ class BatchGate:
     @property
     def gate(self) -> Gate:
         """The gate itself, loaded once in each process."""
-        found = _gates.get(self.fingerprint)
-        if found is None:
-            found = _loaded(self._raw(), self.fingerprint, self._name, None)
-        return found
-
-    def _raw(self) -> bytes:
         from metacal.io.artifact.wrapping import read_file
 
-        if self.text is not None:
-            return self.text.encode()
-        assert self.path is not None
-        raw = read_file(self.path)
+        if self.fingerprint in _gates:
+            return _gates[self.fingerprint]
+        raw = read_file(self.path) if self.path is not None else str(self.text).encode()
         if _fingerprint(raw) != self.fingerprint:
             raise InputError(f"{self.path}: this is not the file that was sent; it was written over, or differs here.")
-        return raw
+        return _loaded(raw, self.fingerprint, self._name, None)
 
     def __call__(self, batch: Any) -> Any:
         """The decisions on the rows of a RecordBatch as a RecordBatch; on those of a Table as a Table."""

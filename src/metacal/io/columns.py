@@ -25,8 +25,8 @@ ClassNames = tuple[str | int, ...]
 
 TABLE_KEYS = {"logits": ("logits",), "probabilities": ("probabilities", "probs")}
 LABEL_KEYS = ("labels", "label", "y")
-#: Where there are scores in place of a table: the names of right and wrong.
-CORRECT_KEYS = ("correct", "ok")
+#: Where there are scores in place of a table: the names of right and wrong, and of losses.
+CORRECT_KEYS, LOSS_KEYS = ("correct", "ok"), ("loss",)
 ID_KEYS = ("id", "ids")
 CLASS_KEYS = ("classes", "class_names")
 #: What may stand beside a table, as `Columns` calls it, and the parameter that names it.
@@ -75,6 +75,8 @@ class Request:
     #: Columns that are no classes, whatever they hold.
     aside: tuple[str, ...] = ()
     scores: bool = False
+    #: What stands in the place of labels are losses, numbers from 0 to 1.
+    losses: bool = False
 
     @property
     def fewest_columns(self) -> int:
@@ -84,11 +86,12 @@ class Request:
     @property
     def label_keys(self) -> tuple[str, ...]:
         """The usual names of the labels, or of right and wrong."""
-        return CORRECT_KEYS if self.scores else LABEL_KEYS
+        return LOSS_KEYS if self.losses else CORRECT_KEYS if self.scores else LABEL_KEYS
 
     def flag(self, name: str) -> str:
         """How the user calls the parameter `name`."""
-        return {"logits_key": "score_key", "label_key": "correct_key"}.get(name, name) if self.scores else name
+        truth = "loss_key" if self.losses else "correct_key"
+        return {"logits_key": "score_key", "label_key": truth}.get(name, name) if self.scores else name
 
     def stays(self, n_bytes: int, *, copied: bool = False) -> bool:
         """Whether a table of this size stays in its file.

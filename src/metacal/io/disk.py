@@ -154,7 +154,8 @@ class Disk:
                 raise LockedError(path, os.read(file, 500).decode(errors="replace").strip()) from None
             os.ftruncate(file, 0)
             os.lseek(file, 0, os.SEEK_SET)  # Windows looks for its byte elsewhere, and cannot write by position
-            os.write(file, whoami().encode())
+            since = time.strftime("%Y-%m-%d %H:%M:%S")  # what others are told of this process
+            os.write(file, f"process {os.getpid()} on {socket.gethostname()} since {since}".encode())
             try:
                 yield
             finally:
@@ -182,11 +183,6 @@ def plain_write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         raise
     except OSError as error:
         raise InputError(f"cannot write {shown}: {error.strerror or error}.") from error
-
-
-def whoami() -> str:
-    """What others are told of this process."""
-    return f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
 
 
 def sync_folder(path: str) -> None:

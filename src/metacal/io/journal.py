@@ -35,7 +35,7 @@ import json
 import os
 from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from metacal.errors import ArtifactError, BusyError, InputError
 from metacal.io.disk import DISK, Disk, LockedError, plain_write_errors
@@ -48,28 +48,16 @@ MAX_BYTES = 1 << 30
 Record = dict[str, Any]
 
 
-class Seal(Protocol):
-    """Makes the seal of a record, and checks it."""
+class Seal:
+    """What a record is sealed with: a checksum, which finds damage and careless edits; a key makes signatures."""
 
     def make(self, content: bytes) -> str:
-        """The seal of these bytes: no spaces."""
-        ...
-
-    def fits(self, seal: str, content: bytes) -> bool:
-        """Whether a seal is of these bytes."""
-        ...
-
-
-class Checksum:
-    """Finds damage and careless edits, as the checksum of a gate does."""
-
-    def make(self, content: bytes) -> str:
-        """Sixteen hexadecimal digits."""
+        """The seal of these bytes, without spaces."""
         return hashlib.blake2b(content, digest_size=8).hexdigest()
 
-    def fits(self, seal: str, content: bytes) -> bool:
-        """Whether they are the same."""
-        return seal == self.make(content)
+    def fits(self, value: str, content: bytes) -> bool:
+        """Whether it is the seal of these bytes."""
+        return value == self.make(content)
 
 
 class Journal:
@@ -89,7 +77,7 @@ class Journal:
 
     def __init__(self, path: str, kind: str, *, seal: Seal | None = None, disk: Disk = DISK) -> None:
         self.path, self.kind, self.disk = path, kind, disk
-        self.seal: Seal = seal or Checksum()
+        self.seal = seal or Seal()
         self.records: list[Record] = []
         self._stack = ExitStack()
         #: How many bytes it has, and whether the disk has failed so that nothing can be added before a `rewrite`.
@@ -204,7 +192,7 @@ class Journal:
 
     def _why_not(self, seal: bytes) -> str:
         """What a first line that cannot be taken says of the key: a signature is longer than a checksum."""
-        length, keyed = len(Checksum().make(b"")), not isinstance(self.seal, Checksum)
+        length, keyed = len(Seal().make(b"")), type(self.seal) is not Seal
         if len(seal) > length and seal.isalnum() and not keyed:
             return "this journal is signed; give its key (--key) with every call."
         if len(seal) == length and keyed:

@@ -210,20 +210,19 @@ def _system(url: str) -> tuple[Any, str]:
         raise InputError(
             f"{url}: {scheme}:// is not read; metacal reads {', '.join(SCHEMES)}. Fetch the file, and give that."
         )
+    options = {}
     try:
         import fsspec
 
-        options = {"client_kwargs": {"timeout": _web_timeout()}} if _is_web(url) else {}
+        if _is_web(url):
+            import aiohttp
+
+            # Its own default ends every transfer after five minutes, however well it goes on.
+            patience = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
+            options = {"client_kwargs": {"timeout": patience}}
     except ImportError:
         raise MissingExtraError(f"reading {url}", "url") from None
-    return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
-
-
-def _web_timeout() -> Any:
-    import aiohttp
-
-    # Its own default ends every transfer after five minutes, however well it goes on.
-    return aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
+    return fsspec.core.url_to_fs(url, **options)
 
 
 def _is_web(url: str) -> bool:

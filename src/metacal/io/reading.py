@@ -51,8 +51,9 @@ def read_columns(
     beside = [] if labels is None else fetched(files_of(labels, _LABEL_ENDINGS))
     if len(beside) > 1 and len(beside) != len(parts):
         raise InputError(f"there are {len(parts)} files of predictions and {len(beside)} of labels; give one each.")
-    if len(parts) > 1 and request.stream is None and _large_in_all(parts):
-        request = replace(request, stream=True)
+    if len(parts) > 1 and request.stream is None:  # so large together that their tables stay there?
+        sizes = (os.path.getsize(part.path) for part in parts if os.path.exists(part.path))
+        request = replace(request, stream=True if sum(sizes) > STREAM_BYTES else None)
     of_each = [None] * len(parts) if len(beside) != len(parts) else beside
     results = []
     with unpacking(unpack_limit):
@@ -90,17 +91,13 @@ def read_file(request: Request, format: str | None = None) -> Columns:
         raise InputError(f"{path}: cannot read {ending or 'nameless'!r} files; metacal reads {known}; {SAVE_AS_NPZ}.")
     kind = FORMATS[ending]
     with contextlib.ExitStack() as stack:
-        if request.file is None and _is_pipe(path):
+        # Read once alone: standard input, a named pipe, or what the shell puts for <(...).
+        if request.file is None and (path == "-" or (os.path.exists(path) and not os.path.isfile(path))):
             request = replace(request, file=stack.enter_context(_copied(path, ending)), lasting=False)
         check_head(request.source, kind.begins, shown=path)
         if kind.begins != ():
             stack.enter_context(decoding(path))
         return kind.reader()(request)
-
-
-def _is_pipe(path: str) -> bool:
-    """Whether a path can be read only once: standard input, a named pipe, or what the shell puts for <(...)."""
-    return path == "-" or (os.path.exists(path) and not os.path.isfile(path))
 
 
 @contextlib.contextmanager
@@ -135,15 +132,6 @@ def _read_labels(labels: Part, request: Request) -> NDArray[Any]:
         from metacal.io.formats.delimited import read_labels
 
         return read_labels(path, source, ending, request.label_key)
-
-
-def _large_in_all(parts: Sequence[Part]) -> bool:
-    """Whether files are so large together that their tables stay there."""
-    total = 0
-    for part in parts:
-        with contextlib.suppress(OSError):
-            total += os.path.getsize(part.path)
-    return total > STREAM_BYTES
 
 
 def _joined(path: str, parts: Sequence[Columns]) -> Columns:

@@ -15,7 +15,6 @@ later than that has another stamp.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -226,11 +225,6 @@ def make_folder(folder: str) -> None:
         raise InputError(f"{folder}: a file stands where the folder should be; choose another name.") from None
     except OSError as error:
         raise InputError(f"cannot make the folder {folder} ({error.strerror}).") from None
-
-
-def checksum_of(path: str | os.PathLike[str]) -> str:
-    """The checksum of a small file's bytes."""
-    return f"sha256:{hashlib.sha256(Path(path).read_bytes()).hexdigest()}"
 
 
 def _whole_name(source: str) -> str | None:

@@ -12,7 +12,7 @@ from metacal.errors import InputError
 from metacal.io.columns import BESIDE, CORRECT_KEYS, Columns, Request, listed
 from metacal.io.many import Paths
 from metacal.io.reading import read_columns
-from metacal.rows.score_columns import correct_column, score_column
+from metacal.rows.score_columns import correct_column, loss_column, score_column
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,12 +33,12 @@ class Scores(Columns):
         return np.asarray(self.table)
 
     @property
-    def correct(self) -> NDArray[np.bool_] | None:
-        """Whether each row is right, where the file says so."""
+    def correct(self) -> NDArray[Any] | None:
+        """Whether each row is right, or its loss, where the file says so."""
         return self.labels
 
-    def require_truth(self) -> NDArray[np.bool_]:
-        """Return right and wrong, or raise with advice when the file has none."""
+    def require_truth(self) -> NDArray[Any]:
+        """Return right and wrong, or losses, or raise with advice when the file has none."""
         if self.labels is not None:
             return self.labels
         also = f"; it also holds {listed(self.unused)}" if self.unused else ""
@@ -53,6 +53,8 @@ def read_scores(
     *,
     score_key: str,
     correct_key: str | None = None,
+    loss_key: str | None = None,
+    losses: bool = False,
     id_key: str | None = None,
     group_key: str | None = None,
     unit_key: str | None = None,
@@ -70,6 +72,9 @@ def read_scores(
         The name of the score. A cell that is empty, null, NaN or infinite is no score.
     correct_key : str, optional
         The name of what says right or wrong: true or false, 1 or 0, yes or no; "correct" or "ok" when None, if there.
+    loss_key : str, optional
+        The name of the losses, numbers from 0 to 1, in place of right and wrong; "loss" when None and with `losses`, if
+        there.
     id_key : str, optional
         The name of the ids; "id" or "ids" when None, if there.
     group_key, unit_key : str, optional
@@ -88,7 +93,12 @@ def read_scores(
     (array([0.9, nan]), array([ True, False]))
     """
     beside: dict[str, Any] = {"id_key": id_key, "group_key": group_key, "unit_key": unit_key}
-    request = Request("", logits_key=score_key, label_key=correct_key, scores=True, **beside)
+    if loss_key is not None and correct_key is not None:
+        raise InputError(
+            "give correct_key (--correct-key) or loss_key (--loss-key): a row is right or wrong, or loses."
+        )
+    beside |= {"label_key": loss_key or correct_key, "losses": losses or loss_key is not None}
+    request = Request("", logits_key=score_key, scores=True, **beside)
     columns = read_columns(path, request, _finished, format=format, unpack_limit=unpack_limit)
     return Scores(**vars(columns), name=score_key)
 
@@ -98,7 +108,8 @@ def _finished(request: Request, columns: Columns) -> Columns:
     score = score_column(columns.table, name=str(request.logits_key), place=columns.place)
     beside = {role: column for role in BESIDE if (column := getattr(columns, role)) is not None}
     if "labels" in beside:
-        beside["labels"] = correct_column(beside["labels"], name=columns.names["labels"], place=columns.place)
+        truth = loss_column if request.losses else correct_column
+        beside["labels"] = truth(beside["labels"], name=columns.names["labels"], place=columns.place)
     for role, column in beside.items():
         what = "entries of right and wrong" if role == "labels" else role
         beside[role] = column = np.asarray(column).ravel()

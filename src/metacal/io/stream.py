@@ -228,7 +228,7 @@ class Reader:
     def _list(self, line: int, value: Any) -> list[Any]:
         if isinstance(value, str):
             try:
-                return lists_of_numbers(self.request.path, self._table[0], [value])[0].tolist()  # type: ignore[no-any-return]
+                return lists_of_numbers(self.request.path, self._table[0], [value])[0].tolist()
             except InputError:
                 value = None
         if not isinstance(value, list):

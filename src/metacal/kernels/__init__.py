@@ -111,8 +111,7 @@ def mixed_sums(
     Rows are added up in parts of a fixed size, which threads share: the bits are those of one thread.
     """
     if on_device(columns):
-        found: NDArray[np.float64] = device_kernels().mixed_sums(columns, weights, walked, b, uniform).cpu().numpy()
-        return found
+        return device_kernels().mixed_sums(columns, weights, walked, b, uniform).cpu().numpy()
     n, sums = columns.shape[1], (active if columns.flags.c_contiguous else definition).mixed_sums
     of_part = lambda first: sums(columns, weights, walked, b, uniform, first, min(first + _PART, n))  # noqa: E731
     return np.asarray(sum(_shared(pool, of_part, range(0, n, _PART))))

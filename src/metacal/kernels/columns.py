@@ -12,6 +12,7 @@ Arrays and tensors have these operations under the same names.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -128,21 +129,22 @@ class Curve:
         return found + slopes[-1] * (z - knots[-1]).clip(0.0, None)
 
 
-def lifted(library: Any, rest: Any, second: Any, possible: Any, uniform: float, curve: Curve) -> tuple[Any, Any, Any]:
+def lifted(
+    library: Any, rest: Any, second: Any, even: Any, uniform: float, value: Callable[[Any], Any]
+) -> tuple[Any, Any, Any]:
     """What becomes of p = softmax(b·x) of each row: p·scale + shift, and `top` for the predicted class.
 
-    `rest` and `second` are the sum and the largest of the others' p, `possible` how many classes are not masked. The
-    predicted class is never pushed below another.
+    `rest` and `second` are the sum and the largest of the others' p, `even` one over the number of classes that are not
+    masked, `value` the curve. The predicted class is never pushed below another.
     """
-    even = 1.0 / possible
     others = (1.0 - uniform) * rest + uniform * (1.0 - even)
     z = library.log((1.0 - uniform) * (1.0 - rest) + uniform * even) - library.log(others)
-    s = curve.value(z)
+    s = value(z)
     share = AHEAD * ((1.0 - uniform) * second + uniform * even) / others
     alone = others == 0.0
     most = 1.0 / (1.0 + share)
-    below = 1.0 / (1.0 + library.exp(s.clip(-700.0, 700.0)))
-    top = 1.0 / (1.0 + library.exp((-s).clip(-700.0, 700.0)))
+    below = 1.0 / (1.0 + library.exp(library.clip(s, -700.0, 700.0)))
+    top = 1.0 / (1.0 + library.exp(library.clip(-s, -700.0, 700.0)))
     kept, top = library.where(below > most, most, below), library.where(below > most, share * most, top)
     each = library.where(alone, 0.0 * rest, kept / library.where(alone, 1.0 + rest, others))
     return (1.0 - uniform) * each, uniform * even * each, library.where(alone, 1.0 + rest, top)

@@ -51,8 +51,7 @@ def counted(parts: Float, unit: float) -> NDArray[np.int64]:
     >>> counted(np.array([0.5]), UNITS[0])
     array([536870912])
     """
-    found: NDArray[np.int64] = (parts / unit).astype(np.int64)
-    return found
+    return (parts / unit).astype(np.int64)
 
 
 def value(units: NDArray[np.int64]) -> Float:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from metacal.formulas.gp import REACH, centred, latent
 from metacal.formulas.logits import within_reach
-from metacal.formulas.operations import NUMPY, NumPy
+from metacal.formulas.operations import NUMPY, Operations
 
 Float = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ def bumps(values: Float, inducing: Float, lengthscale: float) -> Float:
     return np.asarray(np.exp(-0.5 * table * table))
 
 
-def write_latent(xp: NumPy, fitted: Any, t: Float) -> Float:
+def write_latent(xp: Operations, fitted: Any, t: Float) -> Float:
     """The formula `latent`, in two arrays: t itself is written over."""
     reach = REACH * fitted.lengthscale
     near = np.clip(t, fitted.inducing[0] - reach, fitted.inducing[-1] + reach)

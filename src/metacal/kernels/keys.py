@@ -75,7 +75,7 @@ def ranked(scores: Any, flags: Any) -> tuple[Float, Places, Places, Places]:
     if kernels.on_device(scores):
         keys = packed(kernels.device_kernels().torch, scores, flags).sort().values.cpu().numpy()
         if fast is not None:
-            return fast.blocks(keys, in_order=True)  # type: ignore[no-any-return]
+            return fast.blocks(keys, in_order=True)
         return _blocks(*_unpacked(keys))
     found: tuple[Float, Places, Places, Places] | None = None if fast is None else fast.ranked(scores, flags)
     return _blocks(*_in_order(scores, flags)) if found is None else found

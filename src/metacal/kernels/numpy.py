@@ -60,8 +60,7 @@ class _Workplace(threading.local):
         kept = self.kept.get(name)
         if kept is None or kept.nbytes < size:
             kept = self.kept[name] = np.empty(size, dtype=np.uint8)
-        found: NDArray[Any] = kept[:size].view(dtype).reshape(shape)
-        return found
+        return kept[:size].view(dtype).reshape(shape)
 
 
 _workplace = _Workplace()
@@ -224,7 +223,7 @@ def lifted_softmax(
     out[line, winner] = 0.0
     rest, second = out.sum(axis=1, dtype=np.float64), out.max(axis=1).astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):  # a class alone
-        scale, shift, top = lifted(np, rest, second, possible, uniform, curve)
+        scale, shift, top = lifted(np, rest, second, 1.0 / possible, uniform, curve.value)
     out *= scale[:, None].astype(out.dtype)
     out += shift[:, None].astype(out.dtype)
     if masked is not None:

@@ -169,7 +169,7 @@ def lifted_softmax(block: Tensor, inverse_temperature: float, uniform: float, cu
         columns = fused_mixed.rivals(block, inverse_temperature, _floor(block, inverse_temperature))
     if columns is not None:
         rest, second, possible, winner = columns.T
-        moved = torch.stack(lifted(torch, rest, second, possible, uniform, curve))
+        moved = torch.stack(lifted(torch, rest, second, 1.0 / possible, uniform, curve.value))
         if fused_mixed.lift(block, inverse_temperature, moved, winner.to(torch.int64), out):
             return
     for rows in _chunks(block):
@@ -178,7 +178,8 @@ def lifted_softmax(block: Tensor, inverse_temperature: float, uniform: float, cu
         softmax(part, inverse_temperature, found)
         found.scatter_(1, winner, 0.0)
         rest, second = found.sum(dim=1, dtype=torch.float64), found.amax(dim=1).to(torch.float64)
-        scale, shift, top = lifted(torch, rest, second, (~masked).sum(dim=1), uniform, curve)
+        even = 1.0 / (~masked).sum(dim=1)
+        scale, shift, top = lifted(torch, rest, second, even, uniform, curve.value)
         found.mul_(scale[:, None].to(found.dtype)).add_(shift[:, None].to(found.dtype)).masked_fill_(masked, 0.0)
         found.scatter_(1, winner, top[:, None].to(found.dtype))
 
@@ -224,8 +225,7 @@ def beside(values: Any, table: Tensor) -> Tensor:
 
 def joined(parts: list[Tensor]) -> NDArray[Any]:
     """The parts one after another as one array on the host."""
-    found: NDArray[Any] = laid(parts).cpu().numpy()
-    return found
+    return laid(parts).cpu().numpy()
 
 
 def laid(parts: list[Tensor]) -> Tensor:
@@ -238,8 +238,7 @@ def added(parts: list[Tensor]) -> NDArray[Any]:
     total = parts[0]
     for part in parts[1:]:
         total = total + part
-    found: NDArray[Any] = total.cpu().numpy()
-    return found
+    return total.cpu().numpy()
 
 
 def kept_rows(block: Tensor, keep: NDArray[np.bool_]) -> Tensor:
@@ -343,5 +342,4 @@ def log_probabilities(table: Tensor) -> Tensor:
 def own_entries(table: Tensor, columns: NDArray[np.intp]) -> NDArray[Any]:
     """One entry of each row, at its column, brought to the host."""
     at = torch.from_numpy(np.ascontiguousarray(columns)).to(table.device)
-    found: NDArray[Any] = table.gather(1, at[:, None])[:, 0].cpu().numpy()
-    return found
+    return table.gather(1, at[:, None])[:, 0].cpu().numpy()

@@ -109,7 +109,7 @@ class Map(ABC):
             return rows.fill(self.write, room_for_probabilities(logits, out), whole=self.whole_blocks)
         found = kernels.device_kernels().beside(self(on_host(logits)), logits)
         if out is None:
-            return found  # type: ignore[no-any-return]
+            return found
         room_for_probabilities(logits, out)[...] = found
         return out
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from metacal.errors import InputError
+from metacal.lazy import found
 
 if TYPE_CHECKING:
     # For type checkers: the public names of the estimators, beside their rows.
@@ -94,11 +94,11 @@ class Method:
 
     def map_class(self) -> type[Map]:
         """The map that is fitted."""
-        return _found(self.map)  # type: ignore[no-any-return]
+        return found(self.map)
 
     def fit_function(self) -> Callable[..., Map]:
         """What fits the map."""
-        return _found(self.fit)  # type: ignore[no-any-return]
+        return found(self.fit)
 
     def options(self) -> dict[str, Parameter]:
         """What can be chosen, by name, with its type and default: the keyword options of the fit function.
@@ -112,7 +112,7 @@ class Method:
 
     def estimator_class(self) -> Any:
         """The scikit-learn face."""
-        return _found(self.estimator)
+        return found(self.estimator)
 
 
 def _row(name: str, estimator: str, fit: str, map: str, *, sums: bool = True) -> Method:
@@ -232,8 +232,8 @@ def method_of(estimator: type) -> Method:
     """
     rows = {row.estimator: row for row in every_method()}
     for cls in estimator.__mro__:
-        if (found := rows.get(f"{cls.__module__}:{cls.__name__}")) is not None:
-            return found
+        if (row := rows.get(f"{cls.__module__}:{cls.__name__}")) is not None:
+            return row
     raise InputError(f"{estimator.__name__} is not a calibration method that metacal knows; see metacal.maps.methods.")
 
 
@@ -290,10 +290,5 @@ def map_classes() -> Mapping[str, type[Map]]:
 @cache
 def _options(place: str) -> dict[str, Parameter]:
     """Annotations are evaluated once: what is ours is never evaluated because of a file."""
-    found = signature(_found(place), eval_str=True).parameters
-    return {name: option for name, option in found.items() if option.kind is Parameter.KEYWORD_ONLY}
-
-
-def _found(place: str) -> Any:
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
+    options = signature(found(place), eval_str=True).parameters
+    return {name: option for name, option in options.items() if option.kind is Parameter.KEYWORD_ONLY}

@@ -102,14 +102,12 @@ def bin_codes(confidence: FloatColumn, edges: FloatColumn) -> NDArray[np.intp]:
 
 def distinct_codes(values: FloatColumn) -> NDArray[np.intp]:
     """Return the rank of each value among the distinct values: every block of ties is a bin of its own."""
-    codes: NDArray[np.intp] = np.unique(values, return_inverse=True)[1].reshape(-1)
-    return codes
+    return np.unique(values, return_inverse=True)[1].reshape(-1)
 
 
 def sums_per_code(codes: NDArray[np.intp], values: NDArray[Any], n_codes: int = 0) -> FloatColumn:
     """Return the sum of the values of each code, in float64."""
-    sums: FloatColumn = np.asarray(np.bincount(codes, values, n_codes), dtype=np.float64)
-    return sums
+    return np.asarray(np.bincount(codes, values, n_codes), dtype=np.float64)
 
 
 class CodeSums:
@@ -150,8 +148,7 @@ class CodeSums:
             weights = batch[0] if self._row is None else batch[0][self._row]
             return sums_per_code(self._codes, weights * self._values, self._n_codes)[None]
         matrix = self._matrix(batch.shape[1])
-        sums: FloatColumn = (matrix @ np.ascontiguousarray(batch.T, dtype=np.float64)).T
-        return sums
+        return (matrix @ np.ascontiguousarray(batch.T, dtype=np.float64)).T
 
     def _matrix(self, n_rows: int) -> Any:
         """The same sums as a matrix of shape (codes, rows), made when first needed."""

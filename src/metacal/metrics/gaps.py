@@ -147,5 +147,4 @@ def _folded_mean(mean: FloatColumn, deviation: FloatColumn) -> FloatColumn:
     safe = np.where(deviation > 0, deviation, 1.0)
     ratio = mean / safe
     folded = safe * np.sqrt(2 / np.pi) * np.exp(-0.5 * ratio**2) + mean * erf(ratio / np.sqrt(2))
-    exact: FloatColumn = np.where(deviation > 0, folded, np.abs(mean))
-    return exact
+    return np.where(deviation > 0, folded, np.abs(mean))

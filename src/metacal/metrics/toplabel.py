@@ -95,8 +95,7 @@ class CheckedTable:
     @property
     def table(self) -> NDArray[Any]:
         """The rows that count as one table: a copy where only some do; `blocks` needs less memory."""
-        kept: NDArray[Any] = self.whole if self.keep is None else self.whole[self.keep]
-        return kept
+        return self.whole if self.keep is None else self.whole[self.keep]
 
     def subset(self, keep: NDArray[np.bool_]) -> CheckedTable:
         """Some rows of a whole table, which is not copied."""
@@ -104,8 +103,7 @@ class CheckedTable:
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """Rows `start` to `stop` of those that count; the same blocks, to the bit, as of a copy of them."""
-        found: NDArray[Any] = self.whole[start:stop] if self.keep is None else self.whole[self._places[start:stop]]
-        return found
+        return self.whole[start:stop] if self.keep is None else self.whole[self._places[start:stop]]
 
     def blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
         """Yield blocks of the rows that count, each with the number of its first row."""
@@ -143,8 +141,7 @@ class CheckedTable:
                 correct[rows] /= _true_per_row(equal[: len(rows)])
 
     def _at_label(self) -> NDArray[Any]:
-        at_label: NDArray[Any] = self.whole[self._places, self.codes]
-        return at_label
+        return self.whole[self._places, self.codes]
 
     @cached_property
     def _places(self) -> NDArray[np.intp]:

@@ -6,9 +6,9 @@ is first asked for.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from metacal.lazy import names_of
 from metacal.promises import kinds
 
 #: What is no promise itself -> the module it lives in.
@@ -41,12 +41,7 @@ if TYPE_CHECKING:
     from metacal.promises.sequential.monitor import PromiseMonitor as PromiseMonitor
     from metacal.promises.verification import Verification as Verification
 else:
-
-    def __getattr__(name):
-        home = _HOME.get(name) or kinds.homes().get(name)
-        if home is None:
-            raise AttributeError(f"module 'metacal.promises' has no attribute {name!r}")
-        return getattr(import_module(home), name)
+    __getattr__ = names_of(__name__, lambda: {**_HOME, **kinds.homes()})
 
 
 def __dir__() -> list[str]:

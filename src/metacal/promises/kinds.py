@@ -6,10 +6,10 @@ asked for. A promise of somebody else's is entered with `register_promise`.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from metacal.errors import InputError
+from metacal.lazy import found
 
 if TYPE_CHECKING:
     # For type checkers: the public names, beside their rows.
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from metacal.promises.rules.cascade import MaxLoss as MaxLoss
     from metacal.promises.rules.cheapest import Cheapest as Cheapest
     from metacal.promises.rules.max_cost import MaxCost as MaxCost
+    from metacal.promises.rules.max_risk import MaxRisk as MaxRisk
     from metacal.promises.rules.order_statistic import MaxMiscoverage as MaxMiscoverage
     from metacal.promises.rules.order_statistic import MaxReview as MaxReview
     from metacal.promises.rules.two_sided import MaxFalsePositiveRate as MaxFalsePositiveRate
@@ -37,6 +38,7 @@ PROMISES: dict[str, str] = {
     "AfterLooking": "metacal.promises.rules.both:AfterLooking",
     "MaxReview": "metacal.promises.rules.order_statistic:MaxReview",
     "MaxCost": "metacal.promises.rules.max_cost:MaxCost",
+    "MaxRisk": "metacal.promises.rules.max_risk:MaxRisk",
     "Cheapest": "metacal.promises.rules.cheapest:Cheapest",
     "MaxLoss": "metacal.promises.rules.cascade:MaxLoss",
     "MinPrecision": "metacal.promises.rules.two_sided:MinPrecision",
@@ -76,8 +78,7 @@ def promise_class(name: str) -> type[Promise]:
     """The promise with this name in files."""
     if name not in PROMISES:
         raise InputError(f"unknown promise {name!r}; there are {', '.join(PROMISES)}.")
-    module, _, cls = PROMISES[name].partition(":")
-    return getattr(import_module(module), cls)  # type: ignore[no-any-return]
+    return found(PROMISES[name])
 
 
 def promise_classes() -> dict[str, type[Promise]]:

@@ -46,6 +46,8 @@ class Promise(ABC):
     cascade_rules: ClassVar[tuple[str, ...]] = ()
     #: The calibrator that goes with it, by its name on the command line; None: the usual one.
     calibrator: ClassVar[str | None] = None
+    #: Whether it is about a loss of each row, a number between 0 and 1, and not only about right and wrong.
+    takes_losses: ClassVar[bool] = False
     #: The promise fails with at most this probability; None: it holds in expectation.
     delta: float | None
 
@@ -119,6 +121,11 @@ class Promise(ABC):
     def rule(self) -> str:
         """The rule of its certificates."""
         return self.rules[-1 if self.delta is None else 0]
+
+    @property
+    def all_rules(self) -> tuple[str, ...]:
+        """The rules that its certificates may have, where the rows decide among several."""
+        return (self.rule,)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -218,7 +225,7 @@ class Promise(ABC):
         if said != (self._limits_in(certificate), self.delta, around.guarantee(self.guarantee)):
             return f"it does not belong to the promise {self!r}; fit again"
         stages = certificate.stages
-        rules = (self.rule,) if stages is None else self.cascade_rules[stages.people :][:1]
+        rules = self.all_rules if stages is None else self.cascade_rules[stages.people :][:1]
         if certificate.rule not in rules:
             return "the rule is none that this promise uses"
         return (

@@ -64,6 +64,8 @@ class Quantity(str):
         What each row costs then comes in a column of its own (`metacal.promises.rules.costs.Losses`).
     of_class : bool, default False
         Of two classes: whether it looks at all rows of a class, whatever they are called, and no row's own part alone.
+    graded : bool, default False
+        Whether a row may be partly right: what is called right has no loss at all.
     paired : bool, default False
         Whether it is the difference of two error rates on the same rows. Each row is then worse, 1, better, -1, or
         neither, in such a column.
@@ -91,6 +93,7 @@ class Quantity(str):
     bad_share: str
     needs_labels: bool = True
     mean: bool = False
+    graded: bool = False
     paired: bool = False
     of_class: bool = False
 
@@ -246,6 +249,21 @@ COST = Quantity(
     bad_share="mean cost",
     mean=True,
 )
+#: E[loss of the answer | accept].
+RISK = Quantity(
+    "risk",
+    counted=lambda accept, correct: (accept & ~correct, accept),
+    at_most=True,
+    accepting_is_safe=False,
+    about_answers=True,
+    sentence="What is accepted has a mean loss of at most {}",
+    measured="is the mean loss of the {n_accepted:,} accepted rows",
+    bad_rows="answers with a loss among the accepted",
+    bad_among="with a loss among the accepted",
+    bad_share="mean loss",
+    mean=True,
+    graded=True,
+)
 #: E[cost of the answer if accepted, cost of a review if not].
 COST_PER_ROW = Quantity(
     "cost per row",
@@ -322,6 +340,7 @@ QUANTITIES: dict[str, Quantity] = {
         COVERAGE_ACCURACY,
         REVIEW,
         COST,
+        RISK,
         COST_PER_ROW,
         LOSS,
         PRECISION,

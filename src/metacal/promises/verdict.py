@@ -1,14 +1,14 @@
-"""Was a promise kept on labelled rows? What was measured, its exact interval, its exact test, and one word."""
+"""Was a promise kept on labelled rows? What was measured, its exact interval, and one word that follows from it."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainc, betaincinv
+from scipy.special import betainc, ndtri
 
 from metacal.display import outward
 from metacal.errors import InputError
@@ -22,14 +22,16 @@ if TYPE_CHECKING:
     from metacal.promises.rules.costs import Losses
 
 Flags = NDArray[np.bool_]
+#: As many times as many rows are named as what it would take; nobody labels more.
+_TIMES = 100
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
     """What rows say about one promised limit: `bad` of `n` rows count against it.
 
-    Of a mean cost `bad` rows cost anything, `total` is what all of them cost, and `limit` and what is `noticed` are
-    shares of the `largest` cost of a row; where costs are of many sizes, `costs` has them as such shares, in random
+    Of a mean cost `bad` rows cost anything, `total` is what all of them cost, and `limit` is a
+    share of the `largest` cost of a row; where costs are of many sizes, `costs` has them as such shares, in random
     order, always the same: bets on rows that a file has sorted would see a drift that is none. Of the loss of a cascade
     `bad` rows are answered worse than by its last model alone, and as many as `better` better.
     """
@@ -113,18 +115,10 @@ class Seen:
         # P(Bin(n, p) >= k) is the incomplete beta function I_p(k, n - k + 1).
         return float(betainc(self.bad, self.n - self.bad + 1, self.limit)) if self.bad else 1.0
 
-    def noticed(self, level: float) -> float | None:
-        """The smallest rate of bad rows that n rows refute with 80% chance; None when no count would refute."""
-        if not self.counted:
-            return None
-        n, counts = self.n, range(1, self.n + 1)
-        fewest = 1 + bisect_left(counts, True, key=lambda k: betainc(k, n - k + 1, self.limit) <= level)
-        return float(betaincinv(fewest, n - fewest + 1, 0.8)) if fewest <= n else None
-
 
 @dataclass(frozen=True)
 class Verdict:
-    """What labelled rows say about a promise.
+    """What labelled rows say about a promise: kept, undecided or refuted, by where the interval lies.
 
     Attributes
     ----------
@@ -133,10 +127,11 @@ class Verdict:
     value, low, high, level : float or None
         What was measured, and its interval: Clopper-Pearson for a share, betting for a mean cost; None when no row
         speaks about it.
-    kept : bool or None
-        Whether the measured value keeps the target; where two things are promised, whether both do.
+    kept : bool
+        Whether the whole interval lies on the right side of the target; where two things are promised, of both.
     refuted : bool
-        Whether the whole interval lies on the wrong side of a target: more than bad luck.
+        Whether the whole interval lies on the wrong side of a target: more than bad luck. With neither the interval
+        includes the target, and these rows do not decide.
     also : Verdict or None
         The second promise, where there are two.
     part : str or None
@@ -154,7 +149,7 @@ class Verdict:
     low: float | None
     high: float | None
     level: float
-    kept: bool | None
+    kept: bool
     refuted: bool
     also: Verdict | None = None
     part: str | None = None
@@ -169,10 +164,16 @@ class Verdict:
         """What was measured, with its interval at this level."""
         promised, target, value = seen.quantity, seen.target, seen.value
         if value is None:
-            return cls(promised, target, None, None, None, level, None, False, part=part, seen=seen)
+            return cls(promised, target, None, None, None, level, False, False, part=part, seen=seen)
         low, high = seen.interval(level)
-        kept, refuted = promised.kept(value, target), promised.refuted(low, high, target)
+        kept = promised.kept(low, target) and promised.kept(high, target)
+        refuted = promised.refuted(low, high, target)
         return cls(promised, target, value, low, high, level, kept, refuted, part=part, seen=seen)
+
+    @property
+    def word(self) -> str:
+        """Kept, undecided or refuted: the one word for it in Python, on the command line and on every page."""
+        return "refuted" if self.refuted else "kept" if self.kept else "undecided"
 
     @property
     def parts(self) -> tuple[Verdict, ...]:
@@ -187,34 +188,72 @@ class Verdict:
         """What is said first: one for each quantity or, where there are parts, the one with the most against it."""
         return (replace(self, of_parts=self.of_parts[:0]),) if self.of_parts else self.parts
 
+    @property
+    def p_value(self) -> float:
+        """The chance of as many bad rows or more, in these rows alone, if the promise is just kept."""
+        assert self.seen is not None
+        return self.seen.p_value(0.5 * (1.0 - self.level))
+
+    @property
+    def advice(self) -> str:
+        """What to do now, in one sentence."""
+        if self.refuted:
+            return (
+                "check that these rows and their labels come from the same source as the calibration rows; if they do, "
+                "fit again on recent labelled rows, and have a person look at what is accepted until then."
+            )
+        open_ones = [one for one in self.of_parts or self.parts if not one.kept]
+        if not open_ones:
+            return "nothing."
+        if any(one.value is None for one in open_ones):
+            return "label rows that the promise is about: there is none here."
+        more = max(one._times_as_many for one in open_ones)
+        enough = "twice as many" if more == 2 else f"about {more} times as many"
+        enough = enough if more <= _TIMES else f"more than {_TIMES} times as many"
+        if all(one.quantity.kept(one.value, one.target) for one in open_ones if one.value is not None):
+            return f"nothing; what was measured is on the right side, and {enough} labelled rows would settle it."
+        return f"label more rows before you rely on it: {enough} would settle it, if they look the same."
+
+    @property
+    def _times_as_many(self) -> int:
+        """About how many times as many rows would decide, if the measured value stays."""
+        assert self.seen is not None
+        assert self.value is not None
+        apart = self.value - self.target
+        if abs(apart) < 1e-12:
+            return _TIMES + 1
+        if self.seen.counted:
+            sure = float(ndtri(0.5 + 0.5 * self.level))
+            limit = self.seen.limit
+            times = sure**2 * limit * (1.0 - limit) / (apart / self.seen.largest) ** 2 / self.seen.n
+        else:  # ends draw near as the root of the number of rows
+            end = self.low if apart > 0.0 else self.high
+            assert end is not None
+            times = ((self.value - end) / apart) ** 2
+        return max(2, math.ceil(min(times, _TIMES + 1)))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
-        plain = {**vars(self), "quantity": self.quantity.name}
-        also, part, of_parts, _ = (plain.pop(name) for name in ("also", "part", "of_parts", "seen"))
-        plain |= {} if part is None else {"part": part}
-        plain |= {"of_parts": [own.to_dict() for own in of_parts]} if of_parts else {}
-        return plain if also is None else {**plain, "also": also.to_dict()}
+        names = ("target", "value", "low", "high", "level", "kept", "refuted")
+        plain = {"quantity": self.quantity.name, **{name: getattr(self, name) for name in names}, "verdict": self.word}
+        plain |= {} if self.part is None else {"part": self.part}
+        plain |= {"of_parts": [own.to_dict() for own in self.of_parts]} if self.of_parts else {}
+        return plain if self.also is None else {**plain, "also": self.also.to_dict()}
 
     def __str__(self) -> str:
         if self.of_parts:
-            bad = sum(not own.kept for own in self.of_parts)
-            head = f"{len(self.of_parts) - bad:,} of {len(self.of_parts):,} kept"
-            return f"{head}; worst {self.part}: {self.of_parts[0].short}"
+            kept, bad = (sum(getattr(own, name) for own in self.of_parts) for name in ("kept", "refuted"))
+            counts = f"{kept:,} kept, {len(self.of_parts) - kept - bad:,} undecided, {bad:,} refuted"
+            return f"{self.word}: of {len(self.of_parts):,}, {counts}; worst {self.part}, {self.of_parts[0].short}"
         return "; ".join(part.short.rstrip(".") for part in self.parts) + "."
 
     @property
     def short(self) -> str:
-        """What was measured and whether it keeps the promise, on one line."""
+        """The word and what was measured, on one line."""
         if self.value is None or self.low is None or self.high is None:
-            return f"{self.quantity}: no row here speaks about it."
-        measured = f"{self.quantity} {self.value:.4f} {outward(self.low, self.high)}"
-        if self.kept:
-            return f"{measured}: kept."
-        bare = f"{measured}: not kept: {_digits(self.value, self.target)} {self.quantity.broken_sign} {self.target:g}"
-        interval = f"the {100 * self.level:g}% interval"
-        if self.refuted:
-            return f"{bare}, and {interval} excludes {self.target:g}: these rows refute the promise."
-        return f"{bare}, but {interval} includes {self.target:g}: these rows do not refute the promise."
+            return f"{self.word}: no row here says anything about the {self.quantity}."
+        measured = f"{_digits(self.value, self.target)} {outward(self.low, self.high)}"
+        return f"{self.word}: {self.quantity} {measured}, promised {self.quantity.direction} {self.target:g}."
 
 
 def judge(
@@ -229,25 +268,26 @@ def judge(
 
     `correct` may be None where nothing is promised that needs labels; `losses`, what each row costs, is needed where a
     cost is promised (`Gate.losses`). `names` are the predicted classes or the groups of the rows, where each has its
-    own promise: their intervals hold at this level for all of them together (Bonferroni).
+    own promise. Where several limits are promised their intervals hold at this level together (Bonferroni), so that a
+    promise that is kept is called refuted with probability at most (1 - level) / 2.
 
     >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> right = np.ones(100, dtype=bool)
     >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), right)
     >>> print(judge(certificate, np.arange(100) >= 4, right, 0.95))
-    miscoverage 0.0400 [0.0110, 0.0993]: kept.
+    undecided: miscoverage 0.0400 [0.0110, 0.0993], promised at most 0.05.
     """
     if certificate.parts is not None:
         if correct is None:
             raise InputError("what each class or group is promised needs labels; give them.")
         return _judge_parts(certificate, accept, correct, level, names)
+    each = _each(level, len(certificate.limits))
     seen = (Seen.of(promised, limit, accept, correct, losses) for promised, limit in certificate.limits)
-    first, *more = (Verdict.of(one, level) for one in seen)
+    first, *more = (Verdict.of(one, each) for one in seen)
     if not more:
         return first
-    known = [part.kept for part in (first, *more)]
-    kept = None if None in known and False not in known else all(known)
-    return replace(first, kept=kept, refuted=first.refuted or more[0].refuted, also=more[0])
+    (also,) = more
+    return replace(first, kept=first.kept and also.kept, refuted=first.refuted or also.refuted, also=also)
 
 
 def _judge_parts(certificate: Certificate, accept: Flags, correct: Flags, level: float, names: Any) -> Verdict:
@@ -262,10 +302,14 @@ def _judge_parts(certificate: Certificate, accept: Flags, correct: Flags, level:
     own = sorted(((name, seen) for name, seen in own if seen.n), key=lambda pair: pair[1].p_value(level))
     if not own:
         return Verdict.of(Seen.of(*limit, accept & False, correct & False), level)
-    each = round(1.0 - (1.0 - level) / len(own), 12)
-    parts = tuple(Verdict.of(seen, each, name) for name, seen in own)
+    parts = tuple(Verdict.of(seen, _each(level, len(own)), name) for name, seen in own)
     kept, refuted = all(verdict.kept for verdict in parts), any(verdict.refuted for verdict in parts)
     return replace(parts[0], kept=kept, refuted=refuted, of_parts=parts)
+
+
+def _each(level: float, intervals: int) -> float:
+    """The level of each interval, where so many hold together (Bonferroni)."""
+    return round(1.0 - (1.0 - level) / intervals, 12)
 
 
 def _digits(value: float, target: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +12,8 @@ from metacal import display
 from metacal.display import outward
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
-from metacal.promises.verdict import Seen, Verdict, judge
-from metacal.promises.words import at_least, at_most, rounded_up
+from metacal.promises.verdict import Verdict, judge
+from metacal.promises.words import at_least, at_most
 from metacal.rows.arrays import fraction
 
 if TYPE_CHECKING:
@@ -32,106 +31,46 @@ _FEW = 8
 
 
 @dataclass(frozen=True)
-class LimitTest:
-    """One promised limit, tested at a level of its own: what was seen, and the p-value if the promise is just kept."""
-
-    verdict: Verdict
-    level: float
-
-    @property
-    def seen(self) -> Seen:
-        """The rows that it is tested on."""
-        assert self.verdict.seen is not None
-        return self.verdict.seen
-
-    @property
-    def bad(self) -> float:
-        """How many rows count against it or, of a mean cost, what all of them cost."""
-        return self.seen.bad if self.seen.total is None else self.seen.total
-
-    @property
-    def n(self) -> int:
-        """How many rows speak about it."""
-        return self.seen.n
-
-    @cached_property
-    def p_value(self) -> float:
-        """The chance of as many bad rows or more if the promise is just kept."""
-        return self.seen.p_value(self.level)
-
-    @property
-    def refuted(self) -> bool:
-        """Whether so many bad rows are too many."""
-        return self.p_value <= self.level
-
-    @cached_property
-    def noticed(self) -> float | None:
-        """The smallest rate of bad rows that n rows refute with 80% chance; None when no count would refute."""
-        return self.seen.noticed(self.level)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        better = {} if self.seen.better is None else {"n_better": self.seen.better}
-        counts = {"n_bad": self.bad, "n_rows": self.n, "p_value": self.p_value, "noticed_from": self.noticed}
-        return {**self.verdict.to_dict(), "refuted": self.refuted, **counts, **better}
-
-    def lines(self) -> list[str]:
-        """Counts, interval, p-value and verdict."""
-        verdict, promised, better = self.verdict, self.verdict.quantity, self.seen.better
-        if verdict.value is None or verdict.low is None or verdict.high is None:
-            return [f"  measured     {promised}: no row here speaks about it"]
-        interval = outward(verdict.low, verdict.high)
-        if verdict.part is not None:
-            return [
-                f"  {'REFUTED' if self.refuted else 'measured':<12} {verdict.part}: {promised} {verdict.value:.4f} "
-                f"{interval}, {self.bad:,} of {self.n:,} {promised.bad_among}, p-value {self.p_value:.4g}"
-            ]
-        # The test looks to one side: its level is that of each end of the interval, not of both together.
-        limits = f"{at_least(0.5 + 0.5 * verdict.level)} limits on either side {interval}"
-        counted = f"{self.bad:,} {promised.bad_rows}, of {self.n:,}"
-        if better is not None:
-            counted = f"{self.bad:,} answered worse than by the last model alone, {better:,} better, of {self.n:,}"
-        if promised.mean:
-            counted = f"a cost of {self.bad:,.6g} in all, of {self.n:,} rows"
-        bets = self.seen.costs is not None
-        chance = "at most the chance of such bets to win so much" if bets else "the chance of as many or more"
-        return [
-            f"  measured     {promised} {verdict.value:.4f}, {limits}, promised {promised.sign} {verdict.target:g}",
-            f"  counted      {counted}",
-            f"  p-value      {self.p_value:.4g}: {chance} if the promise is just kept",
-        ]
-
-
-@dataclass(frozen=True)
 class Verification:
-    """Whether labelled rows refute a certificate: prints itself, is a table in a notebook, `to_frame` for pandas.
+    """Whether a promise stands on labelled rows: prints itself, is a table in a notebook, `to_frame` for pandas.
 
     Attributes
     ----------
     certificate : Certificate
         What was promised.
-    tests : tuple of LimitTest
-        One for each promised limit: `bad` of `n` rows, `p_value`, `refuted`, and the `verdict` with its interval.
+    verdict : Verdict
+        What the rows say of it: `verdict.word` is kept, undecided or refuted, by where the interval lies, and
+        `verdict.advice` what to do.
     confidence : float
-        A promise that is kept is refuted with probability at most 1 - confidence.
+        Of the intervals; a promise that is kept is refuted with probability at most (1 - confidence) / 2.
     n_rows, n_accepted : int
     """
 
     certificate: Certificate
-    tests: tuple[LimitTest, ...]
+    verdict: Verdict
     confidence: float
     n_rows: int
     n_accepted: int
 
     @property
+    def tests(self) -> tuple[Verdict, ...]:
+        """A verdict for each promised limit, or for each class or group, the worst first."""
+        return self.verdict.of_parts or self.verdict.parts
+
+    @property
     def refuted(self) -> bool:
         """Whether any promised limit is."""
-        return any(test.refuted for test in self.tests)
+        return self.verdict.refuted
 
     @property
     def p_value(self) -> float:
         """Of all tests together (Bonferroni)."""
         return min(1.0, len(self.tests) * min(test.p_value for test in self.tests))
+
+    @property
+    def advice(self) -> str:
+        """What to do now, in one sentence."""
+        return self.verdict.advice
 
     @property
     def tested(self) -> str:
@@ -142,31 +81,6 @@ class Verification:
             return f"the promise of each {parts.by}, which at most {few} of them break by bad luck"
         return _TESTED[self.certificate.guarantee].format(delta=at_most(self.certificate.delta or 0.0))
 
-    @property
-    def advice(self) -> str:
-        """What to do now."""
-        if self.refuted:
-            return (
-                "check that these rows and their labels come from the same source as the calibration rows; if they do, "
-                "the source has changed (or the fit had bad luck): fit again on recent labelled rows, and look "
-                "at what is accepted until then."
-            )
-        heard = [(test, test.noticed) for test in self.tests if test.noticed is not None]
-        if not heard and any(test.n and not test.seen.counted for test in self.tests):
-            return "nothing; but few rows notice little: the interval says what they leave open."
-        if not heard:
-            return "bring rows that speak about the promise: none here is accepted or right."
-        if self.certificate.parts is not None:
-            worst = max(noticed for _, noticed in heard)
-            share, by = heard[0][0].verdict.quantity.bad_share, self.certificate.parts.by
-            least = f"a {share} of {rounded_up(worst):.4f} in the least known {by}"
-            return f"nothing; but so many rows would only have noticed {least} with 80% chance."
-        known = ", ".join(
-            f"a {test.verdict.quantity.bad_share} of {rounded_up(test.seen.largest * noticed):.4f}"
-            for test, noticed in heard
-        )
-        return f"nothing; but so many rows would only have noticed {known} or worse with 80% chance."
-
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         return {
@@ -176,23 +90,23 @@ class Verification:
             "n_rows": self.n_rows,
             "n_accepted": self.n_accepted,
             "confidence": self.confidence,
+            "verdict": self.verdict.word,
             "refuted": self.refuted,
             "p_value": self.p_value,
-            "tests": [test.to_dict() for test in self.tests],
+            "tests": [_plain(test) for test in self.tests],
             "advice": self.advice,
         }
 
     def text(self, source: str = "") -> str:
         """For people; `source` says where the rows come from, as in "5,000 of test.npz"."""
-        word = "REFUTED" if self.refuted else "not refuted"
         return "\n".join(
             [
-                f"{word}: {self.certificate.statement}",
+                f"{self.verdict.word}: {self.certificate.statement}",
                 f"  rows         {self.n_rows:,}{source}, {self.n_accepted:,} accepted",
-                *(line for test in self.tests[:_FEW] for line in test.lines()),
+                *(line for test in self.tests[:_FEW] for line in _lines(test)),
                 *self._rest(),
                 f"  tested       {self.tested}; a kept promise is called refuted by at most "
-                f"{at_most(1.0 - self.confidence)} of such tests",
+                f"{at_most(0.5 * (1.0 - self.confidence))} of such tests",
                 f"  what to do   {self.advice}",
             ]
         )
@@ -206,13 +120,52 @@ class Verification:
     def to_frame(self) -> Any:
         """A `pandas.DataFrame`, a row for each promised limit, or for each class or group, the worst first."""
         columns = ("quantity", "part", "target", "value", "low", "high", "level")
-        plain = [{"part": None, **test.to_dict()} for test in self.tests]
-        more = ("n_bad", "n_rows", "p_value", "refuted")
+        plain = [{"part": None, **_plain(test)} for test in self.tests]
+        more = ("n_bad", "n_rows", "p_value", "verdict")
         return display.frame([{name: test[name] for name in (*columns, *more)} for test in plain])
 
     def _rest(self) -> list[str]:
         parts, left = self.certificate.parts, len(self.tests) - _FEW
         return [f"  measured     and {left:,} more, with less against them"] if parts and left > 0 else []
+
+
+def _bad(test: Verdict) -> float:
+    """How many rows count against it or, of a mean cost, what all of them cost."""
+    assert test.seen is not None
+    return test.seen.bad if test.seen.total is None else test.seen.total
+
+
+def _plain(test: Verdict) -> dict[str, Any]:
+    """Plain JSON types."""
+    assert test.seen is not None
+    better = {} if test.seen.better is None else {"n_better": test.seen.better}
+    return {**test.to_dict(), "n_bad": _bad(test), "n_rows": test.seen.n, "p_value": test.p_value, **better}
+
+
+def _lines(test: Verdict) -> list[str]:
+    """Counts, interval and p-value."""
+    seen, promised = test.seen, test.quantity
+    if seen is None or test.value is None or test.low is None or test.high is None:
+        return [f"  measured     no row here says anything about the {promised}"]
+    interval, bad, better = outward(test.low, test.high), _bad(test), seen.better
+    if test.part is not None:
+        return [
+            f"  {test.word:<12} {test.part}: {promised} {test.value:.4f} {interval}, {bad:,} of {seen.n:,} "
+            f"{promised.bad_among}, p-value {test.p_value:.4g}"
+        ]
+    counted = f"{bad:,} {promised.bad_rows}, of {seen.n:,}"
+    if better is not None:
+        counted = f"{bad:,} answered worse than by the last model alone, {better:,} better, of {seen.n:,}"
+    if promised.mean:
+        counted = f"a {'loss' if promised.graded else 'cost'} of {bad:,.6g} in all, of {seen.n:,} rows"
+    bets = seen.costs is not None
+    chance = "at most the chance of such bets to win so much" if bets else "the chance of as many or more"
+    level = f"{at_least(test.level)} interval"
+    return [
+        f"  measured     {promised} {test.value:.4f}, {level} {interval}, promised {promised.sign} {test.target:g}",
+        f"  counted      {counted}",
+        f"  p-value      {test.p_value:.4g}: {chance} if the promise is just kept",
+    ]
 
 
 def verify_decisions(
@@ -228,10 +181,10 @@ def verify_decisions(
     `correct` may be None where nothing is promised that needs labels; `losses`, what each row costs, is needed where a
     cost is promised (`Gate.losses`): that is tested by bets in the order of the rows.
 
-    A promise that holds is refuted with probability at most 1 - confidence. Among n correct rows the rejected ones are
-    Bin(n, F0), among n accepted rows the wrong ones Bin(n, 1 - F1): exact one-sided tests against the promised limits,
-    each at (1 - confidence) / (number of limits). Where each class or group has its own promise, `names` are those of
-    the rows; each that rows speak about is tested, at (1 - confidence) / (number of tests), the worst first.
+    Among n correct rows the rejected ones are Bin(n, F0), among n accepted rows the wrong ones Bin(n, 1 - F1): exact
+    intervals, which `judge` and with it evaluate and report use too. A promise that holds is refuted, which is to lie
+    outside of one end, with probability at most (1 - confidence) / 2. Where each class or group has its own promise,
+    `names` are those of the rows; each that rows speak about is tested, the worst first.
 
     >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> right = np.ones(1000, dtype=bool)
@@ -241,10 +194,5 @@ def verify_decisions(
     """
     if fraction("confidence", confidence) <= 0.5:
         raise InputError(f"confidence must be above 0.5, got {confidence}; say how surely a kept promise passes: 0.95.")
-    level = 1.0 - confidence
-    # The intervals are two-sided, at twice the level that the tests have.
-    both = 2.0 * level if certificate.parts is not None else 2.0 * level / len(certificate.limits)
-    verdict = judge(certificate, accept, correct, round(1.0 - both, 12), losses, names)
-    tested = verdict.of_parts or verdict.parts
-    tests = tuple(LimitTest(one, level / len(tested)) for one in tested)
-    return Verification(certificate, tests, confidence, len(accept), int(accept.sum()))
+    verdict = judge(certificate, accept, correct, confidence, losses, names)
+    return Verification(certificate, verdict, confidence, len(accept), int(accept.sum()))

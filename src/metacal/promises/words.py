@@ -284,7 +284,8 @@ def _rows_behind(certificate: Certificate) -> str:
     if certificate.labels is not None:
         drawn = f"{certificate.n_rows:,} rows drawn from a pool"
         return f"{drawn}, {certificate.labels:,} of them labelled, {certificate.n_correct:,} right"
-    known = "without labels" if not certificate.labelled else f"{certificate.n_correct:,} of them right"
+    right = "counted without loss" if certificate.quantity.graded else "right"
+    known = "without labels" if not certificate.labelled else f"{certificate.n_correct:,} of them {right}"
     return f"{certificate.n_rows:,} calibration rows, {known}"
 
 
@@ -293,7 +294,7 @@ def _outcome(certificate: Certificate) -> str:
     said = f"coverage {traffic.coverage:.4f}"
     if certificate.other_traffic is not None:
         said += f" of all {traffic.n_rows:,} rows"
-    if certificate.labelled:
+    if certificate.labelled and not certificate.quantity.graded:
         accuracy = "-" if math.isnan(certificate.coverage_accuracy) else f"{certificate.coverage_accuracy:.4f}"
         said += f", accuracy of accepted {accuracy}"
         said += "" if math.isnan(certificate.miscoverage) else f", miscoverage {certificate.miscoverage:.4f}"

@@ -29,13 +29,14 @@ class Promise:
     assumptions, notes : tuple of str
     verdicts : tuple of dict
         One for each promised quantity: quantity, direction ("at most" or "at least"), target, value, low, high,
-        level, kept, refuted, counted (what the value is a share of), limit (the target in words), mean (whether it is
-        a mean cost), curve (of `Curves`, which shows it), text (the verdict in words). value, low and high are None
-        when no row speaks about it.
-    kept : bool or None
-        Whether every measured value keeps its target.
-    refuted : bool
-        Whether some exact interval lies wholly on the wrong side: more than bad luck.
+        level, verdict (kept, undecided or refuted), counted (what the value is a share of), limit (the target in
+        words), mean (whether it is a mean cost), curve (of `Curves`, which shows it), text (the verdict in words).
+        value, low and high are None when no row speaks about it.
+    verdict : str
+        Kept where every interval lies on the right side of its target, refuted where one lies on the wrong side,
+        undecided otherwise.
+    advice : str
+        What to do now, in one sentence.
     fitted_here : bool
         Whether these look like the very rows the gate was fitted on (same counts at its threshold): the promise is then
         no news, and calibration looks better than it is.
@@ -49,8 +50,8 @@ class Promise:
     assumptions: tuple[str, ...]
     notes: tuple[str, ...]
     verdicts: tuple[dict[str, Any], ...]
-    kept: bool | None
-    refuted: bool
+    verdict: str
+    advice: str
     fitted_here: bool
     answered_by: tuple[Answerer, ...] = ()
 
@@ -69,8 +70,8 @@ def promised(gate: Gate, data: Measured) -> Promise | None:
         assumptions=certificate.assumptions,
         notes=tuple(map(str, certificate.notes)),
         verdicts=tuple(spoken(part, int(data.accept.sum()), by) for part in verdict.heads),
-        kept=verdict.kept,
-        refuted=verdict.refuted,
+        verdict=verdict.word,
+        advice=verdict.advice,
         fitted_here=found.fitted_here,
         answered_by=found.answered_by,
     )

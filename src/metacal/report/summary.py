@@ -191,7 +191,7 @@ def summarise(
     >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
     >>> summary = summarise(new_x, new_y, cal, n_resamples=0)
     >>> summary.promise.verdicts[0]["text"]
-    'coverage accuracy 0.9735 [0.9698, 0.9767]: kept.'
+    'undecided: coverage accuracy 0.9735 [0.9698, 0.9767], promised at least 0.97.'
     >>> round(summary.diagram("before", "all").ece["estimate"], 4)
     0.0507
     """
@@ -313,19 +313,19 @@ def plain(value: Any, digits: int = _DIGITS) -> Any:
     >>> plain({"a": np.array([1 / 3, np.nan]), "b": (True, 2)})
     {'a': [0.3333333, None], 'b': [True, 2]}
     """
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name), digits) for field in fields(value)}
-    if isinstance(value, dict):
-        return {str(name): plain(item, digits) for name, item in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist(), digits)
-    if isinstance(value, tuple | list):
-        return [plain(item, digits) for item in value]
-    if isinstance(value, float):
+    if isinstance(value, float):  # nearly all of a page: asked first
         if math.isnan(value):
             return None
         if math.isinf(value):
             return "inf" if value > 0 else "-inf"
         rounded = float(f"{value:.{digits}g}")
         return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
+    if isinstance(value, tuple | list):
+        return [plain(item, digits) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist(), digits)
+    if isinstance(value, dict):
+        return {str(name): plain(item, digits) for name, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name), digits) for field in fields(value)}
     return value

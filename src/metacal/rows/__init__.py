@@ -243,8 +243,7 @@ class Rows(Strips):
             return host.sum(fn, *arrays) if finish == "added" else host.collect(fn, *arrays)
         beside = tuple(self.column(column) for column in columns)
         parts = [part for block in self._map("_strip_results", fn, beside) for part in block]
-        found: NDArray[Any] = getattr(kernels.device_kernels(), finish)(parts)
-        return found
+        return getattr(kernels.device_kernels(), finish)(parts)
 
     def _map(
         self, task: str, fn: Any, columns: Columns, strips: int | None = None, window: int = _WINDOW

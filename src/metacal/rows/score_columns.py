@@ -77,6 +77,38 @@ def correct_column(values: Any, *, name: str = "correct", place: Place = numbere
     return np.array([_flag(value, name, place(row)) for row, value in enumerate(array.tolist())], dtype=np.bool_)
 
 
+def loss_column(values: Any, *, name: str = "loss", place: Place = numbered) -> NDArray[np.float64]:
+    """One number from 0, all right, to 1 per row: its loss.
+
+    Examples
+    --------
+    >>> loss_column([0, 0.25, "1/2"])
+    array([0.  , 0.25, 0.5 ])
+    >>> loss_column([0.5, 3])
+    Traceback (most recent call last):
+    metacal.errors.InputError: row 1: the loss is 3.0; a loss lies between 0 and 1: divide by the most that one can be.
+    >>> loss_column([True, False])
+    Traceback (most recent call last):
+    metacal.errors.InputError: row 0: the loss is True; give a number, 0 for a right row and 1 for a wrong one.
+    """
+    array = _flat(values, name)
+    for row, value in enumerate(array.tolist() if array.dtype.kind in "bOU" else ()):
+        if isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in WORDS.keys() - {"0", "1"}):
+            raise InputError(
+                f"{place(row)}: the {name} is {value!r}; give a number, 0 for a right row and 1 for a wrong one."
+            )
+    losses = score_column(array, name=name, place=place).astype(np.float64)
+    wrong = np.flatnonzero(~((losses >= 0.0) & (losses <= 1.0)))
+    if not len(wrong):
+        return losses
+    row, value = int(wrong[0]), array.tolist()[wrong[0]]
+    if np.isnan(losses[row]):
+        raise InputError(f"{place(row)}: the {name} is missing; nobody knows how bad the row is, so leave it out.")
+    raise InputError(
+        f"{place(row)}: the {name} is {value!r}; a loss lies between 0 and 1: divide by the most that one can be."
+    )
+
+
 def score_and_correct(score: Any, correct: Any) -> tuple[NDArray[np.floating[Any]], NDArray[np.bool_]]:
     """Both columns, of the same rows.
 

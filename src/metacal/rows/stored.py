@@ -78,8 +78,7 @@ class StoredTable:
         if isinstance(rows, slice) or isinstance(columns, slice):
             return found[..., columns]
         # An array of rows and one of columns go together, entry by entry.
-        cells: NDArray[Any] = found[columns] if found.ndim == 1 else found[np.arange(len(found)), columns]
-        return cells
+        return found[columns] if found.ndim == 1 else found[np.arange(len(found)), columns]
 
     def in_order(self, columns: Sequence[int]) -> StoredTable:
         """The same rows with these columns, in this order."""

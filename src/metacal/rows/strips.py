@@ -167,8 +167,7 @@ class Strips:
             return self._strip_results(fn, columns, span)
         block, chosen, inside = self._block(columns, span)
         ends = self._offsets[span[0] : span[1] + 1] - self._offsets[span[0]]
-        sums: NDArray[Any] = fn(block, *inside, rows=chosen, ends=ends)
-        return sums
+        return fn(block, *inside, rows=chosen, ends=ends)
 
     def _columns(self, fn: Callable[..., Any], columns: Columns, span: Span) -> list[NDArray[Any]]:
         if not kernels.walks_blocks(fn, self.table):

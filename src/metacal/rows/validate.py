@@ -67,10 +67,10 @@ def logits_table(table: Any, *, name: str = "logits", executor: Executor | None 
         elif low and mask is None:
             mask = _first_mask(array[span])
     if mask is None:
-        return array  # type: ignore[no-any-return]
+        return array
     warn_caller(f"{name} hold {mask:.9g}, which stands for a masked class: it is read as -inf, which says so.")
     if device:
-        return array  # type: ignore[no-any-return]
+        return array
     if isinstance(array, StoredTable) or isinstance(table, np.memmap):
         return ConvertedTable(array, with_masks, array.dtype)  # type: ignore[return-value]
     return np.concatenate([with_masks(block) for _, block in _blocks(array)])
@@ -204,11 +204,11 @@ def logits_from(
         raise InputError(f"input must be 'logits' or 'probabilities', got {kind!r}.")
     array: Any = probability_table(table)
     if kernels.on_device(array):
-        return kernels.device_kernels().log_probabilities(array)  # type: ignore[no-any-return]
+        return kernels.device_kernels().log_probabilities(array)
     dtype = np.dtype(np.float64 if array.dtype == np.float64 else np.float32)
     if by_rows or isinstance(array, StoredTable) or isinstance(table, np.memmap):
         stored: Any = ConvertedTable(array, partial(_log_probabilities, dtype), dtype)
-        return stored  # type: ignore[no-any-return]
+        return stored
     return _log_probabilities(dtype, array)
 
 
@@ -237,7 +237,7 @@ def _float_table(table: Any, name: str) -> NDArray[Any]:
     if isinstance(table, StoredTable):
         _check_size(table.shape, name)
         stored: Any = table if table.dtype.kind == "f" else ConvertedTable(table, _as_double, np.float64)
-        return stored  # type: ignore[no-any-return]
+        return stored
     device = kernels.on_device(table)
     array: Any = table if device else plain_array(table, name)
     if array.ndim != 2:
@@ -250,7 +250,7 @@ def _float_table(table: Any, name: str) -> NDArray[Any]:
         raise InputError(f"{name} must be real numbers. Complex data not supported.")
     array = kernels.device_kernels().float_table(array) if device else _as_float(array, name)
     _check_size(tuple(array.shape), name)
-    return array  # type: ignore[no-any-return]
+    return array
 
 
 def _check_size(shape: tuple[int, ...], name: str) -> None:
@@ -368,7 +368,7 @@ def _overlap(table: Any, out: Any) -> bool:
     while isinstance(table, StoredTable):
         table = getattr(table, "source", None)
     if kernels.on_device(out):
-        return kernels.device_kernels().overlap(table, out)  # type: ignore[no-any-return]
+        return kernels.device_kernels().overlap(table, out)
     if any(step == 0 and size > 1 for step, size in zip(out.strides, out.shape)):
         return True
     if not isinstance(table, np.ndarray) or not np.may_share_memory(table, out):

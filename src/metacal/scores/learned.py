@@ -17,7 +17,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -26,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from metacal import kernels
 from metacal.errors import InputError
 from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid
+from metacal.lazy import names_of
 from metacal.rows import Rows, validate
 from metacal.rows.arrays import fraction
 from metacal.rows.draws import generator
@@ -309,8 +309,4 @@ def _logistic_through_origin(points: Float, ridge: Float) -> Float:
 if TYPE_CHECKING:
     from metacal.estimators.boosted import BoostedRanker as BoostedRanker
 else:
-
-    def __getattr__(name):
-        if name == "BoostedRanker":
-            return getattr(import_module("metacal.estimators.boosted"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__ = names_of(__name__, lambda: {"BoostedRanker": "metacal.estimators.boosted"})

@@ -192,9 +192,9 @@ def ranked_block(score: str | Score, block: NDArray[Any], top: NDArray[np.intp])
 
 def _with_top(unrounded: Any, block: NDArray[Any], top: NDArray[np.intp], **chosen: Any) -> NDArray[np.float64]:
     if getattr(unrounded, "walks_blocks", False) and top.dtype == np.int64 and top.flags.c_contiguous:
-        return unrounded(block, top=top, **chosen)  # type: ignore[no-any-return]
+        return unrounded(block, top=top, **chosen)
     top[...] = kernels.predicted(block, **chosen)
-    return unrounded(block, **chosen)  # type: ignore[no-any-return]
+    return unrounded(block, **chosen)
 
 
 def score_rows(rows: Rows, score: str | Score) -> NDArray[np.float64]:

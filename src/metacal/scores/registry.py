@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from metacal.errors import InputError
+from metacal.lazy import found
 
 if TYPE_CHECKING:
     import numpy as np
@@ -96,12 +96,12 @@ class NamedScore:
     def unrounded(self) -> Callable[[NDArray[Any]], NDArray[np.float64]]:
         """The kernel: what a machine computes, before it is a score."""
         if self.kernel:
-            return _found(self.kernel)  # type: ignore[no-any-return]
-        return import_module("metacal.kernels").FormulaKernel(self.formula_function())  # type: ignore[no-any-return]
+            return found(self.kernel)
+        return found("metacal.kernels:FormulaKernel")(self.formula_function())
 
     def formula_function(self) -> Callable[..., Any]:
         """The formula."""
-        return _found(self.formula)  # type: ignore[no-any-return]
+        return found(self.formula)
 
     @property
     def reads_tensors(self) -> bool:
@@ -111,12 +111,11 @@ class NamedScore:
     @property
     def grid(self) -> Grid:
         """What the score is rounded to."""
-        return _found(f"metacal.kernels.grid:{'ABSOLUTE' if self.absolute_error else 'RELATIVE'}")  # type: ignore[no-any-return]
+        return found(f"metacal.kernels.grid:{'ABSOLUTE' if self.absolute_error else 'RELATIVE'}")
 
     def __call__(self, block: NDArray[Any]) -> NDArray[np.float64]:
         """One number per row; NaN for a row with NaN or +inf, or with every class masked."""
-        rounded: NDArray[np.float64] = import_module("metacal.kernels").rounded(self.unrounded(block), self.grid)
-        return rounded
+        return found("metacal.kernels:rounded")(self.unrounded(block), self.grid)
 
 
 @dataclass(frozen=True)
@@ -142,11 +141,11 @@ class LearnedScore:
 
     def ranker_class(self) -> Any:
         """The class that is fitted."""
-        return _found(self.ranker)
+        return found(self.ranker)
 
     def torch_module(self) -> Any:
         """The torch module that computes a fitted one."""
-        return _found(self.torch)
+        return found(self.torch)
 
 
 def _named(name: str, formula: str, *, fused: bool = True, **more: Any) -> NamedScore:
@@ -227,8 +226,3 @@ def learned_of(kind: type) -> LearnedScore | None:
     rows = {row.ranker: row for row in LEARNED.values()}
     places = (f"{cls.__module__}:{cls.__qualname__}" for cls in kind.__mro__)
     return next((rows[place] for place in places if place in rows), None)
-
-
-def _found(place: str) -> Any:
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from metacal.errors import InputError
 from metacal.export.onnx.traced import Traced, Value, has_no_masks, with_masks
 from metacal.formulas import curves, parts, temperature
 from metacal.formulas.logits import bring_within_reach
+from metacal.kernels.columns import lifted
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 
@@ -105,23 +107,11 @@ def _lifted(xp: Traced, fitted: Any, x: Value) -> Value:
     `metacal.kernels.columns` says what is computed.
     """
     double, (first, then) = xp.to("float64"), fitted.usual
-    uniform, winner = first.uniform, xp.argmax(x)
+    winner = xp.argmax(x)
     others = xp.put(tempered(xp, x, first.inverse_temperature), winner, 0.0)
-    even = _even(xp, x)
     rest, second = (double.cast(column) for column in (xp.sum(others), xp.max(others)))
-    shift = even * uniform
-    left = rest * (1.0 - uniform) + (1.0 - even) * uniform
-    alone = left == 0.0
-    left = double.where(alone, 1.0, left)
-    ahead = (1.0 - rest) * (1.0 - uniform) + shift
-    z = curves.spline_value(double, then, double.log(ahead) - double.log(left))
-    share = (second * (1.0 - uniform) + shift) * curves.AHEAD / left
-    most = 1.0 / (share + 1.0)
-    below = double.minimum(double.logistic(-z), most)
-    top = double.maximum(double.logistic(z), share * most)  # never below the second class
-    each = double.where(alone, 0.0, below / left)
-    columns = (each * (1.0 - uniform), each * shift, double.where(alone, 1.0, top))
-    scale, add, own = map(xp.cast, columns)
+    value = partial(curves.spline_value, double, then)
+    scale, add, own = map(xp.cast, lifted(double, rest, second, _even(xp, x), first.uniform, value))
     lower = others * scale + add
     kept = _unless_masked(
         xp, x, lambda inner: inner.op("Identity", lower), lambda inner: inner.value(lower) * _possible(inner, x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 from metacal import __version__
@@ -37,9 +38,10 @@ def metadata_of(gate: Gate, exported: Gate, outputs: dict[str, str], group: str 
     known = {
         "version": __version__,
         "outputs": json.dumps(outputs),
-        "artifact_hash": _artifact_hash(gate),
         "data_hash": gate.data_hash,
     }
+    with suppress(ArtifactError):  # fitted inside a classifier, say: it works, but has no file
+        known["artifact_hash"] = checksum(document_of(Content(gate)))
     for number, stage in enumerate(exported.stages):
         known |= {(f"{stage.name}_" if number else "") + name: text for name, text in _of_stage(stage).items()}
     if len(exported.stages) > 1:
@@ -75,10 +77,3 @@ def write_metadata(model: Any, properties: dict[str, str]) -> None:
     del model.metadata_props[:]
     for key, value in (kept | properties).items():
         model.metadata_props.add(key=key, value=value)
-
-
-def _artifact_hash(gate: Gate) -> str | None:
-    try:
-        return checksum(document_of(Content(gate)))
-    except ArtifactError:  # fitted inside a classifier, say: it works, but has no file
-        return None

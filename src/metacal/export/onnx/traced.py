@@ -217,8 +217,7 @@ class Traced(Operations):
         return np.finfo(self.dtype)
 
     def part(self, fitted: Any, x: Value) -> Value:
-        written: Value = fitted.formula(self, fitted, x)
-        return written
+        return fitted.formula(self, fitted, x)
 
 
 def has_no_masks(xp: Traced, x: Value) -> Value:
@@ -228,4 +227,4 @@ def has_no_masks(xp: Traced, x: Value) -> Value:
 
 def with_masks(xp: Traced, x: Value) -> Value:
     """The logits with -inf where a finite number stands for a masked class, by the rule of `formulas.logits`."""
-    return read_masks(xp, xp.value(x))  # type: ignore[no-any-return]
+    return read_masks(xp, xp.value(x))

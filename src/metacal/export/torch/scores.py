@@ -89,7 +89,7 @@ def score_module(score: str | Score) -> Fixed:
     if isinstance(score, str) and score in NAMED:
         return NamedScore(score)
     if (learned := learned_of(type(score))) is not None:
-        return learned.torch_module()(score)  # type: ignore[no-any-return]
+        return learned.torch_module()(score)
     names = ", ".join(map(repr, NAMED))
     raise InputError(
         f"the score {name_of(score)!r} is code of your own and cannot be exported; use one of {names}, or a fitted "

@@ -91,8 +91,7 @@ def check_cost(fitted: Any, n_classes: int) -> None:
 
 def describe_certificate(certificate: Certificate, where: str = "certificate") -> dict[str, Any]:
     """The facts of a certificate as a file has them, or ArtifactError where one cannot be saved."""
-    plain: dict[str, Any] = encode(certificate.to_dict(), where)
-    return plain
+    return encode(certificate.to_dict(), where)
 
 
 def read_certificate(data: Any, where: str = "certificate") -> Certificate:
@@ -161,7 +160,8 @@ def _check_numbers(certificate: Certificate) -> None:
     costed, cost = any(promised.mean for promised, _ in certificate.limits), certificate.mean_cost
     _require(costed == (cost is not None), "mean_cost belongs to promises about costs, and to all of them")
     _require(cost is None or 0.0 <= cost < math.inf, f"mean_cost {cost} is no cost")
-    _require(not certificate.labelled or certificate.n_correct >= 1, f"0 of {n} rows cannot be right")
+    some_right = not certificate.labelled or costed or certificate.n_correct >= 1
+    _require(some_right, f"0 of {n} rows cannot be right")
     _check_counts(certificate, "certificate")
     _require(1 <= seen.n_rows <= _MOST_ROWS, "such traffic cannot be")
     _check_counts(seen, "traffic")

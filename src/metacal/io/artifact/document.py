@@ -241,6 +241,8 @@ def _marks(source: Marks, stage: Stage, certificate: Certificate | None, where: 
     corners = 0 if source.curve is None else len(source.curve.knots)
     if corners > _MOST_CORNERS:
         raise ArtifactError(f"{where}.source.curve has {corners:,} corners; {_MOST_CORNERS:,} is the most.")
+    if source.truth == "losses" and (certificate is None or not certificate.quantity.mean):
+        raise ArtifactError(f"{where}.source.truth: losses belong to a promise about them.")
     if certificate is None:
         return stage
     return _with_policy(stage, source.of(certificate), certificate, RELATIVE, np.empty(0))

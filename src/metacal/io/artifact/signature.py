@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from metacal.errors import ArtifactError, InputError, MetacalWarning, MissingExtraError
 from metacal.io.artifact.messages import exact_keys, shown
+from metacal.io.journal import Seal
 from metacal.io.opening import plain_read_errors
 
 #: A key: the path of its file, or its content.
@@ -34,7 +35,7 @@ _MAKE_PAIR = "openssl genpkey -algorithm ed25519 -out private.pem"
 
 
 @dataclass(frozen=True, repr=False)
-class Key:
+class Key(Seal):
     """A key that signs, verifies, or both; never shown."""
 
     algorithm: Algorithm

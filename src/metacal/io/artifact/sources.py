@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
 from metacal.gate.gate import Source
-from metacal.gate.marks import HigherIs, Marks
+from metacal.gate.marks import HigherIs, Marks, Truth
 from metacal.gate.table import Recipe, Table
 from metacal.io.artifact.encoding import BUILDERS, CHOICES, ENTRIES, FAMILIES, FORMS, Form, Unsigned, annotations_of
 from metacal.io.artifact.messages import article, brief, shown
@@ -168,12 +168,16 @@ def method_of(source: Table) -> Method:
     recipe = source.recipe
     method = method_of_map(type(source.map)) if recipe is None else method_named(recipe.estimator)
     if method is None or type(source.map) is not method.map_class():
-        name = type(source.map).__name__ if recipe is None else recipe.estimator
-        raise ArtifactError(
-            f"the base calibrator is {article(name)}, which only pickle could store; "
-            f"use one of metacal's own ({', '.join(calibrator_kinds())})."
-        )
+        raise somebody_elses(type(source.map).__name__ if recipe is None else recipe.estimator)
     return method
+
+
+def somebody_elses(name: str) -> ArtifactError:
+    """What is said of a calibrator that is none of metacal's own."""
+    return ArtifactError(
+        f"the base calibrator is {article(name)}, which only pickle could store; "
+        f"use one of metacal's own ({', '.join(calibrator_kinds())})."
+    )
 
 
 class RecipeShape:
@@ -229,4 +233,4 @@ ENTRIES[Table] = {
     "map": Map,
     "decision_at": float,
 }
-ENTRIES[Marks] = {"score": str, "higher_is": HigherIs, "curve": ConfidenceCurve | None}
+ENTRIES[Marks] = {"score": str, "higher_is": HigherIs, "truth": Truth, "curve": ConfidenceCurve | None}

@@ -37,9 +37,7 @@ from metacal.io.artifact.messages import exact_keys
 from metacal.io.artifact.wrapping import checksum
 from metacal.io.journal import Journal, read_journal
 from metacal.promises.sequential.alarms import NAMES, Alarms
-from metacal.promises.sequential.drift import (
-    TOLERANCE,
-)
+from metacal.promises.sequential.drift import TOLERANCE
 
 #: What a source is known by and how far it was read, as JSON: a name, and what whoever reads it wants to know again.
 Source = dict[str, Any]
@@ -255,8 +253,7 @@ for _row in (Counts, Waiting, Point):  # there are many of them: lists in the or
 def describe_watch(watch: Watch) -> dict[str, Any]:
     """The document of a watch."""
     held = {**vars(watch), "waiting": tuple(watch.waiting.items()), "first": tuple(watch.first.items())}
-    state: dict[str, Any] = encode(State(**{**held, "kind": MONITOR, "gate": _fingerprint(watch.gate)}), "the watch")
-    return state
+    return encode(State(**{**held, "kind": MONITOR, "gate": _fingerprint(watch.gate)}), "the watch")
 
 
 def watch_from(document: Any, gate: Any) -> Watch:

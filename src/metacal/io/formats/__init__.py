@@ -7,8 +7,9 @@ imported, so that a file of one kind costs the import of no other.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from metacal.lazy import found
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,18 +45,11 @@ class Format(NamedTuple):
 
     def reader(self) -> Callable[[Request], Columns]:
         """The function that reads it."""
-        return _named(self.read)  # type: ignore[no-any-return]
+        return found(self.read) if isinstance(self.read, str) else self.read
 
     def writer(self) -> Callable[..., Writer]:
         """The class that writes it."""
-        return _named(self.write)  # type: ignore[no-any-return]
-
-
-def _named(place: Any) -> Any:
-    if not isinstance(place, str):
-        return place
-    module, name = place.split(":")
-    return getattr(import_module(module), name)
+        return found(self.write) if isinstance(self.write, str) else self.write  # type: ignore[return-value]
 
 
 _ZIP, _NPY, _PARQUET = (b"PK\x03\x04", b"PK\x05\x06"), (b"\x93NUMPY",), (b"PAR1",)

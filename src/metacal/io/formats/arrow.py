@@ -24,6 +24,10 @@ CLASSES_KEY = b"metacal.classes"
 #: Bytes of a decoded batch where all of a file is read, and rows at most: fewer batches are quicker where there is a
 #: column per class.
 _BATCH_BYTES, _BATCH_ROWS = 1 << 22, 1 << 16
+#: Kinds of types, as `pyarrow.types` calls them.
+_LISTS = ("list", "large_list", "fixed_size_list")
+_NUMBERS = ("floating", "integer", "boolean")
+_TEXTS = ("string", "large_string", "string_view")
 
 
 class Layout(NamedTuple):
@@ -111,13 +115,14 @@ def read_batches(request: Request, source: Batches) -> Columns:
 def pick(request: Request, schema: Any) -> Picked:
     """Choose the columns by name and type; what pandas stored as its index is no column."""
     shown = [name for name in schema.names if not name.startswith("__index_level_")]
-    lists = [field.name for field in schema if _is_list(field.type) and _is_number(field.type.value_type)]
+    lists = [one.name for one in schema if _holds(one.type, *_LISTS) and _holds(one.type.value_type, *_NUMBERS)]
     picked = pick_columns(request, shown, lists)
     for name in picked.table if picked.places is not None else ():
         kind = schema.field(name).type
-        if not _is_number(kind):
-            what = f"lists of {kind.value_type}" if _is_list(kind) else str(kind)
-            labels = "" if "labels" in picked.beside or _is_list(kind) else labels_are_in(name)
+        if not _holds(kind, *_NUMBERS):
+            listed = _holds(kind, *_LISTS)
+            what = f"lists of {kind.value_type}" if listed else str(kind)
+            labels = "" if "labels" in picked.beside or listed else labels_are_in(name)
             raise InputError(
                 f"{request.path}: column {name!r} holds {what}, not numbers; {labels}say which columns are classes "
                 "with classes (--classes), or name the column of lists or the prefix of the columns with logits_key "
@@ -158,24 +163,21 @@ def table_of(batch: Any, layout: Layout, path: str, start: int) -> NDArray[Any]:
 
 def column_of(column: Any, name: str, path: str, held: int) -> NDArray[Any]:
     """A validated column of labels or ids as an array of integers, floats or strings; `held`: bytes of the file."""
-    import pyarrow.types as kinds
-
     _check_flat(column.type, name, path)
     flat = joined(column)
     refuse_nulls(flat, name, path, 0)
-    if kinds.is_dictionary(flat.type):
+    if _holds(flat.type, "dictionary"):
         # Each entry is decoded once: a few long ones, pointed at by many rows, would fill any memory.
         entries, places = flat.dictionary, flat.indices.to_numpy(zero_copy_only=False)
         if entries.null_count and len(places):
             refuse_nulls(entries.take(flat.indices), name, path, 0)
         if not len(places):
             entries = entries.slice(0, 0)
-        filler = "" if _is_text(kinds, entries.type) else 0
+        filler = "" if _holds(entries.type, *_TEXTS) else 0
         known = column_of(entries.fill_null(filler) if entries.null_count else entries, name, path, held)
         check_unpacked(path, len(places) * known.itemsize, held)
-        found: NDArray[Any] = known[places]
-        return found
-    if _is_text(kinds, flat.type):
+        return known[places]
+    if _holds(flat.type, *_TEXTS):
         texts = flat.to_pylist()
         check_texts(path, f"texts in column {name!r}", texts, held)
         # An empty array of strings has no width; NumPy would call it '<U0' and then truncate.
@@ -185,25 +187,28 @@ def column_of(column: Any, name: str, path: str, held: int) -> NDArray[Any]:
 
 def _scores(column: Any, name: str, path: str) -> NDArray[np.floating[Any]]:
     """A column of scores: NaN where it is null."""
-    import pyarrow as pa
-    import pyarrow.types as kinds
-
     flat = joined(column)
     kind = flat.type
-    if not (kinds.is_floating(kind) or kinds.is_integer(kind) or kinds.is_decimal(kind) or kinds.is_null(kind)):
+    if not _holds(kind, "floating", "integer", "decimal", "null"):
         raise InputError(f"{path}: column {name!r} holds {kind}, not numbers; a score is a number, or null for none.")
-    numbers = flat if kinds.is_floating(kind) else flat.cast(pa.float64())
+    numbers = flat if _holds(kind, "floating") else flat.cast("float64")
     return np.array(numbers.to_numpy(zero_copy_only=False), dtype=_dtype(kind))
 
 
 def _from_lists(column: Any, layout: Layout, path: str, start: int) -> NDArray[Any]:
-    import pyarrow.types as kinds
-
     lists, name = joined(column), layout.columns[0]
     # FixedSizeListArray.flatten drops null rows without a word and .values ignores slices: nulls go first.
     refuse_nulls(lists, name, path, start)
-    if not kinds.is_fixed_size_list(lists.type):
-        _refuse_ragged(lists, layout, path, start)
+    if not _holds(lists.type, "fixed_size_list"):
+        # Offsets of a slice begin where the slice does; a list array without nulls has no gaps between its lists.
+        lengths = np.diff(lists.offsets.to_numpy(zero_copy_only=False))
+        wrong = lengths != layout.n_classes
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise InputError(
+                f"{path}: row {start + row} of column {name!r} has {int(lengths[row])} numbers but the first row has "
+                f"{layout.n_classes}; every row needs one number per class."
+            )
     values = lists.flatten()
     if values.null_count:
         row, at = divmod(int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0]), layout.n_classes)
@@ -214,18 +219,6 @@ def _from_lists(column: Any, layout: Layout, path: str, start: int) -> NDArray[A
         )
     flat = values.to_numpy(zero_copy_only=False)
     return np.ascontiguousarray(flat.reshape(len(lists), layout.n_classes), dtype=layout.dtype)
-
-
-def _refuse_ragged(lists: Any, layout: Layout, path: str, start: int) -> None:
-    # Offsets of a slice begin where the slice does; a list array without nulls has no gaps between its lists.
-    lengths = np.diff(lists.offsets.to_numpy(zero_copy_only=False))
-    wrong = lengths != layout.n_classes
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise InputError(
-            f"{path}: row {start + row} of column {layout.columns[0]!r} has {int(lengths[row])} numbers but the first "
-            f"row has {layout.n_classes}; every row needs one number per class."
-        )
 
 
 def refuse_nulls(column: Any, name: str, path: str, start: int) -> None:
@@ -260,32 +253,19 @@ def stored_classes(schema: Any) -> ClassNames | None:
 
 
 def _dtype(kind: Any) -> np.dtype[Any]:
+    return np.dtype(kind.to_pandas_dtype() if _holds(kind, "floating") else np.float64)
+
+
+def _holds(kind: Any, *what: str) -> bool:
+    """Whether an Arrow type is one of these, as `pyarrow.types` calls them."""
     import pyarrow.types as kinds
 
-    return np.dtype(kind.to_pandas_dtype()) if kinds.is_floating(kind) else np.dtype(np.float64)
-
-
-def _is_list(kind: Any) -> bool:
-    import pyarrow.types as kinds
-
-    return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
-
-
-def _is_number(kind: Any) -> bool:
-    import pyarrow.types as kinds
-
-    return bool(kinds.is_floating(kind) or kinds.is_integer(kind) or kinds.is_boolean(kind))
-
-
-def _is_text(kinds: Any, kind: Any) -> bool:
-    return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind))
+    return any(getattr(kinds, f"is_{name}")(kind) for name in what)
 
 
 def _check_flat(kind: Any, name: str, path: str) -> None:
-    import pyarrow.types as kinds
-
-    inner = kind.value_type if kinds.is_dictionary(kind) else kind
-    if not (_is_number(inner) or _is_text(kinds, inner)):
+    inner = kind.value_type if _holds(kind, "dictionary") else kind
+    if not _holds(inner, *_NUMBERS, *_TEXTS):
         raise InputError(f"{path}: column {name!r} holds {kind}; labels, ids and groups must be integers or strings.")
 
 

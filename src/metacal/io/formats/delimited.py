@@ -136,8 +136,7 @@ class _Cells:
 
     def _at(self, k: int) -> NDArray[Any]:
         first = int(self.first[k])
-        cells: NDArray[Any] = self.rows[f"f{first}"][:, k - first]
-        return cells
+        return self.rows[f"f{first}"][:, k - first]
 
     def table(self, places: Sequence[int]) -> NDArray[np.float64]:
         """The columns, in this order, side by side."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -43,11 +43,15 @@ class _ArrowFile(Batches):
         self.pa, self.file = pa, RawFile(source, path)
         framed = self.file.bytes(0, len(_MAGIC)) == _MAGIC
         self.begin = 8 if framed else 0
-        claims = _claims_of(self.file, self.begin)
-        if framed:
-            self._check_footer(claims)
-        check_unpacked(path, claims.unpacked, self.file.size)
-        super().__init__(self._stream().schema, claims.rows, self.file.size)
+        n_rows, n_batches, unpacked = _claims_of(self.file, self.begin)
+        if framed:  # the frame must be whole, and speak of as many batches as there are
+            if self.file.bytes(self.file.size - len(_MAGIC), len(_MAGIC)) != _MAGIC:
+                raise EOFError("its end is missing")
+            counted = pa.ipc.open_file(pa.PythonFile(_Reader(self.file, 0), "r")).num_record_batches
+            if counted != n_batches:
+                raise ValueError(f"its footer lists {counted} batches but {n_batches} are there")
+        check_unpacked(path, unpacked, self.file.size)
+        super().__init__(self._stream().schema, n_rows, self.file.size)
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[Any]:
         place = {name: k for k, name in enumerate(self.schema.names)}
@@ -59,14 +63,6 @@ class _ArrowFile(Batches):
     def _stream(self, fields: list[int] | None = None) -> Any:
         options = self.pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
         return self.pa.ipc.open_stream(self.pa.PythonFile(_Reader(self.file, self.begin), "r"), options=options)
-
-    def _check_footer(self, claims: _Claims) -> None:
-        """Raise unless the frame is whole and speaks of as many batches as there are."""
-        if self.file.bytes(self.file.size - len(_MAGIC), len(_MAGIC)) != _MAGIC:
-            raise EOFError("its end is missing")
-        counted = self.pa.ipc.open_file(self.pa.PythonFile(_Reader(self.file, 0), "r")).num_record_batches
-        if counted != claims.batches:
-            raise ValueError(f"its footer lists {counted} batches but {claims.batches} are there")
 
 
 class _Reader(io.RawIOBase):
@@ -94,16 +90,11 @@ class _Reader(io.RawIOBase):
         return True
 
 
-class _Claims(NamedTuple):
-    """What a stream says of itself: rows and batches, and the bytes of all buffers once they are unpacked."""
+def _claims_of(file: RawFile, begin: int) -> tuple[int, int, int]:
+    """The rows and batches that the messages from `begin` on claim, and the bytes of all buffers once unpacked.
 
-    rows: int
-    batches: int
-    unpacked: int
-
-
-def _claims_of(file: RawFile, begin: int) -> _Claims:
-    """Add up what the messages from `begin` on claim, or raise where they claim more than the file holds."""
+    Raises where they claim more than the file holds.
+    """
     rows = batches = unpacked = 0
     for header, body, length in _messages(file, begin):
         kind = header.number(1, "B")
@@ -117,7 +108,7 @@ def _claims_of(file: RawFile, begin: int) -> _Claims:
         unpacked += _unpacked(file, batch, body, length)
         if kind == _BATCH:
             rows, batches = rows + count, batches + 1
-    return _Claims(rows, batches, unpacked)
+    return rows, batches, unpacked
 
 
 def _messages(file: RawFile, place: int) -> Iterator[tuple[_Table, int, int]]:

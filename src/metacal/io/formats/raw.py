@@ -189,8 +189,7 @@ class RawTable(StoredTable):
             most = max(stop - start, _WINDOW_BYTES // max(1, self.own_bytes))
             rows = self._transposed(start, min(len(self), start + most))
             _windows.last = (self, first, rows)
-        found: NDArray[Any] = rows[start - first : stop - first].copy()
-        return found
+        return rows[start - first : stop - first].copy()
 
     def _transposed(self, start: int, stop: int) -> NDArray[Any]:
         count = max(0, stop - start)

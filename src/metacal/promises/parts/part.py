@@ -120,7 +120,7 @@ class Part:
     def to_dict(self) -> dict[str, Any]:
         own = {"quantity": self.quantity.name, "target": self.target} if self.quantity is not None else {}
         plain = {name: value for name, value in vars(self).items() if name not in ("quantity", "target")}
-        return jsonable({**plain, **own, "status": self.status})  # type: ignore[no-any-return]
+        return jsonable({**plain, **own, "status": self.status})
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Part:

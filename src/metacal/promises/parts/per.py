@@ -83,11 +83,11 @@ class Per(Promise):
 
     @property
     def limits(self) -> Limits:
-        return self.promise.limits  # type: ignore[no-any-return]
+        return self.promise.limits
 
     @property
     def rule(self) -> str:
-        return self.promise.rule  # type: ignore[no-any-return]
+        return self.promise.rule
 
     def from_sample(self, sample: Sample) -> Certificate:
         codes, names = sample.part, sample.names
@@ -143,7 +143,7 @@ class Per(Promise):
         if part.delta is None and self.promise.unproven == -math.inf:
             return "it accepts rows, but was never tested"
         level = self.delta if part.delta is None else part.delta
-        return self.promise.at_level(level).impossible(part)  # type: ignore[no-any-return]
+        return self.promise.at_level(level).impossible(part)
 
     def _impossible_levels(self, parts: Parts) -> str | None:
         levels = [part.delta for part in parts.items if part.delta is not None]

@@ -297,4 +297,4 @@ def as_promise(value: Any) -> Promise:
         raise InputError(f"a cascade promises MaxLoss(0.01) or MinAccuracy(0.95); got {value!r}.")
     if value.delta is None:
         raise InputError("a cascade is certified with a confidence; give delta, say MinAccuracy(0.95, 0.1).")
-    return value  # type: ignore[no-any-return]
+    return value

@@ -43,6 +43,11 @@ class Losses:
     largest: float
     all_or_nothing: bool
 
+    @classmethod
+    def graded(cls, losses: Column) -> Losses:
+        """Losses between 0 and 1, which are given."""
+        return cls(losses, 0.0, 1.0, bool(((losses == 0.0) | (losses == 1.0)).all()))
+
     def of(self, promised: Quantity, accept: Flags) -> Column:
         """The cost of each row that a quantity looks at.
 

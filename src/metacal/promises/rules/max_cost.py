@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from metacal.errors import InfeasibleTargetError, InputError
+from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
-from metacal.promises.promise import cannot_certify
 from metacal.promises.quantity import COST
-from metacal.promises.rules import bounds
-from metacal.promises.rules.accuracy import FALLBACK_SEQUENCE, certified_prefix
-from metacal.promises.rules.costs import Costed, CostRanking, Wrong, checked_costs, is_uniform, largest_cost, positive
-from metacal.promises.rules.sequence import segments
-from metacal.promises.sample import Sample
-from metacal.promises.words import RANKED, SAME_SOURCE, register_rule
+from metacal.promises.rules.accuracy import FALLBACK_SEQUENCE
+from metacal.promises.rules.costs import Wrong, checked_costs, is_uniform, largest_cost, positive
+from metacal.promises.rules.max_risk import MeanLimit
 from metacal.rows.arrays import fraction
-
-#: Certified, and in expectation.
-BETTING = register_rule(
-    "cost-betting",
-    "bets on the cost of the rows up to each of a fixed sequence of ranks, with fallback shares of delta "
-    "(Waudby-Smith & Ramdas 2024; Wiens 2003)",
-    SAME_SOURCE,
-)
-EXPECTED_COST = register_rule(
-    "expected-cost",
-    "largest prefix of the ranking with (cost + largest) <= limit (rows + 1)",
-    SAME_SOURCE,
-    RANKED,
-)
-
-#: A bet is lost by a hair where an exact test of no error at all just passes: the first walk starts so much later.
-_LATER = 1.2
-#: Ranks tested between 0 and n.
-_RUNGS = 200
 
 
 @dataclass(repr=False)
-class MaxCost(Costed):
+class MaxCost(MeanLimit):
     """What is accepted costs at most `limit` a row on average.
 
     Parameters
@@ -57,11 +30,12 @@ class MaxCost(Costed):
     random_state : int
         Seed of the order in which rows are bet on, where there is a table.
 
-    One cost for every wrong answer is a promise of accuracy, at least 1 - limit/wrong: the exact binomial tests of
-    `MinAccuracy` certify it. A table is certified by betting (`certified_cost_rank`).
+    It is `MaxRisk` of what an answer costs, as a share of the most that one can. One cost for every wrong answer is a
+    promise of accuracy, at least 1 - limit/wrong: the exact binomial tests of `MinAccuracy` certify it.
 
     Examples
     --------
+    >>> import numpy as np
     >>> scores, correct = np.arange(1000.0), np.arange(1000) < 900
     >>> print(MaxCost(wrong=50, limit=2.5).certify(scores, correct))
     What is accepted costs at most 2.5 a row on average, with 90% confidence.
@@ -76,8 +50,8 @@ class MaxCost(Costed):
     delta: float | None = 0.1
     random_state: int = 0
 
+    called: ClassVar = "cost"
     limited: ClassVar = {"limit": COST}
-    rules: ClassVar = (BETTING, EXPECTED_COST)
 
     def __post_init__(self) -> None:
         self.wrong = checked_costs(self.wrong)
@@ -95,157 +69,9 @@ class MaxCost(Costed):
         """Bets where there is a table; one cost for every wrong answer is a promise of accuracy."""
         return FALLBACK_SEQUENCE if self.delta is not None and is_uniform(self.wrong) else super().rule
 
-    def from_sample(self, sample: Sample) -> Certificate:
-        ranked = self.ranked(sample, self.largest)
-        rank = self._certified_rows(ranked, self.share)
-        if rank == 0:
-            raise self._infeasible(ranked)
-        certificate = self._certificate(sample, ranked.blocks.just_below_next(rank))
-        mean = float(ranked.losses[: certificate.n_accepted].mean())
-        return replace(certificate, mean_cost=mean * self.largest)
-
     @property
-    def share(self) -> float:
-        return self.limit / self.largest
+    def all_rules(self) -> tuple[str, ...]:
+        return (self.rule,)
 
-    def impossible(self, certificate: Certificate) -> str | None:
-        accepted, right, mean = certificate.n_accepted, certificate.n_correct_accepted, certificate.mean_cost
-        if mean is None or not accepted:
-            return "a promise about costs needs accepted rows and their mean cost"
-        if is_uniform(self.wrong):
-            wrong = accepted - right
-            if not math.isclose(mean, wrong / accepted * self.largest, rel_tol=1e-9, abs_tol=1e-12):
-                return f"{wrong:,} wrong of {accepted:,} accepted rows do not cost {mean:g} on average"
-            enough = self._enough(wrong, accepted)
-        elif self.delta is None:
-            enough = mean * accepted + self.largest <= bounds.SLACK * self.limit * (accepted + 1)
-        else:
-            # What no bet can do better: nothing has cost anything, and nearly everything was staked each time.
-            most = certificate.n_rows * math.log1p(0.9 * self.share / (1.0 - self.share))
-            enough = mean <= self.limit * bounds.SLACK and most >= -math.log(bounds.SLACK * self.delta)
-        if enough:
-            return None
-        return (
-            f"{accepted:,} accepted rows that cost {mean:g} on average do not certify a cost of at most {self.limit:g}"
-        )
-
-    def _enough(self, wrong: int, accepted: int) -> bool:
-        if self.delta is None:
-            return wrong + 1 <= bounds.SLACK * self.share * (accepted + 1)
-        return bool(bounds.binomial_p_value(wrong, accepted, self.share) <= bounds.SLACK * self.delta)
-
-    def _certified_rows(self, ranked: CostRanking, share: float) -> int:
-        if self.delta is None:
-            return expected_cost_rank(ranked, share)
-        if is_uniform(self.wrong):
-            return certified_prefix(ranked.blocks, 1.0 - share, self.delta)
-        return certified_cost_rank(ranked, share, self.delta)
-
-    def _infeasible(self, ranked: CostRanking) -> InfeasibleTargetError:
-        best, needed = self._best(ranked), _rows_needed(ranked, self.share, self.delta)
-        what, loosen, why = f"max cost {self.limit:g}", "raise the limit", "no part of the ranking is that cheap"
-        return cannot_certify(self, what, ranked.blocks.n, best, f"{best or 0.0:g}", needed, loosen, why)
-
-    def _best(self, ranked: CostRanking) -> float | None:
-        """The smallest limit, to three digits, that these rows certify for any prefix; None when there is none."""
-        low, high = self.share, 1.0
-        for _ in range(14):
-            middle = (low + high) / 2
-            low, high = (low, middle) if self._certified_rows(ranked, middle) else (middle, high)
-        unit = 10.0 ** (math.floor(math.log10(high * self.largest)) - 2)
-        best = math.ceil(high * self.largest / unit) * unit
-        known = best < self.largest and self._certified_rows(ranked, best / self.largest)
-        return float(f"{best:.6g}") if known else None
-
-
-def certified_cost_rank(ranked: CostRanking, limit: float, delta: float) -> int:
-    r"""How many of the surest rows may be accepted with a mean cost of at most `limit`, costs between 0 and 1; 0: none.
-
-    A fixed sequence of ranks, walked with fallback shares of delta as in
-    `promises.rules.accuracy.certified_prefix`: starts, shares and order follow from n, limit and delta alone (every
-    200th part of the rows is a rank). Rank m passes at level l if whoever bets on the first m rows, in random order,
-    that they cost less than `limit` on average, ever has 1/l of what they began with (`promises.rules.betting`).
-    With m the highest rank that passed, accepted is what scores less than row m + 1; where rows m and m + 1 have equal
-    scores, that block is accepted whole if row m + 1 costs at most the limit, and left out otherwise.
-
-    Why it holds. As for the accuracy, with the cost L in place of the error. Order all rows there can be by X = (score,
-    dearest first, an independent uniform number), and let A(x) = E[L | X <= x], which is continuous. The bad set
-    {A > limit} consists of intervals (a_i, b_i), with A = limit at finite ends. Given the numbers of calibration rows
-    up to each end:
-
-    1. Call rank m bad if X_(m+1) lies in a bad interval, or if m rows lie up to some b_i: that is settled. The rows up
-       to a bad rank fall into groups: between consecutive ends, where the mean of L is exactly the limit, and from the
-       last a_i to X_(m+1) = x, where it is above, as A(x) > limit. In a group the rows are independent and alike, and
-       in a random order that looks at no cost each next row has, given all before it, the mean of its group: at least
-       the limit. So the capital is a nonnegative supermartingale, and m passes with probability at most l (Ville).
-    2. If what is accepted, everything up to a point t between two scores, has A(t) > limit, then m is bad. Block left
-       out, or row m + 1 alone with its score and dearer than the limit: from t to X_(m+1) all rows cost more than the
-       limit, so A stays above it. Block accepted: from X_(m+1) to t all rows cost at most the limit, and A(t) could not
-       be above it had it not been so all along. Otherwise X_(m) <= t < X_(m+1), and X_(m+1) < b_i or m rows lie up
-       to b_i.
-    3. Fallback (Wiens 2003) over ranks of which the bad ones are fixed: delta in all. ∎
-
-    Rows that cost nothing or everything are better served by exact binomial tests, which `MaxCost` then uses.
-
-    >>> rng = np.random.default_rng(0)
-    >>> scores = rng.random(2000)
-    >>> ranked = CostRanking.of(scores, scores**2 * rng.random(2000) / 2, seed=0)
-    >>> accepted = certified_cost_rank(ranked, 0.05, 0.1)
-    >>> 1400 < accepted < 1560, bool(ranked.losses[:accepted].mean() < 0.05)
-    (True, True)
-    """
-    best, level = 0, Fraction(0)
-    for share, ranks in rungs(ranked.blocks.n, limit, delta):
-        level += share
-        for rank in ranks:
-            if not ranked.passes(rank, limit, float(level) * delta):
-                level = Fraction(0)
-                break
-            best = rank
-    return ranked.accepted_at(best, limit) if best else 0
-
-
-def rungs(n: int, limit: float, delta: float) -> list[tuple[Fraction, list[int]]]:
-    """The ranks that are tested, walk by walk, each with the share of delta that it brings: from n, limit and delta.
-
-    >>> shares, ranks = zip(*rungs(1000, 0.05, 0.1))
-    >>> sum(shares) == 1, ranks[0][:4], ranks[-1][-1]
-    (True, [284, 289, 294, 299], 1000)
-    """
-    walks: list[tuple[Fraction, list[int]]] = []
-    carried, step = Fraction(0), max(1, n // _RUNGS)
-    for part in segments(n, 1.0 - limit, delta):
-        start = part.start if walks else min(n, math.ceil(_LATER * part.start))
-        ranks = list(range(start, part.stop, step))
-        if ranks and part.stop > n and ranks[-1] != n:
-            ranks.append(n)
-        if ranks:
-            walks.append((carried + part.share, ranks))
-        carried = Fraction(0) if ranks else carried + part.share
-    return walks
-
-
-def expected_cost_rank(ranked: CostRanking, limit: float) -> int:
-    """The largest m with cost of the first m + 1 <= limit·(m + 1), at the ends of blocks of equal scores; 0: none."""
-    ends = ranked.blocks.ranks
-    good = np.flatnonzero(np.cumsum(ranked.losses)[ends - 1] + 1.0 <= limit * (ends + 1))
-    return int(ends[good[-1]]) if len(good) else 0
-
-
-def _rows_needed(ranked: CostRanking, limit: float, delta: float | None) -> int | None:
-    """About how many rows of this kind would do, to two digits; None when no part of the ranking is cheap enough.
-
-    Each prefix is taken to keep its mean and its spread while the ranking grows: m rows tell a mean from a limit that
-    lies g above it once m·g²/(2σ²) reaches log(1/delta), if they are enough for the boldest bets too.
-    """
-    n, ends = ranked.blocks.n, ranked.blocks.ranks
-    rows = np.arange(1, n + 1)
-    mean = (np.cumsum(ranked.losses) / rows)[ends - 1]
-    spread = np.maximum((np.cumsum(ranked.losses**2) / rows)[ends - 1] - mean**2, limit**2 / 4)
-    hopeful = (mean < limit) & (ends >= min(n / 4, 1.0 / limit))
-    if not hopeful.any():
-        return None
-    gap, sure = limit - mean[hopeful], math.log(10.0 if delta is None else 1.25 / delta)
-    wanted = np.maximum(2.0 * spread[hopeful] * sure / gap**2, _LATER * sure / limit)
-    factor = max(1.1, float((wanted / ends[hopeful]).min()))
-    return bounds.two_digits(math.ceil(n * factor))
+    def _is_counted(self, certificate: Certificate) -> bool:
+        return is_uniform(self.wrong)

@@ -4,7 +4,7 @@ import { draw, make } from "./dom.js";
 
 const ICONS = {
   kept: "M4.5 10.5l3.5 3.5 7.5-8.5",
-  missed: "M10 4.5v7M10 15v.5",
+  undecided: "M10 4.5v7M10 15v.5",
   refuted: "M5 5l10 10M15 5L5 15",
   open: "M6 10h8",
 };

@@ -6,12 +6,12 @@ import { axes, chart } from "./chart.js";
 import { draw, facts, make, put } from "./dom.js";
 import { NOTHING, between, count, down, fixed, four, percent, plainPercent, up } from "./format.js";
 import { ticks } from "./geometry.js";
-import { isCeiling, limitOf, measuredAs, verdictOf } from "./promise.js";
+import { isCeiling, limitOf, measuredAs } from "./promise.js";
 
 const VERDICTS = {
-  kept: "Kept on these rows",
-  missed: "Missed on these rows, perhaps by chance",
-  refuted: "Broken: these rows refute it",
+  kept: "Kept",
+  undecided: "Undecided",
+  refuted: "Refuted",
   open: "No promise yet",
 };
 
@@ -39,11 +39,10 @@ const CERTIFICATE = {
  */
 function verdictBadge(promise, off) {
   // The rows that a gate was fitted on cannot judge it, whatever they say.
-  const found = promise?.fitted_here ? "open" : verdictOf(promise);
+  const found = promise && !promise.fitted_here ? promise.verdict : "open";
   const mind = off && found === "kept";
-  const silent = promise?.fitted_here ? "Not judged: its own rows" : "No row here speaks about it";
-  const text = promise && found === "open" ? silent : VERDICTS[found];
-  return badge(mind ? "missed" : found, mind ? `${text}, but confidence is off` : text);
+  const text = promise?.fitted_here ? "Not judged: its own rows" : VERDICTS[found];
+  return badge(mind ? "undecided" : found, mind ? `${text}, but confidence is off` : text);
 }
 
 /** @param {Data} data */
@@ -60,12 +59,12 @@ export function headline(data) {
     promise?.fitted_here &&
       make(
         "p",
-        { class: "mind missed" },
+        { class: "mind undecided" },
         make("strong", {}, "Mind: "),
         "these look like the very rows the gate was fitted on. Judge it on others.",
       ),
     data.evaluation.calibration !== null &&
-      make("p", { class: "mind missed" }, make("strong", {}, "Mind: "), data.evaluation.calibration),
+      make("p", { class: "mind undecided" }, make("strong", {}, "Mind: "), data.evaluation.calibration),
     !promise &&
       make(
         "p",
@@ -77,6 +76,9 @@ export function headline(data) {
     host.append(measured(verdict));
     const { value, low, high } = verdict;
     if (value !== null && low !== null && high !== null) gauge(host, verdict, [value, low, high]);
+  }
+  if (promise && !promise.fitted_here) {
+    host.append(make("p", { class: "measured" }, make("strong", {}, "What to do: "), promise.advice));
   }
   put("tiles", tiles(numbersOf(data)));
   if (promise) put("certificate", answerers(promise), certificate(promise));
@@ -99,17 +101,15 @@ function unpromised({ evaluation, source, diagrams }) {
 /** @param {Verdict} verdict */
 function measured(verdict) {
   if (verdict.value === null) {
-    return make("p", { class: "measured" }, `${verdict.quantity}: no row here speaks about it.`);
+    return make("p", { class: "measured" }, `No row here says anything about the ${verdict.quantity}.`);
   }
-  const ends = { kept: ".", missed: ", which the interval includes.", refuted: ", which the interval excludes." };
-  const word = verdictOf(verdict);
   return make(
     "p",
     { class: "measured" },
     "Measured: ",
     make("strong", {}, measuredAs(verdict, verdict.value)),
     ` ${verdict.counted} (${plainPercent(verdict.level)} interval ${spanOf(verdict)}). `,
-    `Promised: ${limitOf(verdict)}${word === "open" ? "." : ends[word]}`,
+    `Promised: ${limitOf(verdict)}.`,
   );
 }
 

@@ -29,7 +29,7 @@ export function partsSection({ parts, promise, settings }) {
 const judged = (part) => part[part.judged];
 
 /**
- * How a share stands to the limit: its whole interval on the wrong side, the share alone, or neither.
+ * How a share stands to the limit: its whole interval on the wrong side, all of it on the right one, or neither.
  * @param {Parts} part
  * @param {number} k
  */
@@ -38,8 +38,8 @@ function standing(part, k) {
   const [value, from, to] = [estimate[k], low[k], high[k]];
   if (value === null || from === null || to === null) return "open";
   const bad = part.at_most ? from > part.limit : to < part.limit;
-  const missed = part.at_most ? value > part.limit : value < part.limit;
-  return bad ? "refuted" : missed ? "missed" : "kept";
+  const good = part.at_most ? to <= part.limit : from >= part.limit;
+  return bad ? "refuted" : good ? "kept" : "undecided";
 }
 
 /** @param {Parts} part */

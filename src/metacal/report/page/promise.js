@@ -3,16 +3,6 @@
 import { general, percent } from "./format.js";
 
 /**
- * @param {Promised | Verdict | null} found
- * @returns {"open" | "kept" | "refuted" | "missed"}
- */
-export function verdictOf(found) {
-  if (!found || found.kept === null) return "open";
-  if (found.kept) return "kept";
-  return found.refuted ? "refuted" : "missed";
-}
-
-/**
  * The side on which the good values lie: below a ceiling, above a floor.
  * @param {Verdict} verdict
  */

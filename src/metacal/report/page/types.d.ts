@@ -46,6 +46,9 @@ export interface Settings {
   seed: number;
 }
 
+/** By where the interval lies: on the right side of what was promised, across it, on the wrong side. */
+export type Word = "kept" | "undecided" | "refuted";
+
 export interface Promised {
   statement: string;
   certificate: [string, string][];
@@ -53,8 +56,8 @@ export interface Promised {
   assumptions: string[];
   notes: string[];
   verdicts: Verdict[];
-  kept: boolean | null;
-  refuted: boolean;
+  verdict: Word;
+  advice: string;
   fitted_here: boolean;
   answered_by: Answerer[];
 }
@@ -87,8 +90,9 @@ export interface Verdict {
   low: Maybe;
   high: Maybe;
   level: number;
-  kept: boolean | null;
+  kept: boolean;
   refuted: boolean;
+  verdict: Word;
   text: string;
 }
 
