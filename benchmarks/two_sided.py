@@ -24,7 +24,7 @@ import numpy as np
 from scipy.special import expit
 
 import metacal as mc
-from metacal.promises.rules.two_sided import even_odds
+from metacal.promises.rules.even_odds import even_odds
 from metacal.promises.sample import Sample
 
 ATOMS = 20_000

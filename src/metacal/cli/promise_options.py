@@ -138,7 +138,6 @@ class PromiseOptions:
         if len(given) > 1:
             raise click.UsageError(f"{' and '.join(given)} do not go together; give one promise.")
         self._check_costs()
-        self._check_sides()
         if self.near_binary and self.max_risk is None:
             raise click.UsageError("--near-binary is about losses: it goes with --max-risk.")
         looked = self.after_looking or self.at_threshold is not None
@@ -158,20 +157,7 @@ class PromiseOptions:
     def sided(self) -> bool:
         """Whether something is promised about what rows of two classes are called."""
         about = (self.min_precision, self.max_false_positive_rate, self.min_recall, self.min_npv)
-        return any(value is not None for value in about)
-
-    def _check_sides(self) -> None:
-        """One promise for either side, certified."""
-        for one, other, what in (
-            ("min_precision", "max_false_positive_rate", "positive"),
-            ("min_recall", "min_npv", "negative"),
-        ):
-            if getattr(self, one) is not None and getattr(self, other) is not None:
-                raise click.UsageError(f"{flag(one)} and {flag(other)} are both about what is called {what}; give one.")
-        if self.positive_share is not None and self.min_precision is None:
-            raise click.UsageError("--positive-share goes with --min-precision.")
-        if self.sided and self.in_expectation:
-            raise click.UsageError("a promise about either side is certified; it does not go with --in-expectation.")
+        return about.count(None) < len(about)
 
     def _check_the_papers(self) -> None:
         """The paper has a rule for each limit and none for both, and none of them says how surely."""
@@ -277,20 +263,19 @@ class PromiseOptions:
         """One promise about what rows are called, or one for either side."""
         import metacal as mc
 
-        delta = self.delta or 0.1
-        own: dict[str, Any] = {"positive": positive, "delta": delta}
-        sides: list[Promise] = []
-        if self.min_precision is not None:
-            sides.append(mc.MinPrecision(self.min_precision, share=self.positive_share, **own))
-        if self.max_false_positive_rate is not None:
-            sides.append(mc.MaxFalsePositiveRate(self.max_false_positive_rate, **own))
-        if self.min_recall is not None:
-            sides.append(mc.MinRecall(self.min_recall, **own))
-        if self.min_npv is not None:
-            names = classes or [0, 1]
-            negative = names[0] if positive in (None, names[-1]) else names[-1]
-            sides.append(mc.MinPrecision(self.min_npv, positive=negative, delta=delta))
-        return sides[0] if len(sides) == 1 else mc.TwoSided(sides[0], sides[1], delta)  # type: ignore[arg-type]
+        names = classes or [0, 1]
+        negative = names[0] if positive in (None, names[-1]) else names[-1]
+        own: dict[str, Any] = {"positive": positive, "delta": self.delta}
+        asked: list[tuple[Any, float | None, dict[str, Any]]] = [
+            (mc.MinPrecision, self.min_precision, {**own, "share": self.positive_share}),
+            (mc.MaxFalsePositiveRate, self.max_false_positive_rate, own),
+            (mc.MinRecall, self.min_recall, own),
+            (mc.MinPrecision, self.min_npv, {**own, "positive": negative}),
+        ]
+        sides = [promise(level, **how) for promise, level, how in asked if level is not None]
+        if len(sides) > 2:
+            raise click.UsageError("give one promise about what is called positive, and one about the negative.")
+        return sides[0] if len(sides) == 1 else mc.TwoSided(*sides, delta=self.delta)  # type: ignore[no-any-return]
 
     def _about_costs(self, seed: int, classes: list[Any] | None) -> Promise:
         import metacal as mc

@@ -16,7 +16,8 @@ from metacal.kernels.grid import RELATIVE
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.notes import Note, decision_disagrees, decision_learned
 from metacal.promises.parts.units import Counted
-from metacal.promises.rules.two_sided import Sided, even_odds
+from metacal.promises.rules.even_odds import even_odds
+from metacal.promises.rules.two_sided import Sided
 from metacal.promises.sample import Ranking, Sample
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host

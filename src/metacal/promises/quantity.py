@@ -291,18 +291,19 @@ LOSS = Quantity(
     bad_among="answered worse than by the large model alone",
     paired=True,
 )
-#: P(of the class | called by it), of the rows called by one of two classes.
+#: What promises about rows that are called by one of two classes have in common.
+_CALLED = {"accepting_is_safe": False, "about_answers": True}
+_FALSE_ALARMS = {"bad_rows": "rows that are called so and are not", "bad_among": "called so and are not"}
+#: P(of the class | called by it).
 PRECISION = Quantity(
     "precision",
     counted=lambda accept, correct: (correct & accept, accept),
     at_most=False,
-    accepting_is_safe=False,
-    about_answers=True,
     sentence="At least {} of what is called {name} is {name}",
     measured="of the {n_accepted:,} rows called so are right",
-    bad_rows="rows that are called so and are not",
-    bad_among="called so and are not",
     bad_share="share of false alarms",
+    **_CALLED,
+    **_FALSE_ALARMS,
 )
 #: P(not called by the other class | of the class): `accept` says which rows are called by the other, `correct` whether
 #: they are of it.
@@ -310,44 +311,29 @@ RECALL = Quantity(
     "recall",
     counted=lambda accept, correct: (~correct & ~accept, ~correct),
     at_most=False,
-    accepting_is_safe=False,
-    about_answers=True,
     sentence="At least {} of all {name} is caught or sent to review",
     measured="of the class was caught or sent to review",
     bad_rows="rows of the class that are missed",
     bad_among="missed",
     bad_share="share of missed rows",
     of_class=True,
+    **_CALLED,
 )
 #: P(called by the class | not of it).
 FALSE_POSITIVE_RATE = Quantity(
     "false-positive rate",
     counted=lambda accept, correct: (~correct & accept, ~correct),
     at_most=True,
-    accepting_is_safe=False,
-    about_answers=True,
     sentence="At most {} of what is not {name} is called {name}",
     measured="of what is not of the class was called so",
-    bad_rows="rows that are called so and are not",
-    bad_among="called so and are not",
     of_class=True,
+    **_CALLED,
+    **_FALSE_ALARMS,
 )
 #: Every quantity by its name.
 QUANTITIES: dict[str, Quantity] = {
-    q.name: q
-    for q in (
-        MISCOVERAGE,
-        COVERAGE_ACCURACY,
-        REVIEW,
-        COST,
-        RISK,
-        COST_PER_ROW,
-        LOSS,
-        PRECISION,
-        RECALL,
-        FALSE_POSITIVE_RATE,
-    )
-}
+    q.name: q for q in (MISCOVERAGE, COVERAGE_ACCURACY, REVIEW, COST, RISK, COST_PER_ROW, LOSS, PRECISION, RECALL)
+} | {FALSE_POSITIVE_RATE.name: FALSE_POSITIVE_RATE}
 #: What is promised: each quantity with its limit.
 Limits = tuple[tuple[Quantity, float], ...]
 

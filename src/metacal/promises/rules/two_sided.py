@@ -33,10 +33,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
@@ -45,13 +44,11 @@ from metacal.promises.parts.part import Name, Part, Parts
 from metacal.promises.promise import Promise
 from metacal.promises.quantity import FALSE_POSITIVE_RATE, PRECISION, RECALL, Limits
 from metacal.promises.rules import bounds
+from metacal.promises.rules.even_odds import even_odds
 from metacal.promises.rules.sequence import walk
-from metacal.promises.sample import Codes, Ranking, Sample, Scores
+from metacal.promises.sample import Codes, Outcome, Ranking, Sample, Scores
 from metacal.promises.words import SAME_SOURCE, register_rule
 from metacal.rows.arrays import fraction
-
-if TYPE_CHECKING:
-    from metacal.promises.sequential.answers import Answers
 
 SIDES = register_rule(
     "two-sided",
@@ -65,8 +62,6 @@ _GEOMETRIC = (0, 1, 3, 8, 20, 50, 120, 300)
 _FALLBACKS = ((Fraction("0.3"), Fraction("0.05")), (Fraction("0.65"), Fraction("0.05")))
 #: A class that is declared rarer than this has most of delta on the side that calls it.
 _RARE, _TO_THE_RARE = 0.2, 0.8
-#: Standard deviation of slope and intercept in standard units, where the point of even odds is estimated.
-_RIDGE = 3.0
 
 
 class Sided(Promise):
@@ -92,51 +87,32 @@ class Sided(Promise):
         if not any(accepted.values()):
             raise self._infeasible(sides, rankings, names)
         at = _decision(np.sort(s), accepted.get(0, 0), accepted.get(1, 0), even)
-        return self._with_sides(s, codes, at, accepted, sides, names)
+        return self._with_sides(s, codes, at, accepted, names)
 
     def _with_sides(
-        self,
-        s: Scores,
-        codes: Codes,
-        at: float,
-        accepted: Mapping[int, int],
-        sides: Mapping[int, Side],
-        names: Sequence[Name],
+        self, s: Scores, codes: Codes, at: float, accepted: Mapping[int, int], names: Sequence[Name]
     ) -> Certificate:
-        called, doubt = s > at, RELATIVE.rounded(-np.abs(s - at))
+        """The certificate of a decision between the classes, and of so many rows called from either end."""
+        called, doubt, sides = s > at, RELATIVE.rounded(-np.abs(s - at)), self.sides(names)
         parts = []
         for code in (0, 1):
             own = called == (code == 1)
             ranking, side = Ranking.of(doubt[own], codes[own] == code), sides.get(code)
             threshold = RELATIVE.settled(_threshold(ranking, accepted.get(code, 0)))
-            facts: dict[str, Any] = {}
-            if side is not None:
-                facts = {"delta": side.delta, "quantity": side.limits[0][0], "target": float(side.level)}
-                if threshold == -math.inf:
-                    facts["rows_needed"] = side.fewest()
-            parts.append(Part((names[code],), threshold=threshold, **ranking.outcome(threshold)._asdict(), **facts))
-        counts = ("n_rows", "n_correct", "n_accepted", "n_correct_accepted")
-        first = next(part for part in reversed(parts) if part.quantity is not None)
-        assert first.quantity is not None
-        assert first.target is not None
-        return Certificate(
-            quantity=first.quantity,
-            target=first.target,
-            delta=self.delta,
-            guarantee=self.guarantee,
-            threshold=-math.inf,
-            rule=self.rule,
-            **{name: sum(getattr(part, name) for part in parts) for name in counts},
-            highest_accepted=None,
-            lowest_rejected=None,
-            score="margin",
-            decision_at=at,
-            parts=Parts("class", "together", tuple(parts)),
+            facts: dict[str, Any] = {} if side is None else side.facts
+            needed = side.fewest() if side is not None and threshold == -math.inf else None
+            seen = ranking.outcome(threshold)._asdict()
+            parts.append(Part((names[code],), threshold=threshold, rows_needed=needed, **seen, **facts))
+        counts = {name: sum(getattr(part, name) for part in parts) for name in Outcome._fields[:4]}
+        first = next(part.quantity for part in reversed(parts) if part.quantity is not None)
+        target = next(part.target for part in reversed(parts) if part.target is not None)
+        found = replace(
+            self._certified(-math.inf, Outcome(**counts, highest_accepted=None, lowest_rejected=None)),
+            quantity=first,
+            target=target,
         )
-
-    def from_answers(self, answers: Answers) -> Certificate:
-        """Both sides need their own rows labelled: no walk from the surest row upward does that."""
-        raise not_from_answers(self)
+        whole = Parts("class", "together", tuple(parts))
+        return replace(found, max_miscoverage=None, score="margin", decision_at=at, parts=whole)
 
     def impossible(self, certificate: Certificate) -> str | None:
         parts = certificate.parts
@@ -146,28 +122,22 @@ class Sided(Promise):
         sides = self.sides(names)
         for code, part in enumerate(parts.items):
             side = sides.get(code)
-            said = None if side is None else (side.limits[0][0], float(side.level), side.delta)
-            own = None if part.quantity is None else (part.quantity, part.target, part.delta)
-            if said != own or (side is None and part.threshold != -math.inf):
+            own = {"delta": part.delta, "quantity": part.quantity, "target": part.target}
+            if own != (dict.fromkeys(own) if side is None else side.facts):
                 return f"class {part.name}: it does not belong to the promise {self!r}; fit again"
-            if side is not None and part.threshold != -math.inf:
-                other = parts.items[1 - code]
-                wrong = part.n_accepted - part.n_correct_accepted
-                must_not = part.n_rows - part.n_correct + other.n_correct
-                if (why := side.refuses(part.n_accepted, wrong, must_not)) is not None:
-                    return f"class {part.name}: {why}"
+            wrong = part.n_accepted - part.n_correct_accepted
+            must_not = part.n_rows - part.n_correct + parts.items[1 - code].n_correct
+            if part.threshold != -math.inf and (side is None or not side.carries(part.n_accepted, wrong, must_not)):
+                return f"class {part.name}: {wrong:,} wrong of {part.n_accepted:,} rows called so certify nothing"
         return None
 
     def _limits_in(self, certificate: Certificate) -> Limits:
         return ((certificate.quantity, certificate.target),)
 
-    def _infeasible(
-        self, sides: Mapping[int, Side], rankings: Sequence[Ranking], names: Sequence[Name]
-    ) -> InfeasibleTargetError:
-        said = [side.too_few(rankings[code], names) for code, side in sides.items()]
-        (_, target), *_ = self.limits
+    def _infeasible(self, sides: Mapping[int, Side], rankings: Sequence[Ranking], names: Any) -> InfeasibleTargetError:
+        said = (side.too_few(rankings[code], names) for code, side in sides.items())
         needed = max(side.fewest() for side in sides.values())
-        return InfeasibleTargetError(f"{'; '.join(said)}.", target=target, best=None, rows_needed=needed)
+        return InfeasibleTargetError(f"{'; '.join(said)}.", target=self.limits[0][1], best=None, rows_needed=needed)
 
 
 @dataclass
@@ -216,19 +186,23 @@ class Side(Sided):
         """How many rows that must not be called so it takes at least."""
         return bounds.correct_rows_needed(self.bad, self.delta)
 
-    def refuses(self, called: int, wrong: int, must_not: int) -> str | None:
-        """What in these counts does not certify it; None where all agrees."""
-        if must_not and bounds.keeps_enough(must_not, must_not - wrong, self.bad, self.delta):
-            return None
-        return f"{wrong:,} of {must_not:,} rows called wrongly do not certify {self.limits[0][0]} {self.level:g}"
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the part of a certificate says of it."""
+        return {"delta": self.delta, "quantity": self.limits[0][0], "target": float(self.level)}
+
+    def carries(self, called: int, wrong: int, must_not: int) -> bool:
+        """Whether these counts certify it."""
+        return bool(must_not) and bounds.keeps_enough(must_not, must_not - wrong, self.bad, self.delta)
 
     def too_few(self, ranking: Ranking, names: Sequence[Name]) -> str:
         """What is said where no row may be called so."""
-        n, name = int(ranking.errors[-1]), names[1 - self.calls(names)]
-        return (
-            f"{self.limits[0][0]} {self.level:g} cannot be certified: at {100 * (1 - self.delta):g}% confidence it "
-            f"takes at least {self.fewest():,} rows that are {name}; there are {n:,}"
-        )
+        wrong, code = int(ranking.errors[-1]), self.calls(names)
+        takes = f"at {100 * (1 - self.delta):g}% confidence it takes {self.fewest():,} rows"
+        there = f"rows that are {names[1 - code]}; there are {wrong:,}"
+        if not self.limits[0][0].of_class:
+            there = f"without an error from that end; {ranking.n - wrong:,} of {ranking.n:,} are {names[code]}"
+        return f"{self.limits[0][0]} {self.level:g} cannot be certified: {takes} {there.removeprefix('rows ')}"
 
 
 @dataclass
@@ -339,18 +313,8 @@ class MinPrecision(Side):
         """How many rows without an error a test takes."""
         return bounds.error_free_rows_needed(self.level, self.delta)
 
-    def refuses(self, called: int, wrong: int, must_not: int) -> str | None:
-        if bounds.few_enough(wrong, called, self.level, self.delta):
-            return None
-        return f"{wrong:,} wrong of {called:,} rows called so do not certify a precision of {self.level:g}"
-
-    def too_few(self, ranking: Ranking, names: Sequence[Name]) -> str:
-        right = ranking.n - int(ranking.errors[-1])
-        return (
-            f"precision {self.level:g} cannot be certified: it takes {self.fewest():,} rows without an error from that "
-            f"end of the scores at {100 * (1 - self.delta):g}% confidence, or more with some; of {ranking.n:,} rows "
-            f"{right:,} are {names[self.calls(names)]}, and no such end is so pure: lower the target or bring rows"
-        )
+    def carries(self, called: int, wrong: int, must_not: int) -> bool:
+        return bounds.few_enough(wrong, called, self.level, self.delta)
 
 
 @dataclass
@@ -423,32 +387,6 @@ def not_from_answers(promise: Promise) -> InputError:
         f"{type(promise).__name__} is about what rows of two classes are called, and takes rows with their labels: "
         "MetaCal(promise).fit(scores, labels), with one score per row or a column per class."
     )
-
-
-def even_odds(s: Scores, positive: NDArray[np.bool_]) -> float:
-    """The score at which the odds are even, by logistic regression with a ridge; within the scores, or just beyond.
-
-    >>> rng = np.random.default_rng(0)
-    >>> s = rng.normal(size=5000)
-    >>> round(even_odds(s, rng.random(5000) < 1 / (1 + np.exp(1 - 2 * s))), 1)
-    0.5
-    """
-    low, high = float(s[np.isfinite(s)].min(initial=0.0)), float(s[np.isfinite(s)].max(initial=0.0))
-    finite = np.clip(s, low - 1.0, high + 1.0)
-    centre, scale = float(finite.mean()), float(finite.std()) or 1.0
-    design = np.column_stack([np.ones(len(s)), (finite - centre) / scale])
-    theta = np.array([0.0, 1.0])
-    for _ in range(50):
-        z = np.clip(design @ theta, -30.0, 30.0)
-        p = 1.0 / (1.0 + np.exp(-z))
-        gradient = design.T @ (p - positive) + theta / _RIDGE**2
-        hessian = (design * (p * (1.0 - p))[:, None]).T @ design + np.eye(2) / _RIDGE**2
-        step = np.linalg.solve(hessian, gradient)
-        theta = theta - step / max(1.0, float(np.abs(step).max()))
-        if np.abs(step).max() < 1e-9:
-            break
-    slope = max(float(theta[1]), 1e-6)
-    return float(np.clip(centre - scale * theta[0] / slope, low - 1.0, high + 1.0))
 
 
 def rows_below(ranking: Ranking, score: float) -> int:
