@@ -272,10 +272,12 @@ class PromiseOptions:
             (mc.MinRecall, self.min_recall, own),
             (mc.MinPrecision, self.min_npv, {**own, "positive": negative}),
         ]
-        sides = [promise(level, **how) for promise, level, how in asked if level is not None]
+        sides: list[Any] = [promise(level, **how) for promise, level, how in asked if level is not None]
         if len(sides) > 2:
             raise click.UsageError("give one promise about what is called positive, and one about the negative.")
-        return sides[0] if len(sides) == 1 else mc.TwoSided(*sides, delta=self.delta)  # type: ignore[no-any-return]
+        if len(sides) == 1:
+            return sides[0]  # type: ignore[no-any-return]
+        return mc.TwoSided(sides[0], sides[1], self.delta)  # type: ignore[arg-type]
 
     def _about_costs(self, seed: int, classes: list[Any] | None) -> Promise:
         import metacal as mc
