@@ -276,8 +276,8 @@ class PromiseOptions:
         if len(sides) > 2:
             raise click.UsageError("give one promise about what is called positive, and one about the negative.")
         if len(sides) == 1:
-            return sides[0]  # type: ignore[no-any-return]
-        return mc.TwoSided(sides[0], sides[1], self.delta)  # type: ignore[arg-type]
+            return sides[0]
+        return mc.TwoSided(sides[0], sides[1], self.delta or 0.0)
 
     def _about_costs(self, seed: int, classes: list[Any] | None) -> Promise:
         import metacal as mc
