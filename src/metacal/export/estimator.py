@@ -89,7 +89,8 @@ def _parameters(gate: Gate) -> dict[str, Any]:
     held = {"promise": gate.promise, "score": source.score, "reject_label": gate.reject_label, "input": source.input}
     held["classes"] = gate.classes.tolist() if source.classes_given else None
     if gate.kind == "logits":
-        return {**held, "calibrator": _asked_for(gate)}
+        learned = bool(source.decision_at) and not (gate.promise is not None and gate.promise.sided)
+        return {**held, "calibrator": _asked_for(gate), "decision": "calibrated" if learned else "largest"}
     assert certificate is not None
     assert certificate.stages is not None
     return {**held, "large_score": gate.stages[1].source.score, "people": certificate.stages.people}
@@ -113,7 +114,8 @@ def _changed(estimator: Any) -> str | None:
             continue  # names always come from a user, if not by this parameter; two classes may be in the labels alone
         if name == "classes" and now is not None:
             now = np.asarray(now).tolist()
-        same = name in _FREE or now is fitted or now == fitted or (name == "score" and now == AUTO)
+        own_score = name == "score" and (now == AUTO or gate.promise.sided)
+        same = name in _FREE or now is fitted or now == fitted or own_score
         if not same:
             return name
     return None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from metacal.errors import InputError
 from metacal.kernels.grid import RELATIVE
+from metacal.promises.parts.side_words import called, lines_of_sides, statement_of_sides
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
@@ -87,6 +88,8 @@ def statement(certificate: Certificate) -> str:
     claim, *more = (promised.claim(limit, at_least, at_most) for promised, limit in certificate.limits)
     claim = " and ".join([claim, *map(_lower, more)])
     sure, guarantee = certificate.confidence, certificate.guarantee
+    if certificate.parts is not None and certificate.parts.sides:
+        return statement_of_sides(certificate, certificate.parts, at_least, at_most)
     if certificate.parts is not None and certificate.delta is not None and sure is not None:
         approximate = guarantee == "approximate"
         about = f"{'about ' if approximate else ''}{at_least(sure)}"
@@ -142,7 +145,7 @@ def rule(certificate: Certificate) -> str:
     """
     named, parts, around = rule_named(certificate.rule), certificate.parts, certificate.circumstances
     said = named.at_values if around.by_value else named.text
-    if parts is not None:
+    if parts is not None and not parts.sides:
         shared = "delta shared by all (Holm 1979)" if parts.shares == "together" else "delta for each"
         said += f"; each {parts.by} by itself, {shared}"
     if around.by_value:
@@ -184,6 +187,8 @@ def condition(certificate: Certificate) -> str:
 
     Where the number shown is itself a score that was rejected, as with scores of few digits, the sign says so.
     """
+    if certificate.parts is not None and certificate.parts.sides:
+        return called(certificate, certificate.parts)
     if certificate.parts is not None:
         which = "the predicted class" if certificate.parts.by == "class" else "the row's group"
         return f"{_compared(certificate.score)} the threshold of {which}"
@@ -203,7 +208,9 @@ def lines(certificate: Certificate) -> list[tuple[str, str]]:
     if stages is not None:
         return [*_lines_of_stages(certificate, stages), ("rule", rule(certificate))]
     if parts is not None:
-        gate = f"accept if {condition(certificate)}"
+        gate = condition(certificate) if parts.sides else f"accept if {condition(certificate)}"
+    elif certificate.decision_at:
+        gate += f"; the second class is answered where log-odds > {certificate.decision_at:.6g}"
     return [
         ("gate", gate),
         ("from", _rows_behind(certificate)),
@@ -279,6 +286,8 @@ def _compared(score: str) -> str:
 
 def _lines_of_parts(parts: Parts, score: str) -> list[tuple[str, str]]:
     """Those that are always rejected first, then the lowest coverage."""
+    if parts.sides:
+        return lines_of_sides(parts)
     counts = {status: sum(part.status == status for part in parts.items) for status in _STATUSES}
     said = ", ".join(_STATUSES[status].format(n) for status, n in counts.items() if n)
     lines = [(parts.plural, f"{sum(len(part.names) for part in parts.items):,}: {said}")]

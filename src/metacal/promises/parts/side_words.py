@@ -1,0 +1,57 @@
+"""A certificate of two sides in words: what is promised of either, what rows are called, which side is closed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from metacal.promises.certificate import Certificate
+    from metacal.promises.parts.part import Parts
+
+#: Writes a share.
+Write = Callable[[float], str]
+
+
+def statement_of_sides(certificate: Certificate, parts: Parts, at_least: Write, at_most: Write) -> str:
+    """What is promised of either side, the second class first; a recall is that of the other class."""
+    said = []
+    for code in (1, 0):
+        part = parts.items[code]
+        if part.quantity is not None and part.target is not None:
+            turned = part.quantity.of_class and not part.quantity.at_most
+            name = parts.items[1 - code if turned else code].name
+            said.append(part.quantity.claim(part.target, at_least, at_most, name))
+    claim = ", and ".join([said[0], *(f"{one[0].lower()}{one[1:]}" for one in said[1:])])
+    about = "about " if certificate.guarantee == "approximate" else ""
+    sure = f"with {about}{at_least(certificate.confidence or 0.0)} confidence"
+    both = " for both together" if len(said) > 1 else ""
+    return f"{claim}, {sure}{both}{' (approximate, not certified)' if about else ''}."
+
+
+def called(certificate: Certificate, parts: Parts) -> str:
+    """What rows are called, by their log-odds."""
+    said = []
+    for code, sign in ((1, ">"), (0, "<=")):
+        part, turned = parts.items[code], 1.0 if code else -1.0
+        if part.threshold != -math.inf:
+            margin = 0.0 if part.accepts_everything else -part.threshold
+            said.append(f"called {part.name} if log-odds {sign} {certificate.decision_at + turned * margin:.6g}")
+    return f"{', '.join(said)}, else review"
+
+
+def lines_of_sides(parts: Parts) -> list[tuple[str, str]]:
+    """How many rows either side calls, and which side is closed."""
+    lines = []
+    for part in reversed(parts.items):
+        if part.quantity is None or part.target is None:
+            continue
+        if part.threshold == -math.inf:
+            needed = f"; it takes at least {part.rows_needed:,} rows that speak about it" if part.rows_needed else ""
+            why = f"{part.quantity} {part.target:g} is not certified{needed}"
+            lines.append(("closed", f"nothing is called {part.name}: {why}"))
+            continue
+        right = f"{part.n_correct_accepted:,} of them right"
+        lines.append((f"called {part.name}"[:12], f"{part.n_accepted:,} of {part.n_rows:,} rows on that side, {right}"))
+    return lines

@@ -1,0 +1,53 @@
+"""Where two classes are told apart: even odds by logistic regression on one score, and the decision beside them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Standard deviation of slope and intercept, in units in which the scores have one of 1.
+_RIDGE = 3.0
+_STEPS = 50
+
+
+def even_odds(s: NDArray[np.float64], positive: NDArray[np.bool_]) -> float:
+    """The score at which the odds are even, by logistic regression with a ridge; within the scores, or just beyond.
+
+    >>> rng = np.random.default_rng(0)
+    >>> s = rng.normal(size=5000)
+    >>> round(even_odds(s, rng.random(5000) < 1 / (1 + np.exp(1 - 2 * s))), 1)
+    0.5
+    """
+    low, high = float(s[np.isfinite(s)].min(initial=0.0)), float(s[np.isfinite(s)].max(initial=0.0))
+    finite = np.clip(s, low - 1.0, high + 1.0)
+    centre, scale = float(finite.mean()), float(finite.std()) or 1.0
+    design = np.column_stack([np.ones(len(s)), (finite - centre) / scale])
+    theta = np.array([0.0, 1.0])
+    for _ in range(_STEPS):
+        p = 1.0 / (1.0 + np.exp(-np.clip(design @ theta, -30.0, 30.0)))
+        gradient = design.T @ (p - positive) + theta / _RIDGE**2
+        hessian = (design * (p * (1.0 - p))[:, None]).T @ design + np.eye(2) / _RIDGE**2
+        step = np.linalg.solve(hessian, gradient)
+        theta = theta - step / max(1.0, float(np.abs(step).max()))
+    slope = max(float(theta[1]), 1e-6)
+    return float(np.clip(centre - scale * theta[0] / slope, low - 1.0, high + 1.0))
+
+
+def decision_point(ordered: NDArray[np.float64], low: int, high: int, even: float) -> float:
+    """Where calling changes: at even odds or, where these are called by one class, beside the last row called so."""
+    n = len(ordered)
+    if low and even < ordered[low - 1]:
+        return _between(float(ordered[low - 1]), float(ordered[low]) if low < n else math.inf)
+    if high and even >= ordered[n - high]:
+        return _between(float(ordered[n - high - 1]) if high < n else -math.inf, float(ordered[n - high]))
+    return even
+
+
+def _between(low: float, high: float) -> float:
+    """The middle, or one beyond the finite one; never the upper end."""
+    if math.isinf(low) or math.isinf(high):
+        return 0.0 if math.isinf(low) and math.isinf(high) else high - 1.0 if math.isinf(low) else low + 1.0
+    middle = 0.5 * low + 0.5 * high
+    return middle if middle < high else low
