@@ -1,14 +1,15 @@
 """Alarms over 100,000 rows: how often they are false, how long they take; accuracy without labels, and its error bar.
 
     python -m benchmarks.monitor --data FOLDER [--replays 300] [--mapie PYTHON] [--out benchmarks/results/monitor.json]
-    python -m benchmarks.monitor --merge a.json b.json --out benchmarks/results/monitor.json
 
 **False alarms.** A replay draws 5,000 calibration rows, certifies a gate on them (coverage accuracy 97%), and watches
 10^5 rows from the same source, all labelled, looking after every row. *law*: scores are uniform and a row is right with
 probability c(score), which is its confidence; the least favourable variants have errors exactly at the limit, and
-confidence off by exactly the tolerance. *Real sets*: the rows of a file are the source, drawn with replacement; alarms
-on a promise that the source itself breaks are counted apart, and so are those on a calibration that is off by more than
-the tolerance in some bin.
+confidence off by exactly the tolerance. *Real sets*: the rows of a file are the source, drawn with replacement, gates
+are fitted on 500 and on 5,000 of them with the default base and with a temperature, under "at most 10% of the right
+answers are rejected"; alarms on a promise that the source itself breaks are no false ones. *dropped*: how often 10,000
+rows of which a twentieth became wrong raise the calibration alarm. *Cross-fitted*: `cv=5` on 300 rows. *By outcome*:
+labels of wrong answers come at once, the others 1,000 rows later, with a horizon of 1,500 rows and without.
 
 **Delay.** Labelled, accepted rows, right with probability 97.5% under a promise of 97%, until the accuracy drops by 1,
 2 or 5 points: at once, or after 20,000 rows. Rows from the drop to the alarm, at δ = 5%: this monitor; the same with
@@ -31,6 +32,9 @@ import platform
 import subprocess
 import time
 import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +45,13 @@ import metacal as mc
 from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.alarms import NAMES, Alarms
-from metacal.promises.sequential.drift import CONFIDENCES, TOLERANCE
+from metacal.promises.sequential.drift import TOLERANCE
 from metacal.promises.sequential.monitor import PromiseMonitor
 from metacal.promises.sequential.profile import profile_of
 from metacal.promises.sequential.wager import Capital, Wager, above
 
 ROWS, CALIBRATION, DELTA, BETA = 100_000, 5_000, 0.05, 0.97
+ALPHA, SIZES, BASES, DROP, DROPPED = 0.1, (500, 5000), ("default", "temperature"), 0.05, 10_000
 BEFORE, DROPS, LATE, HORIZON = 0.975, (0.01, 0.02, 0.05), 20_000, 100_000
 WINDOWS = (500, 2000)
 BLOCK = 10_000
@@ -93,40 +98,87 @@ def replay_worst(random: np.random.Generator) -> dict[str, Any]:
     return {"promise": promise.alarm, "calibration": calibration.alarm}
 
 
-def replay_real(logits, labels, random: np.random.Generator) -> dict[str, Any]:
-    """One replay on the rows of a file."""
-    drawn = random.integers(len(labels), size=CALIBRATION)
+def replay_real(logits, labels, random: np.random.Generator, base: str, size: int) -> dict[str, Any]:
+    """One replay on the rows of a file: alarms on a stream of the same source, and on one with a twentieth wrong."""
+    drawn = random.integers(len(labels), size=size)
+    calibrator = None if base == "default" else mc.TemperatureScaling()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # rows that repeat, as they are drawn
-        gate = mc.MetaCal(mc.MinAccuracy(BETA)).fit(logits[drawn], labels[drawn]).gate_
+        gate = mc.MetaCal(mc.MaxMiscoverage(ALPHA), calibrator=calibrator).fit(logits[drawn], labels[drawn]).gate_
     found = gate.decide(mc.Rows(logits))
     correct, accept = found.top == labels, found.accept
     sure = np.asarray(found.confidence, dtype=np.float64)
     new = random.integers(len(labels), size=ROWS)
+    raised = watched(
+        Alarms.of(gate.certificate, gate.profile, DELTA), found.score[new], accept[new], correct[new], sure[new]
+    )
+    worse, some = correct[new] & (random.random(ROWS) > DROP), slice(0, DROPPED)
     alarms = Alarms.of(gate.certificate, gate.profile, DELTA)
-    raised = watched(alarms, found.score[new], accept[new], correct[new], sure[new])
-    return {**raised, "broken": correct[accept].mean() < BETA, "off": off(sure[accept], correct[accept])}
+    alarms.labelled(accept[new][some], worse[some], sure[new][some])
+    return {**raised, "broken": (~accept[correct]).mean() > ALPHA, "dropped": "calibration" in alarms.raised}
 
 
-def off(sure: np.ndarray, right: np.ndarray) -> bool:
-    """Whether the source itself is off by more than the tolerance, over all accepted rows or in a bin."""
-    bins = np.searchsorted(CONFIDENCES, sure, side="right") - 1
-    groups = [np.ones(len(sure), dtype=bool)] + [bins == k for k in range(len(CONFIDENCES))]
-    return any(abs(sure[g].mean() - right[g].mean()) > TOLERANCE for g in groups if g.any())
+def replay_cross_fitted(random: np.random.Generator) -> dict[str, Any]:
+    """A classifier and its gate from one set by cross-fitting; new rows are of the same law."""
+    from sklearn.linear_model import LogisticRegression
+
+    weights = np.random.default_rng(0).normal(0.0, 1.5, (12, 4))
+
+    def drawn(n: int) -> tuple[np.ndarray, np.ndarray]:
+        X = random.normal(size=(n, 12))
+        return X, (X @ weights + random.gumbel(size=(n, 4))).argmax(axis=1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        clf = mc.CalibratedClassifier(LogisticRegression(max_iter=200), mc.MaxMiscoverage(ALPHA), cv=5).fit(*drawn(300))
+    gate, (X, y) = clf.gate_.gate_, drawn(ROWS)
+    found = gate.decide(mc.Rows(clf.logits(X)))
+    correct, sure = found.top == y, np.asarray(found.confidence, dtype=np.float64)
+    alarms = Alarms.of(gate.certificate, gate.profile, DELTA)
+    raised = watched(alarms, found.score, found.accept, correct, sure)
+    return {**{name: raised[name] for name in ("promise",)}, "broken": (~found.accept[correct]).mean() > ALPHA}
+
+
+def replay_by_outcome(logits, labels, random: np.random.Generator, horizon: int) -> dict[str, Any]:
+    """Labels of wrong answers come at once, the others 1,000 rows later."""
+    drawn, n = random.permutation(len(labels)), 6000
+    own, new = drawn[:3000], drawn[3000 : 3000 + n]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gate = mc.MetaCal(mc.MinAccuracy(BETA)).fit(logits[own], labels[own]).gate_
+    accept, right = gate.accepts(mc.Rows(logits)), logits.argmax(axis=1) == labels
+    watch = mc.Watch.of(gate, DELTA, horizon=horizon)
+    for start in range(0, n, 500):
+        batch = np.arange(start, start + 500)
+        watch.update(logits[new[batch]], ids=batch.tolist())
+        late = batch - 1000
+        for came in (batch[~right[new[batch]]], late[(late >= 0) & right[new[np.maximum(late, 0)]]]):
+            watch.label(came.tolist(), labels[new[came]])
+    return {"promise": "promise" in watch.raised, "broken": right[accept].mean() < BETA}
 
 
 def rates(replays: list[dict[str, Any]]) -> dict[str, Any]:
-    """How often each alarm was raised, and any of them, where nothing is wrong with the source."""
+    """How often each alarm was raised, and any of them, where the source itself keeps the promise."""
     kept = [r for r in replays if not r.get("broken", False)]
-    calm = [r for r in kept if not r.get("off", False)]
-    told = {name: sum(r[name] for r in (calm if name == "calibration" else kept)) for name in NAMES if name in kept[0]}
-    return {
-        "replays": len(replays),
-        "kept": len(kept),
-        "calibrated": len(calm),
-        "raised": told,
-        "any": sum(any(r[name] for name in told if name != "calibration" or not r.get("off", False)) for r in kept),
-    }
+    told = {name: sum(r[name] for r in kept) for name in NAMES if name in replays[0]}
+    found = {"replays": len(replays), "kept": len(kept), "raised": told}
+    found["any"] = sum(any(r[name] for name in told) for r in kept)
+    return found | ({"dropped": sum(r["dropped"] for r in replays)} if "dropped" in replays[0] else {})
+
+
+def many(replay: Callable[..., dict[str, Any]], replays: int, jobs: int, seed: list[int], *given: Any) -> list[Any]:
+    """Replays with seeds of their own, in so many processes."""
+    seeds = [np.random.default_rng([*seed, number]) for number in range(replays)]
+    with ProcessPoolExecutor(jobs) as pool:
+        return list(pool.map(partial(_replayed, replay, given), seeds))
+
+
+def _replayed(replay: Callable[..., Any], given: tuple[Any, ...], random: np.random.Generator) -> Any:
+    if given and isinstance(given[0], str):
+        with np.load(given[0]) as file:
+            given = (file["logits"], file["labels"], random, *given[1:])
+        return replay(*given)
+    return replay(random)
 
 
 # ── delay ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -283,33 +335,27 @@ def bar(cal, logits, labels) -> tuple[bool, float, float]:
     return told.low <= truth <= told.high, (told.high - told.low) / 2, told.accuracy - truth
 
 
-def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Results of runs with different seeds as one: counts are added, means weighted by their replays."""
-    first = parts[0]
-    total = {name: first[name] for name in first if name not in ("law", "worst", "real", "estimates", "seed")}
-    total["seed"] = [part["seed"] for part in parts]
-    for name in ("law", "worst"):
-        if name in first:
-            total[name] = _added([part[name] for part in parts])
-    total["real"] = {name: _added([part["real"][name] for part in parts]) for name in first["real"]}
-    total["estimates"] = {
-        name: [_added([part["estimates"][name][k] for part in parts]) for k in range(len(rows))]
-        for name, rows in first["estimates"].items()
-    }
-    return total
-
-
-def _added(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    weights, found = [part["replays"] for part in parts], {}
-    for name, value in parts[0].items():
-        column = [part[name] for part in parts]
-        if isinstance(value, dict):
-            found[name] = {key: sum(each[key] for each in column) for key in value}
-        elif name in ("calibration", "new"):
-            found[name] = value
-        else:
-            found[name] = float(np.average(column, weights=weights)) if isinstance(value, float) else sum(column)
-    return found
+def same_source(result: dict[str, Any], only: list[str], sets: list[str], given: Any) -> None:
+    """The false alarms, into the result."""
+    for name, replay in (("law", replay_law), ("worst", replay_worst)):
+        if name in only:
+            result[name] = rates(many(replay, given.replays, given.jobs, [given.seed, len(name)]))
+    if "cross" in only:
+        result["cross"] = rates(many(replay_cross_fitted, given.replays, given.jobs, [given.seed, 3]))
+    if "real" in only:
+        result["real"] = {}
+        for number, name in enumerate(sets):
+            for base in BASES:
+                for size in SIZES:
+                    seed = [given.seed, number, len(base), size]
+                    file = str(given.data / f"{name}.npz")
+                    drawn = many(replay_real, given.real_replays, given.jobs, seed, file, base, size)
+                    result["real"][f"{name}, {base} base, {size:,} rows"] = rates(drawn)
+    if "outcome" in only and sets:
+        for words, horizon in (("a horizon", 1500), ("as they come", 0)):
+            file = str(given.data / f"{sets[0]}.npz")
+            drawn = many(replay_by_outcome, given.real_replays, given.jobs, [given.seed, 5], file, horizon)
+            result.setdefault("outcome", {})[words] = rates(drawn)
 
 
 def main() -> None:
@@ -321,14 +367,11 @@ def main() -> None:
     options.add_argument("--real-replays", type=int, default=40)
     options.add_argument("--mapie", default=None)
     options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--only", default="law,worst,boundary,delay,real,estimates", help="parts to run")
+    options.add_argument("--jobs", type=int, default=1)
+    parts = "law,worst,boundary,delay,real,cross,outcome,estimates"
+    options.add_argument("--only", default=parts, help="parts to run")
     options.add_argument("--out", type=Path, default=None, help="parts that are not run stay as they are in it")
-    options.add_argument("--merge", type=Path, nargs="+", help="write these results, of different seeds, as one")
     given = options.parse_args()
-    if given.merge:
-        found = merged([json.loads(path.read_text(encoding="utf-8")) for path in given.merge])
-        given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        return
     begun, only = time.time(), given.only.split(",")
     mapie = None if given.mapie is None else mapie_bounds(given.mapie)
     result: dict[str, Any] = {"real": {}, "estimates": {}}
@@ -340,23 +383,15 @@ def main() -> None:
     }  # fmt: skip
     if mapie is not None:
         result["mapie_gap"] = mapie[2]
-    for name, replay in (("law", replay_law), ("worst", replay_worst)):
-        if name in only:
-            random = np.random.default_rng([given.seed, len(name)])
-            result[name] = rates([replay(random) for _ in range(given.replays)])
+    sets = given.sets.split(",") if given.data is not None else []
+    same_source(result, only, sets, given)
     if "boundary" in only:
         result["boundary"] = {"replays": given.replays, **boundary_alarms(given.replays, mapie, given.seed)}
     if "delay" in only:
         result["delay"] = delays(max(100, given.replays // 3), mapie, given.seed)
-    for name in given.sets.split(",") if given.data is not None else ():
+    for name in sets if "estimates" in only else ():
         with np.load(given.data / f"{name}.npz") as file:
-            logits, labels = file["logits"], file["labels"]
-        random = np.random.default_rng([given.seed, len(labels)])
-        if "real" in only:
-            drawn = [replay_real(logits, labels, random) for _ in range(given.real_replays)]
-            result["real"][name] = rates(drawn)
-        if "estimates" in only:
-            result["estimates"][name] = estimates(logits, labels, given.real_replays, given.seed)
+            result["estimates"][name] = estimates(file["logits"], file["labels"], given.real_replays, given.seed)
     print(json.dumps({name: result.get(name) for name in only}), f"{time.time() - begun:.0f} s", flush=True)
     if given.out is not None:
         given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -98,7 +98,7 @@ def _run(entry: Entry, data: str, jobs: int, output: Path | None, *, check: bool
             return not _difference(entry, json.loads(made.read_text(encoding="utf-8")))
         target = (output / f"{entry.name}.json") if output else entry.path
         target.parent.mkdir(parents=True, exist_ok=True)
-        for beside in Path(folder).glob("*.*"):
+        for beside in (path for path in Path(folder).glob("*.*") if path.suffix in (".json", ".md")):
             (target.parent / beside.name).write_bytes(beside.read_bytes())
         stamp(target, f"python -m {entry.command}", code)
     return True

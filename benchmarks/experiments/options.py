@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import MOST_JOBS, json_option
-from metacal.cli.printing import aligned, echo, note, progress_bar, say_json
+from metacal.cli.printing import echo, note, progress_bar, say_json
+from metacal.display import aligned
 from metacal.errors import InputError
 
 if TYPE_CHECKING:

@@ -79,7 +79,7 @@ def main():
         for result in parity(name):
             results.append(result)
             print(
-                f"{name:24} {result['calibrator']:22} {result['rows']:>6} rows × 12: probabilities within "
+                f"{name:24} {result['calibrator']:22} {result['rows']:>6} rows: probabilities within "
                 f"{result['largest_difference']:.1e}, {result['flips']} decided differently",
                 flush=True,
             )

@@ -111,6 +111,12 @@ def _langid(results: Any, beginning: str) -> float:
     return float(min(own))
 
 
+def _cells(results: Any) -> float:
+    """Sets, variants and sizes that `auto` was measured on."""
+    at = {name: k for k, name in enumerate(results["columns"])}
+    return len({(row[at["data"]], row[at["variant"]], row[at["n"]]) for row in results["rows"]})
+
+
 def _harmed(results: Any) -> float:
     """Fits whose accepted rows the default base has made worse by more than a standard error."""
     kinds = ("ece", "nll")
@@ -160,6 +166,7 @@ FIGURES: dict[str, tuple[str, Compute]] = {
         f"quality-langid-{name}": ("quality/quality", partial(_langid, beginning=name))
         for name in ("auto", "probmetrics", "temperature")
     },
+    "quality-cells": ("quality/quality", _cells),
     "base-harmed": ("default-base", _harmed),
     "block-seconds": ("scale-cost", _block_seconds),
     "scheduler-cores": ("scale-cost", _scheduler_cores),

@@ -73,6 +73,8 @@ TABLES: dict[str, Table] = {
     "score-choice": Table("score-choice", rules_tables.score_choice),
     "cascade": Table("cascade", rules_tables.cascade),
     "cascade-people": Table("cascade", rules_tables.cascade_people),
+    "rows-needed": Table("closed-forms", promises_tables.needed),
+    "rows-used": Table("closed-forms", promises_tables.used),
     "modes": Table("promises", promises_tables.modes),
     "sizes": Table("promises", promises_tables.sizes),
     "after-looking": Table("promises", promises_tables.after_looking),

@@ -14,13 +14,12 @@ def false_alarms(found: Results) -> list[str]:
     """How often each alarm was raised over 10^5 rows although nothing was wrong."""
     lines = ["| source | replays | promise | abstention | score | calibration | any |", "|---|---|---|---|---|---|---|"]
     sources = [("scores and chances of a known law", found["law"]), ("least favourable", found["worst"])]
-    sources += list(found["real"].items())
+    sources += [*found["real"].items(), ("cross-fitted, cv=5", found["cross"])]
+    sources += [(f"labels by outcome, {words}", told) for words, told in found["outcome"].items()]
     for name, told in sources:
-        cells = []
-        for alarm in _ALARMS:
-            among = told["calibrated"] if alarm == "calibration" else told["kept"]
-            cells.append(f"{told['raised'][alarm]} of {among}" if alarm in told["raised"] else "")
-        whole = f"{told['any']} of {told['kept']}" if len(told["raised"]) == len(_ALARMS) else ""
+        raised, kept = told["raised"], told["kept"]
+        cells = [f"{raised[alarm]} of {kept}" if alarm in raised else "" for alarm in _ALARMS]
+        whole = f"{told['any']} of {told['kept']}" if all(alarm in told["raised"] for alarm in _ALARMS) else ""
         lines.append(f"| {name} | {told['replays']} | {' | '.join(cells)} | {whole} |")
     return lines
 

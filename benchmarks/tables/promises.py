@@ -45,6 +45,23 @@ def sizes(results: Results) -> list[str]:
     return table(("rows", *head, "best possible"), rows)
 
 
+def needed(results: Results) -> list[str]:
+    """The least number of rows that can certify anything."""
+    rows = [(f"{float(share):.0%}", *map(str, own.values())) for share, own in results["needed"].items()]
+    own = next(iter(results["needed"].values()))
+    head = (f"δ = {key}" if key != "in expectation" else key for key in own)
+    return table(("α, or 1 - β", *head), rows)
+
+
+def used(results: Results) -> list[str]:
+    """How much of the miscoverage that is allowed the certified rule uses on average."""
+    rows = []
+    for share, own in results["used"].items():
+        rows.append((f"α = {float(share):.0%}", *(f"{100 * value:.1f}%" for value in own.values())))
+    own = next(iter(results["used"].values()))
+    return table(("right rows", *(f"{int(n):,}" for n in own)), rows)
+
+
 def after_looking(results: Results) -> list[str]:
     """How often 97% is missed by those who look first."""
     words = {

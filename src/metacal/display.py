@@ -66,6 +66,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "")
     return f"<table>{said}<thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def aligned(rows: Sequence[Sequence[str]], widest: Sequence[Sequence[str]] | None = None) -> list[str]:
+    """Lines of text with columns of equal width, that of the longest cell, of some of the rows where these are given.
+
+    Examples
+    --------
+    >>> aligned([("a", "bcd"), ("ef", "g")])
+    ['a   bcd', 'ef  g']
+    """
+    widths = [max(map(len, column)) for column in zip(*(rows if widest is None else widest))]
+    return ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows]
+
+
 def notes(*texts: str) -> str:
     """Sentences below a table."""
     return "".join(f"<p>{escape(text)}</p>" for text in texts)

@@ -162,11 +162,19 @@ def test_what_is_to_be_the_default_base_harms_no_accepted_rows():
 
 def test_false_alarms_are_as_rare_as_promised():
     shares = {"promise": 0.5, "abstention": 1 / 6, "score": 1 / 6, "calibration": 1 / 6}
-    for told in (MONITOR["law"], MONITOR["worst"], *MONITOR["real"].values()):
-        for name, raised in told["raised"].items():
-            among = told["calibrated"] if name == "calibration" else told["kept"]
-            assert raised <= limit(shares[name] * MONITOR["delta"], max(1, among)) * among, name
+    real = list(MONITOR["real"].values())
+    pooled = {name: sum(told[name] for told in real) for name in ("kept", "any", "dropped", "replays")}
+    pooled["raised"] = {name: sum(told["raised"][name] for told in real) for name in shares}
+    for told in (MONITOR["law"], MONITOR["worst"], *real, pooled):
+        for name in shares.keys() & told["raised"].keys():
+            assert told["raised"][name] <= limit(shares[name] * MONITOR["delta"], told["kept"]) * told["kept"], name
         assert told["any"] <= limit(MONITOR["delta"], told["kept"]) * told["kept"]
+    by_outcome = MONITOR["outcome"]
+    for told in (MONITOR["cross"], by_outcome["a horizon"]):
+        assert told["any"] <= limit(MONITOR["delta"], told["kept"]) * told["kept"]
+    assert by_outcome["as they come"]["any"] > 0.9 * by_outcome["as they come"]["kept"]  # why there is a horizon
+    certain = [told for name, told in MONITOR["real"].items() if "cifar10_" in name and "5,000" in name]
+    assert all(told["dropped"] > 0.9 * told["replays"] for told in certain)  # a real drop is seen
     boundary = MONITOR["boundary"]
     assert boundary["this monitor"] <= limit(0.05, boundary["replays"]) * boundary["replays"]
 

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.gate.watch import MOST_POINTS, Late
+from metacal.gate.traffic import Late
+from metacal.gate.watch import MOST_POINTS
 from metacal.io.artifact.watch import describe_watch, watch_from
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.drift import AbstentionMonitor, CalibrationMonitor, ScoreMonitor, UnreadableMonitor
 from metacal.promises.sequential.profile import profile_of, ranks_of
+from metacal.report.status import status
 
 
 def ranked(scores):
@@ -317,3 +319,99 @@ def test_an_estimate_says_what_it_is(cal):
     assert watch.estimate.accuracy == pytest.approx(found.accuracy, abs=1e-6)
     with pytest.raises(mc.InputError, match="does not know how well"):
         mc.estimate_accuracy(mc.TemperatureScaling().fit(data.logits[:99], data.labels[:99]), data.logits)
+
+
+# ── labels by outcome, what calibration rows allow, cross-fitted rows ────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("horizon", "raised"), [(0, True), (1500, False)])
+def test_labels_that_come_by_outcome_count_once_their_cohort_is_complete(cal, horizon, raised):
+    data = mc.datasets.load("cifar10-resnet110")
+    logits, labels = data.logits[5000:9000], data.labels[5000:9000]
+    wrong = logits.argmax(axis=1) != labels
+    watch = mc.Watch.of(cal, horizon=horizon)
+    for start in range(0, 4000, 500):  # labels of wrong answers come at once, the others 1,000 rows later
+        batch = np.arange(start, start + 500)
+        watch.update(logits[batch], ids=batch.tolist())
+        watch.label(batch[wrong[batch]].tolist(), labels[batch[wrong[batch]]])
+        late = batch - 1000
+        late = late[(late >= 0) & ~wrong[late]]
+        watch.label(late.tolist(), labels[late])
+    assert ("promise" in watch.raised) is raised
+    assert (watch.unknown, watch.unlabelled) == (0, 0)
+    assert watch.counts.labelled == (2500 if horizon else wrong[:].sum() + (~wrong[:3000]).sum())
+
+
+def test_with_a_horizon_a_drop_still_alarms_and_late_labels_are_said(cal):
+    data = mc.datasets.load("cifar10-resnet110")
+    logits, labels = data.logits[5000:8000], data.labels[5000:8000].copy()
+    labels[::8] = (labels[::8] + 1) % 10
+    watch = mc.Watch.of(cal, horizon=500).update(logits, ids=list(range(3000)))
+    watch.label(range(2500, 3000), labels[2500:]).label(range(10), labels[:10])  # in time, and too late
+    assert (watch.unknown, watch.unlabelled, watch.counts.labelled) == (10, 2500, 0)
+    assert watch.update(logits, labels).counts.labelled == 3000  # those that waited, and all but 500 of these
+    assert "promise" in watch.raised
+    again = watch_from(json.loads(json.dumps(describe_watch(watch))), cal)
+    assert again == watch
+    with pytest.raises(mc.InputError, match="horizon"):
+        mc.Watch.of(cal, horizon=10**6)
+
+
+@pytest.mark.parametrize("cuts", [[1], [250, 251, 640], [333, 999]])
+def test_a_horizon_is_the_same_whatever_the_batches(cal, rows, cuts):
+    (want,) = fed(mc.Watch.of(cal, horizon=150), rows, [])
+    running = fed(mc.Watch.of(cal, horizon=150), rows, cuts)
+    watch = next(running)
+    for _ in cuts:
+        watch = running.send(watch)
+    assert watch.counts == want.counts
+    assert watch.waiting == want.waiting
+    assert watch.alarms.promise[0].log_evidence == pytest.approx(want.alarms.promise[0].log_evidence, abs=1e-9)
+
+
+def test_calibration_is_compared_with_what_its_rows_allow():
+    """A gap that was there at calibration is no alarm; one that is larger by more than chance is."""
+    random = np.random.default_rng(0)
+    sure = random.uniform(0.6, 0.78, 3000)
+    ranking = Ranking.of(np.arange(3000.0), np.ones(3000, dtype=bool))
+    profile = profile_of(ranking, sure, random.random(3000) < sure - 0.08)
+    new = random.uniform(0.6, 0.78, 20_000)
+    as_before, worse = random.random(20_000) < new - 0.08, random.random(20_000) < new - 0.18
+    assert CalibrationMonitor(delta=0.01).update(new, as_before).alarm  # 2 points are tolerated
+    assert not CalibrationMonitor.of(profile, 0.01, 0.02).update(new, as_before).alarm
+    assert CalibrationMonitor.of(profile, 0.01, 0.02).update(new, worse).alarm
+    assert CalibrationMonitor.of(profile, 0.01, 0.02).allowed[-1] == (2.0, 2.0)  # no row lay there: it cannot tell
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("calibrator", [None, mc.TemperatureScaling()])
+@pytest.mark.filterwarnings("ignore")
+def test_streams_of_the_same_source_raise_no_alarm_from_the_first_day(calibrator):
+    data, any_alarm = mc.datasets.load("cifar10-resnet110"), 0
+    for seed in range(25):
+        random = np.random.default_rng([5, seed])
+        own, new = random.integers(len(data.labels), size=600), random.integers(len(data.labels), size=6000)
+        gate = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=calibrator).fit(data.logits[own], data.labels[own]).gate_
+        found = gate.decide(mc.Rows(data.logits))
+        right = found.top == data.labels
+        kept = (~found.accept[right]).mean() <= 0.1
+        alarms = Alarms.of(gate.certificate, gate.profile, 0.05)
+        alarms.decided(found.accept[new], found.score[new])
+        alarms.labelled(found.accept[new], right[new], np.asarray(found.confidence, np.float64)[new])
+        any_alarm += bool(set(alarms.raised) - (set() if kept else {"promise"}))
+    assert any_alarm <= 25 * limit(0.05, 25)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_after_cv_only_the_promise_is_watched_and_why_is_said():
+    from sklearn.linear_model import LogisticRegression
+
+    random = np.random.default_rng(0)
+    X = random.normal(size=(400, 5))
+    y = (X[:, 0] + random.logistic(size=400) > 0).astype(int)
+    clf = mc.CalibratedClassifier(LogisticRegression(), mc.MaxMiscoverage(0.1), cv=4).fit(X, y)
+    watch = mc.Watch.of(clf)
+    assert [(alarm.name, alarm.delta) for alarm in watch.alarms] == [("promise", 0.05)]
+    missing = {one["name"]: one["why"] for one in status(watch)["missing"]}
+    assert set(missing) == {"abstention", "score", "calibration"}
+    assert all("other classifiers" in why for why in missing.values())

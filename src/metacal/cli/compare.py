@@ -63,10 +63,10 @@ class Options:
 def command(file: str, options: Options) -> None:
     """Compare calibrators on labelled rows, best first.
 
-    Each is fitted on all folds but one and measured on that one: log loss (NLL), Brier score, ECE with equal-width and
-    equal-mass bins, class-wise ECE, and CPU seconds of a fit. Mean ± standard error; * marks the best and · those
-    within one standard error of it. With --executor the fits run side by side on a cluster; each of its workers holds
-    the whole table.
+    Each is fitted on all folds but one and measured on that one: log loss (NLL), Brier score, ECE with equal-width
+    and equal-mass bins (from all held-out rows, without what chance adds), and CPU seconds of a fit. * marks the
+    best and · those that are as good: the truly best is among the marked ones with 90% confidence, by differences
+    row by row. With --executor the fits run side by side on a cluster; each of its workers holds the whole table.
 
     \b
     Examples:

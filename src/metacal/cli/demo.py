@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import SEED, json_option, option, shared, with_options
-from metacal.cli.printing import WIDTH, aligned, note, say, wrapped
+from metacal.cli.printing import WIDTH, note, say, wrapped
+from metacal.display import aligned
 
 if TYPE_CHECKING:
     import numpy as np

@@ -25,7 +25,8 @@ from metacal.cli.options import (
     with_gate_and_file,
     with_options,
 )
-from metacal.cli.printing import aligned, progress_bar, say, wrapped
+from metacal.cli.printing import progress_bar, say, wrapped
+from metacal.display import aligned
 from metacal.errors import warn_caller
 
 if TYPE_CHECKING:

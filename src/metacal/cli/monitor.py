@@ -57,6 +57,12 @@ class Options:
     tolerance: float = option(
         "A gap between confidence and accuracy that is no reason for an alarm.", type=share, metavar="T", default=0.02
     )
+    horizon: int = option(
+        "Where labels may come by outcome: a row counts once N rows have come after it.  [default: as labels come]",
+        type=click.IntRange(0, 39_999),
+        metavar="N",
+        default=0,
+    )
     quarantine: str | None = option(
         "Lines that cannot be read go here, with place and reason.  [default: STATE.quarantine.jsonl beside --state]",
         type=OutputPath(),
@@ -99,7 +105,7 @@ def command(artifact: str, file: str, options: Options) -> None:
     Five things are watched, each valid however often one looks: the promise, from whatever labels come back; the rate
     of rejections and the spread of the scores, without labels; the confidence of accepted rows against outcomes; lines
     that cannot be read. Labels must not be chosen by the outcome; if rows are chosen with different probabilities, say
-    which.
+    which. If labels come sooner or later by outcome (complaints first), give a --horizon after which all have come.
 
     A line that cannot be read ends nothing: it is put aside and counted (with --strict it is an error). With --follow
     FILE is read as tail -F does: it may be moved away, cut off or not there for a while; a line counts when its end has
@@ -187,6 +193,7 @@ def _new_watch(artifact: str, file: str, options: Options) -> Watch:
         least_probability=1.0 if options.probability_key is None else least,
         tolerance=options.tolerance,
         most_unreadable=options.max_unreadable,
+        horizon=options.horizon,
     )
 
 
@@ -199,7 +206,7 @@ def _kept(journal: Journal | None, new: Watch) -> Kept:
     kept = kept_from(journal.records, new.gate, journal.path)
     if _levels(kept.watch) != _levels(new):
         raise click.UsageError(
-            f"{journal.path} was begun with another --confidence, --tolerance, --max-unreadable or "
+            f"{journal.path} was begun with another --confidence, --tolerance, --max-unreadable, --horizon or "
             "--least-probability; the levels of what runs cannot be changed. Give the same, or begin with another "
             "--state."
         )
@@ -210,6 +217,7 @@ def _levels(watch: Watch) -> tuple[Any, ...]:
     alarms = watch.alarms
     return (
         alarms.delta,
+        watch.horizon,
         [(one.least_probability, one.tolerance) for one in alarms.calibration],
         [one.limit for one in alarms.unreadable],
     )

@@ -6,7 +6,7 @@ import json
 import sys
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -98,18 +98,6 @@ def progress_bar(total: int | None, unit: str, what: str = "") -> Any:
 
     disable = True if is_quiet() else None
     return tqdm(total=total, unit=unit, desc=what or None, unit_scale=True, delay=1, leave=False, disable=disable)
-
-
-def aligned(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
-    """Return lines with columns of equal width.
-
-    Examples
-    --------
-    >>> aligned([("a", "bcd"), ("ef", "g")])
-    ['a   bcd', 'ef  g']
-    """
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [gap.join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows]
 
 
 def wrapped(text: str, hang: int = 15, width: int = WIDTH) -> str:

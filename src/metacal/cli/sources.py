@@ -18,7 +18,7 @@ from metacal.cli.options import Reading
 from metacal.cli.printing import is_strict
 from metacal.cli.reading import check_reading, read_rows
 from metacal.errors import InputError
-from metacal.gate.watch import Late, kept_id
+from metacal.gate.traffic import Late, kept_id
 from metacal.io.artifact.watch import Kept, Taken, Unreadable
 from metacal.io.columns import Request
 from metacal.io.formats.jsonl import LineError

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +22,9 @@ from metacal.maps.fitting.crossvalidation import random_folds, said_once
 from metacal.maps.methods import METHODS, calibrator
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
+from metacal.metrics.binning import estimate
+from metacal.metrics.paired import CONFIDENCE, Paired, by_folds, by_resamples, by_rows
+from metacal.metrics.toplabel import TopLabel, checked_table
 from metacal.rows import validate, workers
 from metacal.rows.draws import generator
 from metacal.rows.executors import ExecutorLike, is_remote
@@ -35,7 +38,7 @@ BUDGET = 600.0
 #: Fits that are under way on a cluster at a time.
 _WINDOW = 256
 
-_MARKS = "* the best   · within one standard error of it"
+_MARKS = f"* the best   · as good: the best is among those marked with {100 * CONFIDENCE:g}% confidence, by paired rows"
 _INDEX = ("calibrator",)
 
 #: Wraps an iterator that yields `total` results, to show how far it is.
@@ -43,7 +46,7 @@ Progress = Callable[[Iterator[Any], int], Iterable[Any]]
 
 
 class Estimate(NamedTuple):
-    """A mean over folds and its standard error."""
+    """A mean over held-out rows and its standard error."""
 
     mean: float
     standard_error: float
@@ -74,8 +77,8 @@ class Entry:
         if self.failed is not None:
             return {"name": self.name, "failed": self.failed}
         finite = {
-            metric: {part: value if np.isfinite(value) else None for part, value in estimate._asdict().items()}
-            for metric, estimate in self.metrics.items()
+            metric: {part: value if np.isfinite(value) else None for part, value in own._asdict().items()}
+            for metric, own in self.metrics.items()
         }
         why = {"impossible_rows": self.impossible} if self.impossible else {}
         return {"name": self.name, "metrics": finite, "fit_seconds": self.fit_seconds, **why}
@@ -83,8 +86,8 @@ class Entry:
     def record(self) -> dict[str, Any]:
         """A row of the frame."""
         columns: dict[str, Any] = {}
-        for metric, estimate in self.metrics.items():
-            columns |= {metric: estimate.mean, f"{metric}_standard_error": estimate.standard_error}
+        for metric, own in self.metrics.items():
+            columns |= {metric: own.mean, f"{metric}_standard_error": own.standard_error}
         return {**columns, "fit_seconds": self.fit_seconds, "impossible_rows": self.impossible, "failed": self.failed}
 
 
@@ -98,6 +101,8 @@ class Comparison:
     n_rows, n_classes, n_splits, n_repeats : int
     n_folds : int or None
         How many of the folds were measured; all of them when None.
+    winners : mapping of metric to names
+        Which calibrators no other one beats by more than chance: `metacal.metrics.paired` says how sure that is.
     """
 
     entries: tuple[Entry, ...]
@@ -106,17 +111,15 @@ class Comparison:
     n_splits: int
     n_repeats: int
     n_folds: int | None = None
+    winners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def best(self, metric: str = "nll") -> str:
         """The calibrator with the best mean: the lowest, of a metric of which more is better the highest."""
         return min(self._fitted(), key=lambda entry: entry.loss(metric)).name
 
     def as_good_as_best(self, metric: str = "nll") -> tuple[str, ...]:
-        """The calibrators whose mean is within one standard error (the best one's) of the best."""
-        best = min(self._fitted(), key=lambda entry: entry.loss(metric))
-        spread = best.metrics[metric].standard_error  # of a single fold there is none
-        limit = best.loss(metric) + (spread if np.isfinite(spread) else 0.0)
-        return tuple(entry.name for entry in self._fitted() if entry.loss(metric) <= limit)
+        """A set of calibrators that holds the truly best one with 90% confidence: those that no other beats."""
+        return self.winners.get(metric, (self.best(metric),))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain JSON types."""
@@ -127,7 +130,8 @@ class Comparison:
             "n_repeats": self.n_repeats,
             "n_folds": self.n_repeats * self.n_splits if self.n_folds is None else self.n_folds,
             "best": {metric: self.best(metric) for metric in self._measured()},
-            "within_one_standard_error": {metric: list(self.as_good_as_best(metric)) for metric in self._measured()},
+            "as_good_as_best": {metric: list(self.as_good_as_best(metric)) for metric in self._measured()},
+            "confidence": CONFIDENCE,
             "calibrators": [entry.to_dict() for entry in self.entries],
         }
 
@@ -138,8 +142,7 @@ class Comparison:
     def __str__(self) -> str:
         head, *rows = self._table()
         shown_in_full = [head, *(row for row in rows if row[1][:7] != "failed:")]
-        widths = [max(len(row[i]) for row in shown_in_full) for i in range(len(head))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in (head, *rows)]
+        lines = display.aligned([head, *rows], shown_in_full)
         return "\n".join([self._head(), "", *lines, "", _MARKS, *self._causes()])
 
     __repr__ = __str__
@@ -151,7 +154,7 @@ class Comparison:
     def _head(self) -> str:
         """What the table is of."""
         many = f"{self.n_rows:,} rows, {self.n_classes} classes"
-        return f"{many}; mean ± standard error over {self._folds()}, rows not used in the fit"
+        return f"{many}; estimate ± standard error from rows not used in the fit, {self._folds()}"
 
     def _table(self) -> list[tuple[str, ...]]:
         """The heading, and a row for each calibrator, with the best and those as good marked."""
@@ -207,6 +210,10 @@ def compare(
 ) -> Comparison:
     """Fit every calibrator on folds of the rows and measure it on the others.
 
+    Losses are averaged row by row, and an ECE comes from the held-out rows of all folds together, without what chance
+    adds to it (`debiased_ece`). Calibrators are compared on the same rows, so that the standard error of a difference,
+    which is much smaller than that of either, decides which are as good as the best.
+
     Parameters
     ----------
     logits, labels : array-like
@@ -250,9 +257,18 @@ def compare(
         done = _fits(pool, table, partial(_fit_and_measure, codes, held_out), jobs)
         for (name, *_), result in progress(done, len(jobs)) if progress is not None else done:
             results[name].append(result)
-    entries = [_summary(name, results[name]) for name in candidates]
+    failed = {name: next((one for one in found if isinstance(one, str)), None) for name, found in results.items()}
+    fitted = [name for name, why in failed.items() if why is None]
+    rows = [np.flatnonzero(held_out(at)) for at in range(n_folds)]
+    measured = {
+        metric.name: _measured(metric, [results[name] for name in fitted], rows[: n_splits if top else None])
+        for metric in (registry.compared() if fitted else ())
+        for top in (metric.losses is None,)
+    }
+    entries = [_summary(name, results[name], failed[name], fitted, measured) for name in candidates]
     entries.sort(key=lambda entry: entry.metrics["nll"].mean if entry.failed is None else np.inf)
-    return Comparison(tuple(entries), len(table), table.shape[1], n_splits, n_repeats, n_folds)
+    winners = {name: tuple(np.array(fitted)[one.unbeaten].tolist()) for name, one in measured.items()}
+    return Comparison(tuple(entries), len(table), table.shape[1], n_splits, n_repeats, n_folds, winners)
 
 
 Job = tuple[str, Any, int]
@@ -317,13 +333,20 @@ def _candidates(calibrators: Mapping[str, Any] | Sequence[str] | None) -> dict[s
     return {UNCALIBRATED: _Uncalibrated(), **{name: calibrator(name)() for name in names}}
 
 
+class _Fold(NamedTuple):
+    """What one fit leaves of the rows it was held out from: a column of each loss, the top label, other metrics."""
+
+    losses: dict[str, NDArray[np.float64]]
+    top: TopLabel
+    others: dict[str, float]
+    seconds: float
+    impossible: int
+
+
 def _fit_and_measure(
     codes: NDArray[np.intp], held_out: Callable[[int], NDArray[np.bool_]], table: Any, estimator: Any, at: int
-) -> tuple[dict[str, float], float, int] | str:
-    """The metrics on the held-out rows, the seconds of the fit, and how many true classes got no probability.
-
-    A message where the fit cannot be done.
-    """
+) -> _Fold | str:
+    """What the held-out rows say; a message where the fit cannot be done."""
     table, held = _kept.whole(table), held_out(at)
     fresh = clone(estimator)
     started = time.thread_time()
@@ -333,24 +356,38 @@ def _fit_and_measure(
     except ValueError as error:
         return str(error)
     seconds = time.thread_time() - started
-    proba = fresh.predict_proba(table[held])
-    impossible = int((proba[np.arange(len(proba)), codes[held]] <= 0.0).sum())
-    found = {metric.name: metric.function(proba, codes[held]) for metric in registry.compared()}
-    return found, seconds, impossible
+    checked = checked_table(fresh.predict_proba(table[held]), codes[held])
+    losses, others = {}, {}
+    for metric in registry.compared():
+        if metric.losses is not None:
+            losses[metric.name] = metric.losses(checked)
+        elif metric.input is not registry.TOP_LABEL:
+            others[metric.name] = estimate(metric.prepared(checked), len(checked))
+    return _Fold(losses, checked.top_label(), others, seconds, int((checked.true_probability <= 0.0).sum()))
 
 
-def _summary(name: str, results: list[Any]) -> Entry:
-    failures = [result for result in results if isinstance(result, str)]
-    if failures:
-        return Entry(name, {}, float("nan"), failures[0])
-    metrics = {}
-    for metric in results[0][0]:
-        values = np.array([found[metric] for found, *_ in results])
-        known = len(values) > 1 and np.isfinite(values).all()
-        spread = float(values.std(ddof=1) / np.sqrt(len(values))) if known else float("nan")
-        metrics[metric] = Estimate(float(values.mean()), spread)
-    seconds = float(np.median([seconds for _, seconds, _ in results]))
-    return Entry(name, metrics, seconds, impossible=sum(count for *_, count in results))
+def _measured(metric: registry.Metric, results: list[list[_Fold]], rows: list[NDArray[np.intp]]) -> Paired:
+    """A metric of every calibrator from its folds, whose rows these are."""
+    better = metric.smaller_is_better
+    if metric.losses is not None:
+        losses = [np.concatenate([fold.losses[metric.name] for fold in folds]) for folds in results]
+        return by_rows(losses, np.concatenate(rows), better)
+    if metric.input is not registry.TOP_LABEL:
+        return by_folds([[fold.others[metric.name] for fold in folds] for folds in results], better)
+    tops = [zip(*(fold.top for fold in folds[: len(rows)]), strict=True) for folds in results]
+    own, n = metric.debiased or metric.prepared, sum(map(len, rows))
+    return by_resamples([own(TopLabel(*map(np.concatenate, top))) for top in tops], n, better)
+
+
+def _summary(
+    name: str, results: list[Any], failed: str | None, fitted: list[str], measured: Mapping[str, Paired]
+) -> Entry:
+    if failed is not None:
+        return Entry(name, {}, float("nan"), failed)
+    at = fitted.index(name)
+    metrics = {metric: Estimate(float(own.estimates[at]), own.error(at)) for metric, own in measured.items()}
+    seconds = float(np.median([fold.seconds for fold in results]))
+    return Entry(name, metrics, seconds, impossible=sum(fold.impossible for fold in results))
 
 
 def _heading(metric: str) -> str:

@@ -7,11 +7,10 @@ on how rows are cut into batches: a watch that is stopped, saved and taken up ag
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,90 +19,20 @@ from metacal import display
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
 from metacal.gate.judged import gate_in
+from metacal.gate.traffic import Counts, Flags, Id, Late, Lines, Point, Waiting, kept_id
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.promises.rules.costs import Costed
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.drift import TOLERANCE
 
-Flags = NDArray[np.bool_]
 Column = NDArray[np.float64]
-Id = str | int
 
 #: Rows between two points of the history; doubled, with every second point dropped, when there are too many.
 STRIDE, MOST_POINTS = 250, 400
 #: Rows that wait for their label; the oldest are forgotten first.
 MOST_WAITING = 40_000
-LONGEST_ID = 200  # longer ones are kept by a digest of 128 bits
 #: Classes that are counted one by one: more cannot be read anyway.
 MOST_CLASSES = 2000
-
-
-class Late(NamedTuple):
-    """A label of an earlier row, which came after so many rows of a batch."""
-
-    after: int
-    id: Id
-    label: Any
-    probability: float | None = None
-
-
-class Lines(NamedTuple):
-    """The lines of a batch: which could not be read, and on which each row stood."""
-
-    unreadable: Flags
-    rows: Sequence[int]
-
-
-def kept_id(name: Id) -> Id:
-    """An id as it is kept: itself, or a digest where it is long, no plain text, or a number beyond 64 bits.
-
-    Examples
-    --------
-    >>> kept_id("a"), kept_id("a" * 300) == kept_id("a" * 301), len(kept_id("a" * 300))
-    ('a', False, 39)
-    """
-    plain = len(name) <= LONGEST_ID and name.isprintable() if isinstance(name, str) else -(2**63) <= name < 2**63
-    if plain:
-        return name
-    return "digest:" + hashlib.blake2b(str(name).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-@dataclass
-class Waiting:
-    """A row that waits for its label."""
-
-    accept: bool
-    top: int
-    confidence: float | None
-    part: str | int | None
-    probability: float | None
-
-
-@dataclass
-class Counts:
-    """Rows so far: all, accepted, labelled, labelled and accepted, right among those."""
-
-    rows: int = 0
-    accepted: int = 0
-    labelled: int = 0
-    labelled_accepted: int = 0
-    right_accepted: int = 0
-
-    def add(self, other: Counts) -> None:
-        """Add others to these."""
-        for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
-
-
-@dataclass
-class Point:
-    """The state after some rows: counts, and the logarithm of the evidence of each alarm by its name."""
-
-    rows: int
-    accepted: int
-    labelled_accepted: int
-    right_accepted: int
-    evidence: tuple[float, ...]
 
 
 @dataclass
@@ -144,6 +73,8 @@ class Watch:
     stride: int = STRIDE
     history: list[Point] = field(default_factory=list)
     first: dict[str, int] = field(default_factory=dict)
+    horizon: int = 0
+    unlabelled: int = 0
 
     @classmethod
     def of(
@@ -154,11 +85,19 @@ class Watch:
         least_probability: float = 1.0,
         tolerance: float = TOLERANCE,
         most_unreadable: float | None = None,
+        horizon: int = 0,
     ) -> Watch:
         """A watch on a gate, or on an estimator that holds one, at delta in all.
 
         With `most_unreadable` the lines of a stream are watched too: more unreadable ones are an alarm.
+
+        Labels may come by outcome, those of wrong answers first: complaints, chargebacks. What is known of recent rows
+        is then no sample of them. With a `horizon` a row counts once so many rows have come after it, by which time its
+        label has come or never will: in the order of the rows, whatever that of the labels. Later labels are not
+        counted, and said. Without (0) labels count as they come, which holds where their delay does not depend on them.
         """
+        if not 0 <= horizon < MOST_WAITING:
+            raise InputError(f"horizon must be a number of rows from 0 to {MOST_WAITING - 1:,}, got {horizon!r}.")
         held = gate_in(gate)
         if held.kind == "cascade":
             raise InputError(
@@ -177,7 +116,7 @@ class Watch:
             most_unreadable=most_unreadable,
         )
         n = held.n_classes if held.n_classes <= MOST_CLASSES else 0
-        return cls(held, alarms, classes=[Counts() for _ in range(n)])
+        return cls(held, alarms, classes=[Counts() for _ in range(n)], horizon=int(horizon))
 
     @property
     def raised(self) -> tuple[str, ...]:
@@ -241,13 +180,15 @@ class Watch:
             rows = self._decide(X[part], own, None if chances is None else chances[part])
             told = []
             for k in range(start, stop):
+                row, name = rows[k - start], None if ids is None else ids[k]
+                told += self._complete(row.position)
                 while coming and coming[0][0].after <= k:
                     told += self._late(*coming.popleft())
-                row = rows[k - start]
-                if codes[k] >= 0:
+                if codes[k] >= 0 and not self.horizon:
                     told.append((row, codes[k].item()))
-                elif ids is not None and (name := ids[k]) is not None:
-                    self._wait(name, row)
+                elif codes[k] >= 0 or name is not None:
+                    self._wait(f"\0{row.position}" if name is None else name, replace(row, code=codes[k].item()))
+            told += self._complete(self.counts.rows)
             self._labelled(told)
             if lines is not None:
                 read, upto = upto, lines.rows[stop - 1] + 1
@@ -276,11 +217,29 @@ class Watch:
 
     def _late(self, one: Late, code: float) -> list[tuple[Waiting, float]]:
         """The row that a label is for, with its code; nothing where nobody waits for it."""
-        row = self.waiting.pop(kept_id(one.id), None)
-        if row is None:
+        name = kept_id(one.id)
+        row = self.waiting.get(name)
+        if row is None or row.code >= 0:
             self.unknown += 1
             return []
-        return [(row if one.probability is None else replace(row, probability=one.probability), code)]
+        row = row if one.probability is None else replace(row, probability=one.probability)
+        if self.horizon:
+            self.waiting[name] = replace(row, code=code)
+            return []
+        del self.waiting[name]
+        return [(row, code)]
+
+    def _complete(self, n_rows: int) -> list[tuple[Waiting, float]]:
+        """The rows whose horizon has passed when so many have come, in their order, those that have a label."""
+        told: list[tuple[Waiting, float]] = []
+        while self.horizon and self.waiting:
+            name, row = next(iter(self.waiting.items()))
+            if row.position + self.horizon >= n_rows:
+                break
+            del self.waiting[name]
+            told += [(row, row.code)] if row.code >= 0 else []
+            self.unlabelled += row.code < 0
+        return told
 
     def _blocks(self, n: int) -> list[tuple[int, int]]:
         """Batches cut where the history has its points: the same points whatever the batches."""
@@ -317,7 +276,8 @@ class Watch:
         sure = nothing if confidence is None else np.nan_to_num(np.asarray(confidence, dtype=np.float64)).tolist()
         chance = nothing if chances is None else [None if one != one else one for one in chances.tolist()]
         named = nothing if parts is None else np.asarray(parts).tolist()
-        return [Waiting(*row) for row in zip(accept.tolist(), top.tolist(), sure, named, chance, strict=True)]
+        numbers = range(self.counts.rows - len(accept), self.counts.rows)
+        return [Waiting(*row) for row in zip(accept.tolist(), top.tolist(), sure, named, chance, numbers, strict=True)]
 
     def _wait(self, name: Id, row: Waiting) -> None:
         name = kept_id(name)

@@ -388,13 +388,7 @@ def one_of(
 
 
 def listed(names: Iterable[object]) -> str:
-    """Show at most eight names.
-
-    Examples
-    --------
-    >>> listed("abc"), listed([])
-    ("'a', 'b', 'c'", 'nothing')
-    """
+    """Show at most eight names."""
     shown = list(names)
     more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
     return (", ".join(map(_cut, shown[:8])) or "nothing") + more

@@ -69,13 +69,7 @@ def plain_read_errors(path: str) -> Iterator[None]:
 
 
 def kind_of(head: bytes) -> str | None:
-    r"""Name the kind of file that begins with these bytes; None for text and for what is unknown.
-
-    Examples
-    --------
-    >>> kind_of(b"PK\x03\x04...."), kind_of(b"a,b,c")
-    ('a zip archive such as .npz', None)
-    """
+    r"""Name the kind of file that begins with these bytes; None for text and for what is unknown."""
     return next((name for magic, name in _MAGIC if head.startswith(magic)), None)
 
 

@@ -194,13 +194,6 @@ def fit_structured(
 
     A strong penalty λ gives temperature scaling, none gives vector scaling. With `regularisation=None` cross-validation
     chooses λ: classes get what their rows can support.
-
-    Examples
-    --------
-    >>> logits = np.log([[0.8, 0.2]] * 10) * 2.0
-    >>> fit = fit_structured(Rows(logits), np.array([0] * 8 + [1] * 2), regularisation=1000.0)
-    >>> round(fit.temperature, 3), fit.scale.round(3), fit.bias.round(3)
-    (2.0, array([1., 1.]), array([0., 0.]))
     """
     sample = Labelled(rows, labels, weights).usable()
     problem, b = _structured(sample)

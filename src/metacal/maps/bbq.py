@@ -44,29 +44,12 @@ def fit_bbq(rows: Rows, labels: Labels, weights: Weights = None) -> PiecewiseMap
     with a uniform prior over B. Two departures from the paper: π_b is kept 1/(N + 2) away from zero and one, for a
     network's probability of 1e-12 is no prior knowledge; and binnings less than 1/1000 as probable as the best are
     dropped, to keep the answer small. The average of step functions is one step function, and that is what is kept.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(size=(2000, 2))
-    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    >>> fit_bbq(Rows(3.0 * logits), labels)(np.array([[0.0, 3.0]])).round(1)     # e³ : 1 is really e : 1
-    array([[0.3, 0.7]])
     """
     return fit_piecewise(rows, labels, weights, bbq_curve, "step")
 
 
 def fit_top_label_bbq(rows: Rows, labels: Labels, weights: Weights = None, *, tempered: bool = True) -> TopLabelMap:
-    """Fit BBQ on the predicted class's confidence alone, after temperature scaling if `tempered`.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(size=(2000, 2))
-    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    >>> fit_top_label_bbq(Rows(3.0 * logits), labels)(np.array([[0.0, 3.0]])).round(1)
-    array([[0.3, 0.7]])
-    """
+    """Fit BBQ on the predicted class's confidence alone, after temperature scaling if `tempered`."""
     return fit_top_label(rows, labels, weights, bbq_curve, "step", tempered)
 
 

@@ -118,14 +118,6 @@ def fit_composed(
     The usual pair is fitted together: what the last walk for the temperature saw of each row, its tail and whether it
     is right, is all that the spline needs (`fit_averaged`). It costs no walk, and of a table on a device two columns
     come to the host.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(size=(2000, 2))
-    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    >>> fit_composed(Rows(3.0 * logits), labels)(np.array([[0.0, 3.0]])).round(1)       # e³ : 1 is really e : 1
-    array([[0.3, 0.7]])
     """
     for name in (first, then):
         if name not in METHODS:

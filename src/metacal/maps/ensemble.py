@@ -79,13 +79,6 @@ def fit_ensemble(rows: Rows, labels: Labels, weights: Weights = None, *, loss: s
     seven faces.
 
     The uniform member's weight is kept below 1 - 2⁻¹⁰, so that no prediction is lost.
-
-    Examples
-    --------
-    >>> logits = np.repeat(np.log([[0.9, 0.1]]), 10, axis=0) * 3.0       # three times too confident
-    >>> fit = fit_ensemble(Rows(logits), np.array([0] * 9 + [1]))
-    >>> fit(logits[:1]).round(6), round(fit.temperature, 6)
-    (array([[0.9, 0.1]]), 3.0)
     """
     if loss not in ("nll", "mse", "sequential"):
         raise InputError(f"loss must be 'nll', 'mse' or 'sequential', got {loss!r}.")

@@ -149,15 +149,6 @@ def fit_gp(
     bound and its gradient.
 
     Where fewer than two distinct logits occur there is nothing to learn and the map is temperature scaling's.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(0.0, 2.0, (500, 3))
-    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    >>> fitted = fit_gp(Rows(logits), labels)
-    >>> fitted.preserves_accuracy, fitted.inducing.shape
-    (True, (10,))
     """
     whole = isinstance(n_inducing, int | np.integer) and not isinstance(n_inducing, bool)
     if not whole or not 2 <= n_inducing <= 200:

@@ -49,12 +49,6 @@ def fit_histogram(
     bin is empty): a row's worth of the uncalibrated model, so that no bin says never or always. s = 0 is the plain
     frequency. Bins are right-closed, of equal width 1/B or of nearly equal weight; tied probabilities share a bin, and
     where they leave a bin of equal weight empty there are fewer.
-
-    Examples
-    --------
-    >>> logits = np.log([[0.8, 0.2], [0.7, 0.3], [0.3, 0.7], [0.2, 0.8]])
-    >>> fit_histogram(Rows(logits), np.array([0, 1, 1, 1]), n_bins=2, prior_rows=0.0).values
-    array([0.5, 1. ])
     """
     draw = _draw(n_bins, bins, prior_rows)
     if bins == "equal_mass" or weights is not None or len(rows) > exact.MOST:
@@ -144,14 +138,7 @@ def fit_top_label_histogram(
     tempered: bool = True,
     prior_rows: float = 1.0,
 ) -> TopLabelMap:
-    """Fit the histogram of the predicted class's confidence alone, after temperature scaling if `tempered`.
-
-    Examples
-    --------
-    >>> logits = np.log([[0.6, 0.4], [0.7, 0.3], [0.8, 0.2], [0.9, 0.1]])
-    >>> fit_top_label_histogram(Rows(logits), np.array([1, 0, 0, 0]), n_bins=2, prior_rows=0.0).values
-    array([0.5, 1. ])
-    """
+    """Fit the histogram of the predicted class's confidence alone, after temperature scaling if `tempered`."""
     draw = _draw(n_bins, bins, prior_rows)
     return fit_top_label(rows, labels, weights, draw, "step", tempered)
 

@@ -47,13 +47,6 @@ def fit_imax(
 
     A bin answers (N₊ + s·p̄) / (N + s): its weight N, that of its positives N₊, the mean probability p̄ in it, and
     s = `prior_rows` as in histogram binning.
-
-    Examples
-    --------
-    >>> logits = np.log([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.2, 0.8]])
-    >>> found = fit_imax(Rows(logits), np.array([0, 0, 1, 1]), n_bins=2, prior_rows=0.0)
-    >>> found.values                    # two bins tell everything: below some edge between .2 and .7, and above
-    array([0., 1.])
     """
     n_bins, prior_rows = check_count("n_bins", n_bins, usual=15), check_prior_rows(prior_rows)
     cells = [_counted_cells(*column) for column in columns(Labelled(rows, labels, weights).counted())]

@@ -73,12 +73,6 @@ def fit_isotonic(rows: Rows, labels: Labels, weights: Weights = None, *, prior_r
     first), runs straight between the blocks and level beyond the outer ones, as scikit-learn's. Its zeros and ones
     would deny what n rows happened not to show; s rows' worth of the uncalibrated model keeps each answer inside
     (0, 1) and each curve strictly increasing (Zhang et al. add 1e-9·p for the same reason). s = 0 is plain isotonic.
-
-    Examples
-    --------
-    >>> logits = np.array([[0.0, -1.0], [0.0, 0.5], [0.0, 0.6], [0.0, 2.0]])
-    >>> fit_isotonic(Rows(logits), np.array([0, 1, 0, 1]), prior_rows=0.0).values
-    array([0. , 0. , 0.5, 0.5, 1. , 1. ])
     """
     draw = partial(isotonic_curve, prior_rows=check_prior_rows(prior_rows))
     return fit_piecewise(rows, labels, weights, draw, "linear")
@@ -87,29 +81,13 @@ def fit_isotonic(rows: Rows, labels: Labels, weights: Weights = None, *, prior_r
 def fit_top_label_isotonic(
     rows: Rows, labels: Labels, weights: Weights = None, *, tempered: bool = True, prior_rows: float = 1.0
 ) -> TopLabelMap:
-    """Fit the isotonic curve of the predicted class's confidence alone, after temperature scaling if `tempered`.
-
-    Examples
-    --------
-    >>> logits = np.log([[0.6, 0.4], [0.7, 0.3], [0.8, 0.2], [0.9, 0.1]])
-    >>> fit_top_label_isotonic(Rows(logits), np.array([1, 0, 1, 0]), prior_rows=0.0).values
-    array([0. , 0. , 0.5, 0.5, 1. , 1. ])
-    """
+    """Fit the isotonic curve of the predicted class's confidence alone, after temperature scaling if `tempered`."""
     draw = partial(isotonic_curve, prior_rows=check_prior_rows(prior_rows))
     return fit_top_label(rows, labels, weights, draw, "linear", tempered)
 
 
 def fit_irova_ts(rows: Rows, labels: Labels, weights: Weights = None, *, prior_rows: float = 1.0) -> PiecewiseMap:
-    """IROvA-TS: temperature scaling, then isotonic one-vs-all on its probabilities.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(size=(500, 3))
-    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    >>> bool(np.allclose(fit_irova_ts(Rows(3.0 * logits), labels)(3.0 * logits).sum(axis=1), 1.0))
-    True
-    """
+    """IROvA-TS: temperature scaling, then isotonic one-vs-all on its probabilities."""
     b = fit_temperature(rows, labels, weights).inverse_temperature
     draw = partial(isotonic_curve, prior_rows=check_prior_rows(prior_rows))
     return fit_piecewise(rows, labels, weights, draw, "linear", b)
@@ -123,15 +101,6 @@ def fit_irm(
     The same blend with `prior_rows` as in `fit_isotonic` makes it strictly increasing. `tempered=False` leaves the
     temperature out. Level stretches of the answer begin at positive pairs, so it is found exactly from the n
     probabilities of the true classes and counts of the others between them: two passes, O(n·K·log) time, O(n) memory.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(size=(500, 3))
-    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    >>> shared = fit_irm(Rows(3.0 * logits), labels)
-    >>> bool((shared(logits).argmax(axis=1) == logits.argmax(axis=1)).all())
-    True
     """
     prior_rows = check_prior_rows(prior_rows)
     b = fit_temperature(rows, labels, weights).inverse_temperature if tempered else 1.0

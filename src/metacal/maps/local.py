@@ -96,14 +96,6 @@ def fit_local_temperature(
 
     Starts from plain temperature scaling (c_k = 0 for k > 0), with Fisher's information there as curvature. The loss is
     convex in b but not quite in log b: the result is a minimum, and never worse on these rows than one temperature.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(0.0, 2.0, (2000, 4))
-    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)          # perfectly calibrated
-    >>> bool(np.abs(fit_local_temperature(Rows(logits), labels).temperatures(Rows(logits)) - 1.0).max() < 0.2)
-    True
     """
     number = isinstance(penalty, int | float | np.integer | np.floating) and not isinstance(penalty, bool)
     if not number or not 0.0 < penalty < np.inf:

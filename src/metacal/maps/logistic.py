@@ -104,13 +104,6 @@ def fit_platt(rows: Rows, labels: Labels, weights: Weights = None) -> PlattMap:
     The targets keep the maximum finite for a class that is absent, or told apart without error. The slope is kept
     non-negative, a deviation from Platt that matters only where a class is *less* likely the higher its probability.
     Newton's method for all classes at once, one pass over the rows per step: O(n·K) each, about ten of them.
-
-    Examples
-    --------
-    >>> logits = np.log([[0.9, 0.1], [0.1, 0.9]] * 500) * 3.0     # three times too confident
-    >>> labels = np.array([0, 1] * 450 + [1, 0] * 50)
-    >>> round(float(fit_platt(Rows(logits), labels).slope[0]), 2)
-    0.33
     """
     sample = Labelled(rows, labels, weights).counted()
     total, positive = sample.rows.sum(_class_weights, sample.labels, sample.weights)
@@ -129,13 +122,6 @@ def fit_beta(rows: Rows, labels: Labels, weights: Weights = None, *, variant: st
     deviation ten around the identity keeps the maximum finite for a class that is absent or told apart without error;
     against a hundred rows it is not felt. Where Kull's method drops a parameter that comes out negative and fits again,
     this finds the maximum under a, b >= 0 itself. O(n·K) per Newton step, about fifteen steps.
-
-    Examples
-    --------
-    >>> logits = np.log([[0.9, 0.1], [0.1, 0.9]] * 500) * 3.0
-    >>> labels = np.array([0, 1] * 450 + [1, 0] * 50)
-    >>> round(float(fit_beta(Rows(logits), labels, variant="am").a[0]), 2)
-    0.33
     """
     if variant not in BETA_VARIANTS:
         raise InputError(f"variant must be one of {', '.join(map(repr, BETA_VARIANTS))}; got {variant!r}.")

@@ -186,24 +186,12 @@ def every_method() -> list[Method]:
 
 
 def estimator_names() -> dict[str, str]:
-    """Name on the command line -> the estimator's public name, choosers last.
-
-    Examples
-    --------
-    >>> estimator_names()["platt"], estimator_names()["auto"]
-    ('PlattScaling', 'AutoCalibrator')
-    """
+    """Name on the command line -> the estimator's public name, choosers last."""
     return {row.name: row.public_name for row in every_method()}
 
 
 def homes() -> dict[str, str]:
-    """Public name of each estimator -> the module it lives in.
-
-    Examples
-    --------
-    >>> homes()["PlattScaling"]
-    'metacal.estimators.curves'
-    """
+    """Public name of each estimator -> the module it lives in."""
     return {name: module for module, _, name in (row.estimator.partition(":") for row in every_method())}
 
 
@@ -223,13 +211,7 @@ def calibrator(name: str) -> Any:
 
 
 def method_of(estimator: type) -> Method:
-    """The method of an estimator class, or of the nearest class that it is derived from.
-
-    Examples
-    --------
-    >>> method_of(METHODS["platt"].estimator_class()).name
-    'platt'
-    """
+    """The method of an estimator class, or of the nearest class that it is derived from."""
     rows = {row.estimator: row for row in every_method()}
     for cls in estimator.__mro__:
         if (row := rows.get(f"{cls.__module__}:{cls.__name__}")) is not None:
@@ -249,13 +231,7 @@ def method_named(public_name: str) -> Method | None:
 
 
 def method_of_map(kind: type) -> Method | None:
-    """The first method that fits maps of this class; None for a map of somebody else.
-
-    Examples
-    --------
-    >>> method_of_map(METHODS["bbq"].map_class()).name
-    'isotonic'
-    """
+    """The first method that fits maps of this class; None for a map of somebody else."""
     place = f"{kind.__module__}:{kind.__name__}"
     return next((row for row in every_method() if row.map == place), None)
 
@@ -277,13 +253,7 @@ class OfMethods(Mapping[str, type]):
 
 
 def map_classes() -> Mapping[str, type[Map]]:
-    """Every map by its class's name.
-
-    Examples
-    --------
-    >>> sorted(map_classes())[:3]
-    ['BetaMap', 'ComposedMap', 'DirichletMap']
-    """
+    """Every map by its class's name."""
     return OfMethods({row.map.partition(":")[2]: row for row in every_method()}, Method.map_class)
 
 

@@ -107,14 +107,6 @@ def fit_spline(
         Σ w·(log(1 + e^s(z)) - correct·s(z))  +  ½·Σ (g_{i+1} - g_i)²  +  ½·0.01·(Σ (g_i - 1)² + (c - first knot)²)
 
     a convex problem in m + 1 parameters: projected Newton, O(n·K) once and O(n·m²) per step, O(n) memory.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(size=(2000, 2))
-    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    >>> fit_spline(Rows(3.0 * logits), labels)(np.array([[0.0, 3.0]])).round(1)       # e³ : 1 is really e : 1
-    array([[0.3, 0.7]])
     """
     count = check_count("n_knots", n_knots, usual=7)
     b = fit_temperature(rows, labels, weights).inverse_temperature if tempered else 1.0

@@ -110,17 +110,7 @@ def fit_stack(
     n_splits: int | None = None,
     random_state: int = 0,
 ) -> StackMap:
-    """Fit a stack of the candidates, by name: `MEMBERS` or methods; see `stack`.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(0.0, 2.0, (400, 3))
-    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    >>> fitted = fit_stack(Rows(2.0 * logits), labels, candidates=("temperature", "irm"))
-    >>> bool(abs(sum(fitted.weights) - 1.0) < 1e-9), fitted.preserves_accuracy
-    (True, True)
-    """
+    """Fit a stack of the candidates, by name: `MEMBERS` or methods; see `stack`."""
     names = default_members(rows.n_classes) if candidates is None else tuple(candidates)
     return stack(rows, labels, weights, fit_members, names, keep_predictions, n_splits, random_state).map
 

@@ -68,12 +68,6 @@ def fit_temperature(rows: Rows, labels: Labels, weights: Weights = None) -> Temp
 
     When every row is right the likelihood has no maximum; the temperature is then bounded and a warning given. Rows
     whose true class is masked (-inf) have probability zero at every temperature: they are left out, with a warning.
-
-    Examples
-    --------
-    >>> logits = np.log([[0.9, 0.1]] * 10) * 3.0                  # three times too confident
-    >>> round(fit_temperature(Rows(logits), np.array([0] * 9 + [1])).temperature, 6)
-    3.0
     """
     return fit_temperature_of_scale(Labelled(rows, labels, weights))
 

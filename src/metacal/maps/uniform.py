@@ -107,16 +107,6 @@ def fit_uniform(rows: Rows, labels: Labels, weights: Weights = None) -> UniformT
     others start from: one or two walks over a large table.
 
     When every row is right, or rows have a true class that is masked, the same holds as for `fit_temperature`.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(0.0, 3.0, (2000, 5))
-    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    >>> labels[:200] = rng.integers(5, size=200)                                 # every tenth label is a guess
-    >>> fit = fit_uniform(Rows(2.0 * logits), labels)
-    >>> round(fit.temperature, 1), round(fit.uniform, 2)
-    (2.0, 0.09)
     """
     return fit_uniform_seen(Labelled(rows, labels, weights))[0]
 

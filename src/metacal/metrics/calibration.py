@@ -71,7 +71,14 @@ def accuracy(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) ->
     return value(TOP_LABEL, gaps.accuracy_statistic, (proba, labels), classes=classes)
 
 
-@_error(title="ECE, equal width", heading="ECE", statistic=gaps.ece_statistic, evaluated=True, compared=True)
+@_error(
+    title="ECE, equal width",
+    heading="ECE",
+    statistic=gaps.ece_statistic,
+    debiased=gaps.debiased_ece_statistic,
+    evaluated=True,
+    compared=True,
+)
 def ece(
     proba: ArrayLike,
     labels: ArrayLike,
@@ -116,6 +123,7 @@ def ece(
     title="ECE, equal mass",
     heading="ECE eq. mass",
     statistic=partial(gaps.ece_statistic, binning=equal_mass),
+    debiased=partial(gaps.debiased_ece_statistic, binning=equal_mass),
     evaluated=True,
     compared=True,
 )
@@ -139,7 +147,6 @@ def ece_equal_mass(proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, *, cla
     statistic=classwise_ece_statistic,
     sums=ClassGaps,
     evaluated=True,
-    compared=True,
 )
 def classwise_ece(proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, *, classes: Classes = None) -> float:
     """ECE of each class's own probability, averaged over the K classes (Kull et al. 2019; Nixon et al. 2019).

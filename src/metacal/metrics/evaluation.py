@@ -99,7 +99,7 @@ class Evaluation:
     def __str__(self) -> str:
         lines = [self._head()]
         for rows in self._tables():
-            lines += ["", *_aligned(rows)]
+            lines += ["", *display.aligned(rows)]
         lines += [] if self.marginal is None else ["", str(self.marginal)]
         return "\n".join([*lines, *(() if self.n_accepted is None else ("", _DILUTED))])
 
@@ -378,8 +378,3 @@ def _without_hidden(found: Mapping[str, Interval], plan: Resampling) -> dict[str
         stacklevel=6,  # beyond `evaluate` and the frames of `one_blas_thread`
     )
     return {name: plan.bare() if registry.METRICS[name].needs_rejected else value for name, value in found.items()}
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -60,6 +60,8 @@ class Metric:
         What the function takes.
     statistic : callable, optional
         From what `input.read` gives (and `n_bins` where `binned`) to a function of row weights.
+    debiased : callable, optional
+        A statistic in place of `statistic` where methods are compared: without what chance adds on few rows.
     losses : callable, optional
         For a mean over rows of something that each row of the table has by itself: from a `CheckedTable` to one number
         per row. Such a metric can be computed block by block.
@@ -90,6 +92,7 @@ class Metric:
     input: Input
     heading: str = ""
     statistic: Callable[..., Statistic] | None = None
+    debiased: Callable[..., Statistic] | None = None
     losses: Callable[[CheckedTable], FloatColumn] | None = None
     sums: Callable[[int, int], Any] | None = None
     counts: Callable[..., tuple[int, int] | None] | None = None
@@ -191,7 +194,7 @@ def compared() -> list[Metric]:
     Examples
     --------
     >>> [metric.heading for metric in compared()]
-    ['NLL', 'Brier', 'ECE', 'ECE eq. mass', 'class-wise']
+    ['NLL', 'Brier', 'ECE', 'ECE eq. mass']
     """
     return sorted((metric for metric in METRICS.values() if metric.compared), key=lambda metric: not metric.proper)
 

@@ -212,14 +212,14 @@ class Resampling:
         def drawn() -> Weights:
             return np.bincount(random.integers(n_rows, size=n_rows, dtype=kind), minlength=n_rows)
 
-        replicates = _replicates(targets, batches(self.n_resamples, n_rows, drawn))
+        drawn_again = replicates(targets, batches(self.n_resamples, n_rows, drawn))
         found = {
-            name: self._hull(estimate(target.statistic, n_rows), replicates[name], target)
+            name: self._hull(estimate(target.statistic, n_rows), drawn_again[name], target)
             for name, target in targets.items()
         }
         doubted = {name: target for name, target in targets.items() if target.calibration_error and found[name].low > 0}
         signs = batches(_CHANCE_DRAWS if doubted else 0, n_rows, lambda: 2 * by_chance.integers(2, size=n_rows) - 1)
-        chance = _replicates(doubted, signs)
+        chance = replicates(doubted, signs)
         return found | {
             name: self._down_to_chance(found[name], np.concatenate(drawn)) for name, drawn in chance.items()
         }
@@ -247,7 +247,7 @@ class Resampling:
         return replace(found, low=0.0) if found.estimate <= by_chance * (1.0 + 1e-9) else found
 
 
-def _replicates(targets: Mapping[str, Target], drawn: Iterable[Weights]) -> dict[str, list[FloatColumn]]:
+def replicates(targets: Mapping[str, Target], drawn: Iterable[Weights]) -> dict[str, list[FloatColumn]]:
     """What each statistic comes to under each row of weights, in order."""
     found: dict[str, list[FloatColumn]] = {name: [] for name in targets}
     for batch in drawn:

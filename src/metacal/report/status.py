@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from metacal.gate.watch import Watch
 from metacal.io.disk import plain_write_errors
 from metacal.io.writing import atomic_path
-from metacal.promises.sequential.alarms import NAMES, stated
+from metacal.promises.sequential.alarms import NAMES, is_cross_fitted, stated
 
 #: Classes that the page lists: those with the most rows.
 _MOST_CLASSES = 50
@@ -63,6 +63,8 @@ def status(
         "waiting": len(watch.waiting),
         "unknown": watch.unknown,
         "forgotten": watch.forgotten,
+        "horizon": watch.horizon,
+        "unlabelled": watch.unlabelled,
         "lines": sum(one.lines for one in watch.alarms.unreadable),
         "unreadable": sum(one.unreadable for one in watch.alarms.unreadable),
         "quarantine": quarantine,
@@ -102,6 +104,9 @@ def _missing(watch: Watch) -> list[dict[str, str]]:
         else "a calibrator keeps no profile of its calibration scores",
         "calibration": "its confidence was not fitted to labels",
     }
+    if is_cross_fitted(watch.gate.certificate):
+        other = "its calibration rows were scored by other classifiers than the one in use (cv); hold rows out for it"
+        why |= dict.fromkeys(("abstention", "score", "calibration"), other)
     return [{"name": name, "why": why[name]} for name in NAMES if name not in have and name in why]
 
 
@@ -132,7 +137,11 @@ def lines(found: dict[str, Any]) -> list[str]:
     right = "" if found["accuracy"] is None else f", {found['right_accepted']:,} right ({100 * found['accuracy']:.2f}%)"
     told.append(f"  labelled     {found['labelled']:,}, accepted {found['labelled_accepted']:,}{right}{waits}")
     if found["unknown"]:
-        told.append(f"  unknown      {found['unknown']:,} labels are of ids that nobody waits for")
+        late = ", or came after the horizon and were not counted" if found["horizon"] else ""
+        told.append(f"  unknown      {found['unknown']:,} labels are of ids that nobody waits for{late}")
+    if found["horizon"]:
+        gone = f"; {found['unlabelled']:,} had no label by then" if found["unlabelled"] else ""
+        told.append(f"  horizon      a row counts once {found['horizon']:,} rows have come after it{gone}")
     if found["gaps"]:
         told.append(f"  gaps         {found['gaps']:,} times a file was gone or cut off before it was read to its end")
     if found["unreadable"]:

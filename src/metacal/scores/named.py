@@ -100,13 +100,7 @@ def needs_logits(score: str | Score) -> bool:
 
 
 def name_of(score: str | Score) -> str:
-    """How a certificate names the score.
-
-    Examples
-    --------
-    >>> name_of("entropy"), name_of(np.linalg.norm)
-    ('entropy', 'norm')
-    """
+    """How a certificate names the score."""
     return score if isinstance(score, str) else getattr(score, "__name__", type(score).__name__)
 
 
@@ -198,13 +192,7 @@ def _with_top(unrounded: Any, block: NDArray[Any], top: NDArray[np.intp], **chos
 
 
 def score_rows(rows: Rows, score: str | Score) -> NDArray[np.float64]:
-    """h(x) of every row, as one column. It is rounded as a whole: block by block would cost more calls than arithmetic.
-
-    Examples
-    --------
-    >>> score_rows(Rows(np.array([[0.0, 0.0], [2.0, 0.0]])), "max_probability").round(3)
-    array([0.5  , 0.119])
-    """
+    """h(x) of every row, as one column, rounded as a whole: block by block would cost more calls than arithmetic."""
     return np.asarray(kernels.rounded(unrounded(rows, score), resolve(score).grid))
 
 

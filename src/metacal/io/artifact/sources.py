@@ -141,24 +141,12 @@ MOST_JOBS = 1024
 
 
 def calibrator_kinds() -> list[str]:
-    """The kinds of file without a promise: the public name of every method's estimator, in alphabetical order.
-
-    Examples
-    --------
-    >>> calibrator_kinds()[:2]
-    ['AutoCalibrator', 'BBQ']
-    """
+    """The kinds of file without a promise: the public name of every method's estimator, in alphabetical order."""
     return sorted(method.public_name for method in every_method())
 
 
 def parameters_of(method: Method) -> dict[str, Any]:
-    """The parameters of a method's estimator that a file holds, in alphabetical order, and their types.
-
-    Examples
-    --------
-    >>> list(parameters_of(method_named("EnsembleTemperatureScaling")))
-    ['classes', 'input', 'loss', 'n_jobs']
-    """
+    """The parameters of a method's estimator that a file holds, in alphabetical order, and their types."""
     own = {name: option.annotation for name, option in method.options().items()}
     return dict(sorted({**own, "classes": Labels | None, "input": Input, "n_jobs": int | None}.items()))
 

@@ -18,19 +18,8 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
 from metacal.gate import Gate
-from metacal.gate.watch import (
-    LONGEST_ID,
-    MOST_POINTS,
-    MOST_WAITING,
-    Counts,
-    Id,
-    Late,
-    Lines,
-    Point,
-    Waiting,
-    Watch,
-    kept_id,
-)
+from metacal.gate.traffic import LONGEST_ID, Counts, Id, Late, Lines, Point, Waiting, kept_id
+from metacal.gate.watch import MOST_POINTS, MOST_WAITING, Watch
 from metacal.io.artifact.document import Content, document_of
 from metacal.io.artifact.encoding import FORMS, decode, encode, row_form
 from metacal.io.artifact.messages import exact_keys
@@ -244,6 +233,8 @@ class State:
     stride: int
     history: tuple[Point, ...]
     first: tuple[tuple[Literal[NAMES], int], ...]  # type: ignore[valid-type]
+    horizon: int
+    unlabelled: int
 
 
 for _row in (Counts, Waiting, Point):  # there are many of them: lists in the order of their fields
@@ -328,6 +319,8 @@ def _agree(watch: Watch, n_waiting: int, n_first: int) -> None:
     width = len(list(watch.alarms))
     if watch.stride < 1 or len(watch.history) > MOST_POINTS or any(len(p.evidence) != width for p in watch.history):
         raise ArtifactError("the history does not fit what is watched.")
+    if not 0 <= watch.horizon < MOST_WAITING or watch.unlabelled < 0:
+        raise ArtifactError("the horizon is no number of rows.")
     if n_waiting > MOST_WAITING:
         raise ArtifactError(f"{n_waiting:,} rows wait for a label; {MOST_WAITING:,} is the most.")
     if any(isinstance(name, str) and len(name) > LONGEST_ID for name in watch.waiting):

@@ -50,13 +50,7 @@ class Wrapping:
 
 
 def text_of(document: dict[str, Any], key: Key | None = None) -> str:
-    """What the file holds, signed if there is a key.
-
-    Examples
-    --------
-    >>> print(text_of({"kind": "MetaCal"}).splitlines()[1])
-      "format": "metacal",
-    """
+    """What the file holds, signed if there is a key."""
     whole = {"format": FORMAT, "version": VERSION, "metacal_version": __version__, **document}
     signature = {} if key is None else {"signature": {"algorithm": key.algorithm, "value": key.make(canonical(whole))}}
     return _pretty({**whole, "checksum": checksum(whole), **signature}) + "\n"
@@ -125,13 +119,7 @@ def canonical(document: dict[str, Any]) -> bytes:
 
 
 def checksum(document: dict[str, Any]) -> str:
-    """SHA-256 over the canonical JSON of everything but the checksum itself and the signature.
-
-    Examples
-    --------
-    >>> checksum({"a": 1, "checksum": "?"}) == checksum({"a": 1})
-    True
-    """
+    """SHA-256 over the canonical JSON of everything but the checksum itself and the signature."""
     return _sum_of(canonical(document))
 
 

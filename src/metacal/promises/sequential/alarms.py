@@ -4,6 +4,10 @@ Half of δ goes to the promise. The other half is shared equally by what else ca
 the spread of the scores, calibration, unreadable lines of a stream. Each is an e-process of its own, so by the union
 bound (Boole) all of them together raise a false alarm, ever, with probability at most δ. A gate that promises nothing
 has its calibration watched alone, and the spread of its scores where it has a profile.
+
+An alarm that compares new rows with the calibration rows needs both from one law. Cross-fitted calibration rows (`cv=`)
+were scored by other classifiers than the one in use, whose scores and confidence are spread otherwise: abstention,
+score and calibration are closed then, and the promise has all of δ.
 """
 
 from __future__ import annotations
@@ -113,20 +117,23 @@ class Alarms:
         lines of a stream may be unreadable, where rows come as lines.
         """
         fraction("delta", delta)
-        possible = [certificate is not None, profile is not None and len(profile.edges) > 0, calibrated]
-        if not any(possible):
+        closed = is_cross_fitted(certificate)
+        spread = profile is not None and len(profile.edges) > 0 and not closed
+        possible = [certificate is not None and not closed, spread, calibrated and not closed]
+        if not any(possible) and certificate is None:
             raise InputError("this gate has neither a promise nor a calibrated confidence: there is nothing to watch.")
-        left = delta if certificate is None else 0.5 * delta
-        share = left / (sum(possible) + (most_unreadable is not None))
-        alarms = cls(delta)
+        others = sum(possible) + (most_unreadable is not None)
+        left = delta if certificate is None else 0.5 * delta if others else 0.0
+        share, alarms = left / max(others, 1), cls(delta)
         if certificate is not None:
-            half, least = 0.5 * delta, least_probability
-            alarms.promise = PromiseMonitor.of(certificate, half, largest=largest, least_probability=least)
+            own, least = delta - left, least_probability
+            alarms.promise = PromiseMonitor.of(certificate, own, largest=largest, least_probability=least)
+        if certificate is not None and possible[0]:
             alarms.abstention = AbstentionMonitor.of(certificate, share)
         if profile is not None and possible[1]:
             alarms.score = (ScoreMonitor(profile, share),)
-        if calibrated:
-            alarms.calibration = (CalibrationMonitor(tolerance, share, least_probability),)
+        if possible[2]:
+            alarms.calibration = (CalibrationMonitor.of(profile, share, tolerance, least_probability),)
         if most_unreadable is not None:
             alarms.unreadable = (UnreadableMonitor(most_unreadable, share),)
         return alarms
@@ -190,6 +197,11 @@ class Alarms:
             for alarm in self
         ]
         return display.table(("watched", "verdict", "evidence", "highest", "alarm at"), rows, caption=stated(self))
+
+
+def is_cross_fitted(certificate: Certificate | None) -> bool:
+    """Whether other classifiers than the one in use scored the calibration rows: nothing can be compared with them."""
+    return certificate is not None and certificate.circumstances.folds > 0
 
 
 def _alarm(name: str, monitors: tuple[Monitor, ...]) -> Alarm:

@@ -17,12 +17,20 @@ and on its square (are more of them at the ends?). This is a conformal test mart
 **Unreadable lines.** A few broken lines are no reason for an alarm: a limit says how many. The hypothesis is that each
 line, given all lines before, cannot be read with probability at most the limit; a wager bets on the next line.
 
-**Calibration**, on accepted, labelled rows: is a confidence of 98% still right 98 times in a hundred? No calibrator is
-perfect, so the hypothesis is one with a tolerance τ: given the confidence c of an accepted row and all rows before, it
-is wrong with probability at most 1 - c + τ (not overconfident), and right with probability at most c + τ (not
-underconfident). Each is a wager against a limit that belongs to the row. As a gap at one level of confidence may hide
-an opposite gap at another, half of the capital bets on all rows and half on four bins of the confidence, each half
-shared by the two sides.
+**Calibration**, on accepted, labelled rows: is a confidence of 98% still as good as it was? No calibrator is perfect,
+so the hypothesis is one with an allowance: of the rows whose confidence lies in a bin, the mean of (wrong - (1 - c)), c
+the confidence, is at most o given all rows before (not overconfident), and that of (right - c) at most u (not
+underconfident). Four bins, and all rows as one, as a gap at one level of confidence may hide an opposite one at
+another: half of the capital bets on all rows, half on the bins, each half shared by the two sides. Within a bin gaps
+may differ, so that the stake must not depend on a row's own confidence: it is capped by the most that any row of the
+bin can lose.
+
+*What is allowed*: the tolerance τ, or what the calibration rows themselves allow, whichever is more. If n of them lay
+in the bin with a mean gap ĝ of confidence over right answers, the true mean of the gap lies within ĝ ± t, t = √(2vL/n)
++ 2L/(3n), v the variance of being right, L = log(10 sides · 4/δ), but for a chance of δ/4 over all sides (Bernstein
+1924; that the map was fitted on the same rows changes ĝ and the true gap alike, to first order): o = max(τ, ĝ + t), u =
+max(τ, t - ĝ), and the wagers have 3δ/4. A bin without calibration rows allows everything. Without any (a calibrator
+alone) the tolerance is what is tested.
 """
 
 from __future__ import annotations
@@ -38,7 +46,7 @@ from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import Name
 from metacal.promises.rules.levels import local_level, quantiles_at
-from metacal.promises.sequential.profile import Profile, drawn_from_positions
+from metacal.promises.sequential.profile import CONFIDENCES, Profile, confidence_bins, drawn_from_positions
 from metacal.promises.sequential.wager import MOST, Capital, Monitor, Play, Wager, above, sampling_weights
 from metacal.promises.words import percent
 from metacal.rows.arrays import fraction
@@ -47,13 +55,11 @@ Column = NDArray[np.float64]
 
 #: The share of unreadable lines that is no reason for an alarm.
 MOST_UNREADABLE = 0.01
-#: The share of δ that the interval for the rate at calibration takes.
+#: The share of δ that the intervals for what was at calibration take.
 _INTERVAL = 0.25
 #: Rows that the first guess of a drift of the scores, none, counts as.
 _GUESS_ROWS = 50.0
 
-#: Where the bins of the confidence begin.
-CONFIDENCES = (0.0, 0.8, 0.95, 0.99)
 #: A gap that a fit on a few thousand rows leaves.
 TOLERANCE = 0.02
 #: Shares of the capital: all rows, then each bin; of each, the two sides.
@@ -228,10 +234,10 @@ class UnreadableMonitor(Monitor):
 
 @dataclass
 class CalibrationMonitor(Monitor):
-    """Evidence that the confidence of accepted rows is off by more than the tolerance, on either side.
+    """Evidence that the confidence of accepted rows is off by more than is allowed, on either side.
 
-    `rows` accepted ones have a label so far, `right` of them are right, `confidence` is the sum of theirs;
-    `least_probability` as of `PromiseMonitor`.
+    `allowed` are o and u of all rows and of each bin; (τ, τ) where nothing is known. `rows` accepted ones have a label
+    so far, `right` of them are right, `confidence` is the sum of theirs; `least_probability` as of `PromiseMonitor`.
 
     >>> random, confidence = np.random.default_rng(0), np.full(1000, 0.95)
     >>> monitor = CalibrationMonitor()
@@ -244,6 +250,7 @@ class CalibrationMonitor(Monitor):
     tolerance: float = TOLERANCE
     delta: float = 0.05
     least_probability: float = 1.0
+    allowed: tuple[tuple[float, float], ...] = ()
     rows: int = 0
     right: int = 0
     confidence: float = 0.0
@@ -251,7 +258,28 @@ class CalibrationMonitor(Monitor):
 
     def __post_init__(self) -> None:
         fraction("tolerance", self.tolerance)
+        even = (self.tolerance, self.tolerance)
+        self.allowed = tuple((over, under) for over, under in self.allowed) or (even,) * (1 + len(CONFIDENCES))
+        if len(self.allowed) != 1 + len(CONFIDENCES) or not all(
+            0.0 < min(one) <= max(one) <= 2.0 for one in self.allowed
+        ):
+            raise InputError("what is allowed is a gap to either side, of all rows and of each bin of the confidence.")
         self.begin(*(Wager(guess=1.0 / self.tolerance, guess_gain=_GUESS_GAIN) for _ in _SHARES))
+
+    @classmethod
+    def of(cls, profile: Profile | None, delta: float, tolerance: float, least_probability: float = 1.0) -> Self:
+        """A monitor that allows what the calibration rows do, where their confidence is known."""
+        if profile is None or not profile.by_confidence:
+            return cls(tolerance, delta, least_probability)
+        log = math.log(len(_SHARES) / (_INTERVAL * delta))
+        sides = [_allowed(profile.by_confidence, log), *(_allowed((own,), log) for own in profile.by_confidence)]
+        wide = tuple((max(tolerance, over), max(tolerance, under)) for over, under in sides)
+        return cls(tolerance, delta, least_probability, wide)
+
+    @property
+    def log_needed(self) -> float:
+        """The intervals have their share of delta, as those of the abstention rate."""
+        return -math.log((1.0 - _INTERVAL) * self.delta)
 
     def update(self, confidence: ArrayLike, correct: ArrayLike, probability: ArrayLike | None = None) -> Self:
         """Take in accepted, labelled rows: their confidence and whether they were right; `probability` as elsewhere."""
@@ -262,11 +290,12 @@ class CalibrationMonitor(Monitor):
         if not len(sure):
             return self
         weight = sampling_weights(probability, len(sure), self.least_probability)
-        hit = right.astype(np.float64)
-        sides = ((1.0 - hit, 1.0 - sure + self.tolerance), (hit, sure + self.tolerance))
-        bins = np.searchsorted(CONFIDENCES, sure, side="right") - 1
-        inside = [np.ones(len(sure), dtype=bool)] + [bins == k for k in range(len(CONFIDENCES))]
-        plays = [above(events, limits, weight * here) for here in inside for events, limits in sides]
+        gap, bins = sure - right, confidence_bins(sure)
+        inside = [(0.0, np.ones(len(sure), dtype=bool))] + [(low, bins == k) for k, low in enumerate(CONFIDENCES)]
+        plays = []
+        for (low, here), (over, under) in zip(inside, self.allowed, strict=True):
+            own, spread = weight * here, _spread_from(low)
+            plays += [_fixed(gap - over, own, spread, 1.0 - low + over), _fixed(-gap - under, own, spread, 1.0 + under)]
         self.money.bet(plays, _SHARES)
         self.rows += len(sure)
         self.right += int(right.sum())
@@ -284,8 +313,32 @@ class CalibrationMonitor(Monitor):
             return "no accepted row has a label yet"
         sure, right = 100.0 * self.confidence / self.rows, 100.0 * self.right / self.rows
         return (
-            f"confidence {sure:.2f}%, right {right:.2f}% of {self.rows:,} accepted rows; tolerance {self.tolerance:.2%}"
+            f"confidence {sure:.2f}%, right {right:.2f}% of {self.rows:,} accepted rows; up to "
+            f"{self.allowed[0][0]:.2%} too much is as before"
         )
+
+
+def _allowed(bins: tuple[tuple[int, int, float], ...], log: float) -> tuple[float, float]:
+    """How far confidence may lie above and below the share of right rows, as the rows of these bins have it."""
+    rows = sum(own[0] for own in bins)
+    if not rows:
+        return 2.0, 2.0
+    of_right, mean = sum(own[1] for own in bins) / rows, sum(own[2] for own in bins) / rows
+    spread = max(share * (1.0 - share) for share in (of_right, mean))
+    reach = math.sqrt(2.0 * spread * log / rows) + 2.0 * log / (3.0 * rows)
+    return min(2.0, mean - of_right + reach), min(2.0, of_right - mean + reach)
+
+
+def _spread_from(low: float) -> float:
+    """About the variance of being right, of rows with at least this confidence: only the stake depends on it."""
+    middle = 0.5 * (1.0 + max(low, 0.9))
+    return middle * (1.0 - middle)
+
+
+def _fixed(gain: Column, weight: Column, spread: float, loss: float) -> Play:
+    """A play whose stake depends on no row: `loss` is the most that one can lose."""
+    n = len(gain)
+    return Play(weight * gain, weight, np.full(n, spread), np.zeros(n), np.full(n, MOST / loss))
 
 
 def _play(values: Column, bins: NDArray[np.intp], chance: Column) -> Play:

@@ -1,7 +1,8 @@
 r"""Profile: what a gate keeps of its calibration rows, to know later whether new rows look like them.
 
-Of the scores it keeps 19 order statistics, which cut them into 20 bins; of the accepted rows how confident the map was
-and how many were right. A few numbers, whatever the number of rows.
+Of the scores it keeps 19 order statistics, which cut them into 20 bins; of the accepted rows, in four bins of the
+confidence, how many there were, how many were right, and how confident the map was. A few numbers, whatever the number
+of rows.
 
 **Why order statistics.** Let k_1 < … < k_m be ranks fixed by n alone. The chances p_0, …, p_m that a new score falls
 into the bins between the order statistics of those ranks depend on the calibration rows, and are exactly Dirichlet(k_1,
@@ -31,6 +32,8 @@ Flags = NDArray[np.bool_]
 #: Bins of the score; fewer where there are not ten rows for each.
 BINS = 20
 _ROWS_PER_BIN = 10
+#: Where the bins of the confidence begin.
+CONFIDENCES = (0.0, 0.8, 0.95, 0.99)
 #: Rows of one score whose places are drawn one by one.
 _DRAWN = 1 << 20
 
@@ -47,10 +50,9 @@ class Profile:
         The scores at the ranks of `ranks_of(n_rows)`.
     shares : tuple of float
         Where each edge stands among rows of the same score: between 0 and 1.
-    n_accepted, n_right : int
-        Of the accepted rows whose confidence was looked at: how many there were, and how many of them were right.
-    confidence : float or None
-        Their mean calibrated confidence; None where there was none.
+    by_confidence : tuple of (int, int, float)
+        Of the accepted rows whose confidence was looked at, in each bin of `CONFIDENCES`: how many there were, how many
+        of them were right, and the sum of their calibrated confidence. Empty where none was.
 
     >>> profile = profile_of(Ranking.of(np.arange(1000.0), np.ones(1000, dtype=bool)))
     >>> profile.edges[:3], profile.bins(np.array([-5.0, 49.0, 50.5, 2000.0]), np.zeros(4)).tolist()
@@ -62,9 +64,7 @@ class Profile:
     n_rows: int
     edges: tuple[float, ...]
     shares: tuple[float, ...]
-    n_accepted: int = 0
-    n_right: int = 0
-    confidence: float | None = None
+    by_confidence: tuple[tuple[int, int, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.n_rows < 1 or len(self.edges) != len(ranks_of(self.n_rows)) or len(self.shares) != len(self.edges):
@@ -72,12 +72,26 @@ class Profile:
         placed = list(zip(self.edges, self.shares))
         if placed != sorted(placed) or not all(0.0 <= share <= 1.0 for share in self.shares):
             raise InputError("the edges of a profile rise, and their shares lie between 0 and 1.")
-        if not 0 <= self.n_right <= self.n_accepted or (self.n_accepted > 0) != (self.confidence is not None):
-            raise InputError(
-                "a profile has no more right rows than accepted ones, and a confidence where there are any."
-            )
-        if self.confidence is not None and not 0.0 <= self.confidence <= 1.0:
-            raise InputError("the mean confidence of a profile lies between 0 and 1.")
+        if len(self.by_confidence) not in (0, len(CONFIDENCES)):
+            raise InputError(f"a profile has {len(CONFIDENCES)} bins of the confidence, or none.")
+        for least, (rows, right, sure) in zip(CONFIDENCES, self.by_confidence):
+            if not 0 <= right <= rows or not least * rows <= sure * (1.0 + 1e-9) or not sure <= rows * (1.0 + 1e-9):
+                raise InputError("a bin has no more right rows than rows, and their confidence lies in it.")
+
+    @property
+    def n_accepted(self) -> int:
+        """Accepted rows whose confidence was looked at."""
+        return sum(rows for rows, _, _ in self.by_confidence)
+
+    @property
+    def n_right(self) -> int:
+        """How many of them were right."""
+        return sum(right for _, right, _ in self.by_confidence)
+
+    @property
+    def confidence(self) -> float | None:
+        """Their mean calibrated confidence; None where there are none."""
+        return sum(sure for _, _, sure in self.by_confidence) / self.n_accepted if self.n_accepted else None
 
     @property
     def urn(self) -> NDArray[np.int64]:
@@ -115,17 +129,17 @@ def profile_of(ranking: Ranking, confidence: Column | None = None, correct: Flag
     for block in np.unique(blocks).tolist():
         tied, first = np.flatnonzero(blocks == block), int(ranking.ranks[block - 1]) if block else 0
         shares[tied] = _smallest_of(random, int(ranking.ranks[block]) - first, ranks[tied] - first)
-    n_accepted, mean = 0 if confidence is None else len(confidence), None
-    if confidence is not None and n_accepted:
-        mean = float(np.clip(np.mean(confidence, dtype=np.float64), 0.0, 1.0))
-    return Profile(
-        ranking.n,
-        tuple(ranking.scores[blocks].tolist()),
-        tuple(shares.tolist()),
-        n_accepted,
-        int(correct.sum()) if correct is not None and n_accepted else 0,
-        mean,
-    )
+    bins: tuple[tuple[int, int, float], ...] = ()
+    if confidence is not None and correct is not None and len(confidence):
+        sure, at = np.clip(np.asarray(confidence, np.float64), 0.0, 1.0), confidence_bins(confidence)
+        sums = (np.bincount(at, values, len(CONFIDENCES)).tolist() for values in (np.ones(len(sure)), correct, sure))
+        bins = tuple((int(rows), int(right), total) for rows, right, total in zip(*sums, strict=True))
+    return Profile(ranking.n, tuple(ranking.scores[blocks].tolist()), tuple(shares.tolist()), bins)
+
+
+def confidence_bins(confidence: Column) -> NDArray[np.intp]:
+    """The bin of each confidence."""
+    return np.searchsorted(CONFIDENCES, confidence, side="right") - 1
 
 
 def _smallest_of(random: np.random.Generator, n: int, ranks: NDArray[np.intp]) -> Column:

@@ -20,6 +20,8 @@ export interface State {
   waiting: number;
   unknown: number;
   forgotten: number;
+  horizon: number;
+  unlabelled: number;
   lines: number;
   unreadable: number;
   quarantine: string | null;

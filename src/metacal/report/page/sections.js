@@ -109,7 +109,6 @@ const COMPARED = {
   brier: "Brier",
   ece: "ECE",
   ece_equal_mass: "ECE, equal mass",
-  classwise_ece: "Class-wise ECE",
 };
 
 /** @param {Data} data */
@@ -121,7 +120,7 @@ export function comparisonSection({ comparison: found }) {
    * @param {string} name
    */
   const mark = (key, name) =>
-    found.best[key] === name ? "★" : found.within_one_standard_error[key].includes(name) ? "☆" : "";
+    found.best[key] === name ? "★" : found.as_good_as_best[key].includes(name) ? "☆" : "";
   const cell = (/** @type {string} */ key) => (/** @type {Compared | Failed} */ entry) =>
     "failed" in entry
       ? NOTHING
@@ -143,8 +142,8 @@ export function comparisonSection({ comparison: found }) {
   const folds = found.n_folds === found.n_repeats * found.n_splits ? every : `${found.n_folds} of ${every}`;
   put(
     "comparison-lead",
-    `Mean ± standard error over ${folds} of rows not used in the `,
-    "fit; less is better. ★ marks the best, ☆ those within one standard error of it.",
+    `Estimate ± standard error from rows not used in the fit, ${folds}; less is better. ★ marks the best, `,
+    `☆ those as good: the truly best is among the marked ones with ${plainPercent(found.confidence)} confidence.`,
   );
   put("comparison-table", table("Calibrators, best log loss first", columns, found.calibrators).node);
 }

@@ -237,7 +237,8 @@ export interface Comparison {
   /** How many of them there was time for. */
   n_folds: number;
   best: Record<string, string | null>;
-  within_one_standard_error: Record<string, string[]>;
+  as_good_as_best: Record<string, string[]>;
+  confidence: number;
   calibrators: (Compared | Failed)[];
 }
 
