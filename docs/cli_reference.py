@@ -103,7 +103,7 @@ METACAL_PLUGINS=my_calibrator,my_score metacal fit val.npz --calibrator mine --m
 | `.npz`, `.safetensors`, `.pt` | arrays or tensors `logits` (or `probabilities`, `probs`), `labels` (or `label`, `y`), optionally `id` and `classes` |
 | `.npy` | the table alone; labels from `--labels` |
 | `.csv`, `.tsv`, `.parquet`, `.arrow`, `.feather` | one row per item; `label` and `id`, and a column `logits` of lists, or columns `logits_…`, or every other column is a class |
-| `-` | csv on standard input; another kind with `--format` |
+| `-` | csv or JSON lines on standard input; another kind with `--format` |
 
 ## A session
 

@@ -95,7 +95,7 @@ def test_did_you_mean(typed, meant):
 
 
 def test_an_unknown_command_lists_the_known():
-    assert "there are demo, fit, " in run("xyzzy", code=2).stderr
+    assert "there are demo, start, fit, " in run("xyzzy", code=2).stderr
 
 
 def test_an_unknown_option():

@@ -193,7 +193,7 @@ BAD = {
     "missing class column": (lambda p: text(p, "cat,label\n1,0\n"), "at least 2"),
     "0 bytes": (lambda p: text(p, "", "empty.parquet"), "0 bytes.*write it again"),
     "folder": (lambda p: p, "no file of predictions in this folder"),
-    "wrong suffix": (lambda p: text(p, b"PAR1....", "a.csv"), "does not fit the name: it is a Parquet file"),
+    "wrong suffix": (lambda p: text(p, b"PAR1....", "a.csv"), "damaged or cut short"),
     "unknown suffix": (lambda p: text(p, "x", "a.xlsx"), "metacal reads .*parquet"),
     "latin-1": (lambda p: text(p, "gro\xdf,b,label\n1,2,0\n".encode("latin-1")), "not UTF-8.*save it as UTF-8"),
     "duplicate columns": (lambda p: text(p, "a,a,label\n1,2,0\n"), "repeats the column 'a'"),

@@ -51,9 +51,9 @@ CAUSES = {
     "alike.npz": "all rows are alike",
     "decisions.npz": "a single 1 among zeros",
     "duplicated.npz": "repeat the logits of an earlier row",
-    "latency.csv": "column 'latency_s' is taken for a class",
+    "latency.csv": "column 'latency_s' is left out",
     "unnamed.csv": "column 'Unnamed: 0' is taken for a class",
-    "split.csv": "column 'split' is taken for a class",
+    "split.csv": "column 'split' is left out",
 }
 
 

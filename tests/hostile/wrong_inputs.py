@@ -41,7 +41,6 @@ fit split.csv --max-miscoverage 0.1
 fit split.csv --max-miscoverage 0.1 --strict
 fit split.parquet --max-miscoverage 0.1
 fit split.jsonl --max-miscoverage 0.1
-fit nameless-index.csv --max-miscoverage 0.1
 fit target.csv --max-miscoverage 0.1
 fit target.parquet --max-miscoverage 0.1
 fit target-counted.csv --max-miscoverage 0.1
@@ -69,7 +68,6 @@ fit headless.csv --max-miscoverage 0.1
 fit ragged.csv --max-miscoverage 0.1
 fit gap.csv --max-miscoverage 0.1
 fit word.csv --max-miscoverage 0.1
-fit semicolons.csv --max-miscoverage 0.1
 fit utf16.csv --max-miscoverage 0.1
 fit twice.csv --max-miscoverage 0.1
 fit two-labels.csv --max-miscoverage 0.1
@@ -207,7 +205,6 @@ def _texts(folder, rng, logits, labels, softmax):
     csv("latency-counted", [*NAMES, "label", "latency_s"], logits, numbers, seconds)
     csv("unnamed", ["Unnamed: 0", *NAMES, "label"], np.column_stack([np.arange(600), logits]), numbers)
     csv("split", [*NAMES, "split", "label"], np.column_stack([logits, halves]), names)
-    csv("nameless-index", ["", *NAMES, "label"], np.column_stack([np.arange(600), logits]), names)
     csv("target", [*NAMES, "target"], logits, names)
     csv("target-counted", [*NAMES, "target"], logits, numbers)
     csv("binary", ["label", "prob"], np.column_stack([labels % 2, softmax[:, 1]]))
@@ -221,7 +218,6 @@ def _texts(folder, rng, logits, labels, softmax):
     (folder / "ragged.csv").write_text("\n".join([*good[:3], "1.5,2.5,cat", *good[3:]]))
     (folder / "gap.csv").write_text("\n".join([*good[:3], "1.5,,2.5,cat", *good[3:]]))
     (folder / "word.csv").write_text("\n".join([*good[:3], "1.5,n/a,2.5,cat", *good[3:]]))
-    (folder / "semicolons.csv").write_text("\n".join(good).replace(",", ";"))
     (folder / "utf16.csv").write_text("\n".join(good), encoding="utf-16")
     (folder / "rows.jsonl").write_text('{"logits": [1.5, 2.5, 0.5], "label": 1}\n{"logits": [1.5, 2.5, 0.5]\n')
     row = '{{"cat": {}, "dog": {}, "bird": {}, "split": {}, "label": "{}"}}\n'

@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal.cli import main
-from metacal.io.predictions import remarks_on_columns
+from metacal.io.predictions import strays_among
 from metacal.rows.labels import class_list, label_codes
 
 NAMES = np.array(["cat", "dog", "bird"])
@@ -172,18 +172,19 @@ def test_a_classifier_of_strings_needs_no_reject_label():
 def stray(name, values, labels, place=3):
     names = [*NAMES]
     names.insert(place, name)
-    return remarks_on_columns(tuple(map(str, names)), labels, np.insert(ROWS, place, values, axis=1))
+    return strays_among(tuple(map(str, names)), labels, np.insert(ROWS, place, values, axis=1))[1]
 
 
 @pytest.mark.parametrize(
     "name", ["latency_s", "Unnamed: 0", "split", "fold", "index", "sample_id", "timestamp", "weight", "target", "Epoch"]
 )
 def test_a_name_that_says_it_is_no_class(name):
-    for labels in (NAMES[CODES], CODES):
-        (remark,) = stray(name, RNG.random(500), labels)
-        assert f"'{name}' is taken for a class" in remark
-        assert "--classes cat,dog,bird" in remark
-        assert "--label-key" in remark
+    (remark,) = stray(name, RNG.random(500), NAMES[CODES])
+    assert f"column '{name}' is left out: no label names it" in remark
+    (remark,) = stray(name, RNG.random(500), CODES)
+    assert f"'{name}' is taken for a class" in remark
+    assert "--classes cat,dog,bird" in remark
+    assert "--label-key" in remark
     assert "--label-key target" in stray("target", RNG.random(500), CODES)[0]
 
 
@@ -195,8 +196,8 @@ def test_a_name_that_a_label_bears_is_a_class():
 
 
 def test_numbers_of_another_kind_say_it_too():
-    assert "'horse' is taken for a class" in stray("horse", np.arange(500), NAMES[CODES])[0]
-    assert "'horse' is taken for a class" in stray("horse", RNG.integers(2, size=500), NAMES[CODES])[0]
+    assert "'horse' is left out" in stray("horse", np.arange(500), NAMES[CODES])[0]
+    assert "'horse' is left out" in stray("horse", RNG.integers(2, size=500), NAMES[CODES])[0]
     assert stray("horse", np.full(500, -10.0), NAMES[CODES]) == []  # a class that the classifier never gives
 
 
@@ -209,7 +210,7 @@ def test_a_stray_first_column_shifts_the_classes_and_is_named():
 def test_two_strays_are_named_together(tmp_path):
     table = np.column_stack([ROWS, np.arange(500), RNG.integers(2, size=500)])
     file = write_csv(tmp_path / "val.csv", [*NAMES, "row", "split"], table, NAMES[CODES])
-    with pytest.warns(mc.MetacalWarning, match="columns 'row', 'split' are taken for classes") as said:
+    with pytest.warns(mc.MetacalWarning, match="columns 'row', 'split' are left out") as said:
         found = mc.io.read_predictions(file)
     assert len(said) == 1
     assert said[0].filename == __file__

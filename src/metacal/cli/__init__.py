@@ -21,6 +21,7 @@ from metacal.io.terminal import visible
 #: Command -> what it does; its file bears its name.
 SUMMARIES = {
     "demo": "See it work: the whole story on real data that ships with metacal.",
+    "start": "Begin with a file of your own: looks at it, asks two questions, writes gate, report and commands.",
     "fit": "Fit a calibrator and a gate that carries a written promise.",
     "label": "Certify a promise with as few labels as it takes, from a pool that has none.",
     "apply": "Give new rows calibrated probabilities and an accept/reject decision.",
@@ -168,6 +169,7 @@ def main() -> None:
     \b
     Start here:
       metacal demo
+      metacal start val.csv
       metacal fit val.npz --min-accuracy 0.97 -o cal.json
       metacal evaluate cal.json test.npz
       metacal apply cal.json new.parquet -o out.parquet

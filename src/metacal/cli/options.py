@@ -93,7 +93,9 @@ def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
 
     A default of False makes a flag; any other default is shown. `more` goes to `click.option`.
     """
-    if isinstance(default, bool):
+    if more.get("multiple"):
+        default = ()
+    elif isinstance(default, bool):
         more["is_flag"] = True
     elif default is not None:
         more = {"default": default, "show_default": True, **more}
@@ -109,6 +111,18 @@ def flag(name: str) -> str:
     '--group-key'
     """
     return "--" + name.replace("_", "-")
+
+
+def as_words(name: str, value: Any) -> list[str]:
+    """The words of a command line that give an option this value: none where it has none.
+
+    Examples
+    --------
+    >>> as_words("label_key", "truth"), as_words("drop", ("a", "b")), as_words("input", None)
+    (['--label-key', 'truth'], ['--drop', 'a', '--drop', 'b'], [])
+    """
+    values = value if isinstance(value, tuple) else () if value is None else (value,)
+    return [word for one in values for word in (flag(name), str(one))]
 
 
 def shared(decorate: Decorator, default: Any = None) -> Any:
@@ -191,8 +205,9 @@ class Reading:
     classes: str | None = option(
         "The classes in column order, or @FILE with one per line.  [default: 0 ...]", metavar="A,B,C"
     )
+    drop: tuple[str, ...] = option("A column of FILE that is no class; once for each.", metavar="NAME", multiple=True)
     format: str | None = option(
-        "What FILE is, where its name does not say: csv, jsonl, parquet, npz, ...  [default for -: csv]",
+        "What FILE is: csv, jsonl, parquet, npz, ...  [default: what it begins with, or its name]",
         type=click.Choice(FORMATS),
         metavar="KIND",
     )

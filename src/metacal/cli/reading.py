@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from metacal.io.scores import Scores
 
 #: Options that read a table of logits.
-_OF_A_TABLE = ("input", "labels", "logits_key", "label_key", "classes")
+_OF_A_TABLE = ("input", "labels", "logits_key", "label_key", "classes", "drop")
 #: Options that are about logits, by the name of the parameter; refused where the user gave them.
 _ABOUT_LOGITS = ("score", "calibrator", "reject_label", "rejected", "comparing", "calibrators")
 
@@ -41,7 +41,7 @@ def read(path: str, reading: Reading, *, stream: bool | None = None) -> Predicti
 
 def keywords(reading: Reading) -> dict[str, Any]:
     """The user's options as `read_predictions` takes them, all but `input`."""
-    names = ("labels", "logits_key", "label_key", "id_key", "group_key", "unit_key", "format")
+    names = ("labels", "logits_key", "label_key", "id_key", "group_key", "unit_key", "format", "drop")
     return {**{name: getattr(reading, name) for name in names}, "classes": class_names(reading.classes)}
 
 
@@ -308,7 +308,7 @@ def read_marks(file: str, reading: Reading) -> tuple[Gate, GateRows]:
 def _refuse_logits(reading: Reading) -> None:
     """Refuse options that have no meaning for scores, as wrong usage."""
     context = click.get_current_context()
-    given = [name for name in _OF_A_TABLE if getattr(reading, name) is not None]
+    given = [name for name in _OF_A_TABLE if getattr(reading, name) not in (None, ())]
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in _ABOUT_LOGITS and source is click.core.ParameterSource.COMMANDLINE:

@@ -16,7 +16,7 @@ from metacal.cli.options import (
     RESAMPLES,
     SEED,
     Reading,
-    flag,
+    as_words,
     jobs_option,
     json_option,
     key_option,
@@ -197,8 +197,8 @@ def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
             more += ["--calibrator", str(base)]
     for field in fields(reading):
         value = getattr(reading, field.name)
-        if value is not None and field.name != "group_key":  # the point that is certified is one for all rows
-            words += [flag(field.name), value]
+        if field.name != "group_key":  # the point that is certified is one for all rows
+            words += as_words(field.name, value)
     return shlex.join([*words, *more])
 
 

@@ -74,6 +74,8 @@ class Request:
     stream: bool | None = None
     #: Columns that are no classes, whatever they hold.
     aside: tuple[str, ...] = ()
+    #: The classes of the gate that reads it: they choose and order columns that bear their names.
+    of_gate: ClassNames | None = None
     scores: bool = False
     #: What stands in the place of labels are losses, numbers from 0 to 1.
     losses: bool = False
@@ -266,9 +268,9 @@ def pick_beside(request: Request, names: Collection[str], table: Collection[str]
 
 def _places(request: Request, header: Sequence[str]) -> dict[str, int]:
     place = {name: k for k, name in enumerate(header)}
-    if len(place) < len(header) or "" in place:
-        name = next(name for k, name in enumerate(header) if not name or place[name] != k)
-        what = f"repeats the column {name!r}" if name else "has a column without a name (pandas: to_csv(index=False))"
+    if len(place) < len(header):  # one column without a name is an index, as pandas writes it
+        name = next(name for k, name in enumerate(header) if place[name] != k)
+        what = f"repeats the column {name!r}" if name else "has several columns without a name"
         raise InputError(f"{request.path}: the header {what}; give every column a name of its own.")
     return place
 
@@ -294,7 +296,7 @@ def _other_columns(
     request: Request, header: Sequence[str], prefixes: tuple[str, ...], beside: Mapping[str, str]
 ) -> list[str]:
     """The columns `logits_…` if there are two of them; without a named prefix otherwise all that are nothing else."""
-    known = {*beside.values(), *request.aside, *(ID_KEYS if request.id_key is not None else ())}
+    known = {"", *beside.values(), *request.aside, *(ID_KEYS if request.id_key is not None else ())}
     names = [name for name in header if name not in known]
     begun = [[name for name in names if name.startswith(prefix)] for prefix in prefixes]
     begun = [columns for columns in begun if len(columns) >= (2 if request.logits_key is None else 1)]
@@ -321,7 +323,7 @@ def _columns_of_classes(request: Request, header: Sequence[str], prefixes: tuple
     column = {name.removeprefix(prefix): name for prefix in prefixes for name in header if name.startswith(prefix)}
     if request.logits_key is None:
         column = {name: name for name in header} | column
-    wanted = [str(name) for name in request.classes or ()]
+    wanted = [str(name) for name in request.classes or request.of_gate or ()]
     missing = [name for name in wanted if name not in column]
     if len(missing) == len(wanted):
         return []

@@ -1,14 +1,12 @@
 """Predictions: a table of logits or probabilities read from files, its shapes checked in one place for all kinds.
 
-Where a file has a column per class, every column that is not known to be something else is a class. One that no label
-names, and whose name or numbers say that it is none (an index, a split, a time), is most likely there by accident: it
-is warned about, not left out.
+Where a file has a column per class, every column that is not known to be something else is a class, but for strays
+(`metacal.io.strays`), which are left out with a warning.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -29,29 +27,16 @@ from metacal.io.columns import (
     as_class_names,
     listed,
 )
-from metacal.io.formats import endings
-from metacal.io.many import Paths, suffix_of
+from metacal.io.many import Paths
 from metacal.io.reading import read_columns
+from metacal.io.strays import strays_among
 from metacal.rows.labels import several_labels
-from metacal.rows.plausibility import sample_of, suspicion_in
+from metacal.rows.plausibility import suspicion_in
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import class_list, label_codes
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
-
-#: Names of columns that people keep beside predictions.
-_BESIDE = re.compile(
-    r"unnamed: ?\d+(_level_\d+)?|level_\d+|index|idx|row|(row|sample|item|image|line)[_ ]?(nr|no|num|number|index|idx)"
-    r"|(.+[_ ])?(id|ids|uuid|guid|key|hash)|(.+[_ ])?(time|timestamp|date|datetime|latency|duration|elapsed|runtime)"
-    r"|.+_(s|ms|us|ns|sec|secs|seconds|minutes|time|date)|split|(.+_)?fold|partition|subset|is_(train|test|val|valid)"
-    r"|(.+_)?weights?|seed|epoch|step|batch|length|n_tokens|count|confidence|score|margin|entropy|loss|accept(ed)?|correct",
-    re.IGNORECASE,
-)
-#: Fewer rows may count up, or be whole numbers, by chance.
-_FEWEST_ROWS = 20
-#: With more classes than this the message does not repeat them.
-_MOST_LISTED = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +82,8 @@ def read_predictions(
     input: str = "logits",
     classes: Sequence[str | int] | None = None,
     format: str | None = None,
+    drop: Sequence[str] = (),
+    of_gate: ClassNames | None = None,
     stream: bool | None = None,
     unpack_limit: int | None = None,
 ) -> Predictions:
@@ -126,7 +113,13 @@ def read_predictions(
     classes : sequence, optional
         The classes in column order. Where there is a column per class they choose and order these.
     format : str, optional
-        What the file is, where its name does not say: "csv", "parquet", … Standard input is csv when None.
+        What the file is: "csv", "parquet", …; when None what it begins with says so, or its name. Text may be
+        separated by commas, semicolons, tabs or bars, and compressed (.csv.gz).
+    drop : sequence of str
+        Columns that are no classes.
+    of_gate : sequence, optional
+        The classes of a gate. Where there is a column per class those that bear their names are taken, in this order,
+        and others are left out; elsewhere they say nothing.
     stream : bool, optional
         Whether the table of an .npy, safetensors or Parquet file stays there and is read block by block each time it
         is gone through: in bounded memory, and for Parquet, which is decoded each time, slower. None: if it is larger
@@ -160,6 +153,8 @@ def read_predictions(
         group_key,
         unit_key,
         stream=stream,
+        aside=tuple(drop),
+        of_gate=of_gate,
     )
     columns = read_columns(path, request, _finished, labels=labels, format=format, unpack_limit=unpack_limit)
     return Predictions(**vars(columns), input=input)
@@ -176,12 +171,28 @@ def _finished(request: Request, columns: Columns) -> Columns:
     flat = {role: getattr(columns, role).ravel() for role in ("groups", "units") if getattr(columns, role) is not None}
     if request.classes is not None:
         return replace(columns, class_names=request.classes, **flat)
-    remarks: list[str] = []
-    if columns.class_names is not None and columns.places is not None and columns.labels is not None:
-        remarks = remarks_on_columns(columns.class_names, columns.labels.ravel(), columns.table)
+    if columns.class_names is None or columns.places is None or columns.labels is None:
+        return replace(columns, **flat)
+    strays, remarks = strays_among(columns.class_names, columns.labels.ravel(), columns.table)
     for remark in remarks:
         warn_caller(f"{request.path}: {remark}")
-    return replace(columns, remarks=tuple(remarks), **flat)
+    return replace(_without(columns, strays), remarks=tuple(remarks), **flat)
+
+
+def _without(columns: Columns, strays: list[int]) -> Columns:
+    """The same without these columns of the table."""
+    if not strays or columns.class_names is None or columns.places is None:
+        return columns
+    rest = [k for k in range(len(columns.class_names)) if k not in strays]
+    table, names, places = columns.table, columns.class_names, columns.places
+    left = tuple(str(names[k]) for k in strays)
+    return replace(
+        columns,
+        table=table.in_order(rest) if isinstance(table, StoredTable) else np.ascontiguousarray(table[:, rest]),
+        class_names=tuple(names[k] for k in rest),
+        places=tuple(places[k] for k in rest),
+        unused=(*columns.unused, *left),
+    )
 
 
 def _two_classes(request: Request, columns: Columns) -> Columns:
@@ -239,14 +250,13 @@ def read_for_gate(
     path, classes, **options
         As in `read_predictions`. Where the classes are not given, those of the gate choose their columns in text.
     """
-    own, format = tuple(gate.classes.tolist()), options.get("format")
+    own = tuple(gate.classes.tolist())
     shown = os.fspath(path) if isinstance(path, str | os.PathLike) else str(path)
-    ending = f".{format}" if format else ".csv" if shown == "-" else suffix_of(shown)
-    # In text the classes choose their columns among others; any other file says its own class order, checked below.
-    chooses = classes is None and isinstance(own[0], str) and ending in endings(text=True)
+    # The classes choose their columns among others; a file that says its own class order is checked below.
+    chooses = own if classes is None else None
     try:
         predictions = read_predictions(
-            path, **{"input": gate.source.input, **options, "classes": own if chooses else classes}
+            path, **{"input": gate.source.input, **options, "classes": classes, "of_gate": chooses}
         )
     except OtherKindError:
         kind = gate.source.input
@@ -261,7 +271,7 @@ def read_for_gate(
             "give predictions of the same classifier."
         )
     _question(gate, fitted, predictions)
-    if chooses and predictions.places is not None:
+    if chooses and predictions.places is not None and predictions.class_names == own:
         # The columns were taken in the gate's order; labels that are numbers count them as they stand in the file.
         as_stored = np.argsort(np.argsort(predictions.places)).tolist()
         predictions = replace(predictions, labels=_renumbered(predictions, as_stored))
@@ -327,51 +337,3 @@ def _renumbered(predictions: Predictions, order: list[int]) -> NDArray[Any] | No
         return predictions.labels
     codes = label_codes(predictions.labels, len(predictions), class_list(None, len(order)))
     return np.argsort(order)[codes]
-
-
-def remarks_on_columns(names: ClassNames, labels: NDArray[Any], table: Any) -> list[str]:
-    """What to say of columns that are classes by their place in the file alone.
-
-    Examples
-    --------
-    >>> labels = np.array(["cat", "dog"])
-    >>> remarks_on_columns(("cat", "dog", "latency_s"), labels, np.array([[1.5, 0.2, 0.1], [0.1, 2.3, 0.4]]))[0][:60]
-    "column 'latency_s' is taken for a class, but no label names "
-    >>> remarks_on_columns(("cat", "dog"), labels, np.array([[1.5, 0.2], [0.1, 2.3]]))
-    []
-    """
-    counting = isinstance(names[0], str) and labels.dtype.kind in "iubf"
-    seen = set(np.unique(labels).tolist())
-    without = [k for k, name in enumerate(names) if (k if counting else name) not in seen]
-    doubtful = range(len(names)) if counting else without
-    named = {k for k in doubtful if _BESIDE.fullmatch(str(names[k])) or LABEL_LIKE.fullmatch(str(names[k]))}
-    odd = _odd_columns(table) if doubtful else set()
-    # Numbers count the columns, so that a stray one shifts the classes behind it: then it has labels itself.
-    strays = sorted(({*without} & (named | odd)) | (named & odd if counting else set()) | (named if without else set()))
-    return [_remark(names, strays, without)] if strays and len(strays) < len(names) - 1 else []
-
-
-def _odd_columns(table: Any) -> set[int]:
-    """Columns of another kind than the rest: a running number, or whole numbers among fractions."""
-    sample = sample_of(table)
-    if len(sample) < _FEWEST_ROWS or not np.isfinite(sample).all():
-        return set()
-    whole = (sample == np.rint(sample)).all(axis=0) & (np.ptp(sample, axis=0) > 0)
-    return set() if whole.mean() > 0.5 else set(np.flatnonzero(whole).tolist())
-
-
-def _remark(names: ClassNames, strays: list[int], without: list[int]) -> str:
-    if len(strays) == 1:
-        is_taken, none, unlikely = "is taken for a class", "no label names it", "it does not look like one"
-    else:
-        is_taken, none, unlikely = "are taken for classes", "no label names them", "they do not look like any"
-    but = none if {*strays} <= {*without} else unlikely
-    rest = [str(name) for k, name in enumerate(names) if k not in strays]
-    short = len(rest) <= _MOST_LISTED and not any("," in name for name in rest)
-    key = next((str(names[k]) for k in strays if LABEL_LIKE.fullmatch(str(names[k]))), None)
-    labels = f"if {key!r} holds the labels, say label_key={key!r} (--label-key {key}); " if key else ""
-    return (
-        f"column{'s' if len(strays) > 1 else ''} {listed([names[k] for k in strays])} {is_taken}, but {but}: {labels}"
-        f"to leave other columns out, list the classes with classes (--classes {','.join(rest) if short else 'A,B,C'})"
-        "; labels of another name are found with label_key (--label-key)."
-    )

@@ -7,7 +7,9 @@ and on what stands beside the table. A table that is large in all stays in its f
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
+import json
 import os
 import shutil
 import sys
@@ -21,9 +23,17 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.io.columns import BESIDE, STREAM_BYTES, Columns, Request
-from metacal.io.formats import FORMATS
+from metacal.io.formats import FORMATS, endings
 from metacal.io.many import Part, Paths, fetched, files_of, suffix_of
-from metacal.io.opening import SAVE_AS_NPZ, NoRowsError, check_head, decoding, unpacking
+from metacal.io.opening import (
+    SAVE_AS_NPZ,
+    NoRowsError,
+    check_head,
+    check_unpacked,
+    decoding,
+    plain_read_errors,
+    unpacking,
+)
 from metacal.rows.stored import JoinedTable
 
 #: What a file of labels alone may be.
@@ -82,28 +92,118 @@ def _read_one(request: Request, finish: Finish, format: str | None, answers: Par
 
 def read_file(request: Request, format: str | None = None) -> Columns:
     """What a file holds of what is asked for; standard input and pipes are copied to a file first."""
-    path = request.path
-    ending = f".{format.lower().lstrip('.')}" if format is not None else ".csv" if path == "-" else suffix_of(path)
-    if ending in (".pkl", ".pickle", ".p", ".joblib"):
+    with contextlib.ExitStack() as stack:
+        request, ending, _ = stack.enter_context(opened(request, format))
+        if FORMATS[ending].begins != ():
+            stack.enter_context(decoding(request.path))
+        return FORMATS[ending].reader()(request)
+
+
+@contextlib.contextmanager
+def opened(request: Request, format: str | None = None) -> Iterator[tuple[Request, str, str]]:
+    """The request with a file that its reader can open, the ending that names its kind, and what was done to it.
+
+    A file is known by its first bytes, and by its name where these say nothing. What is compressed (.csv.gz) is
+    unpacked into a copy, and so is a JSON array, an object on each line.
+    """
+    path, done = request.path, ""
+    named = f".{format.lower().lstrip('.')}" if format is not None else "" if path == "-" else suffix_of(path)
+    if named in (".pkl", ".pickle", ".p", ".joblib"):
         raise InputError(f"{path}: a pickle can run any code when it is read, so it never is; {SAVE_AS_NPZ}.")
-    if ending not in FORMATS:
-        known = ", ".join(sorted(FORMATS))
-        raise InputError(f"{path}: cannot read {ending or 'nameless'!r} files; metacal reads {known}; {SAVE_AS_NPZ}.")
-    kind = FORMATS[ending]
     with contextlib.ExitStack() as stack:
         # Read once alone: standard input, a named pipe, or what the shell puts for <(...).
         if request.file is None and (path == "-" or (os.path.exists(path) and not os.path.isfile(path))):
-            request = replace(request, file=stack.enter_context(_copied(path, ending)), lasting=False)
-        check_head(request.source, kind.begins, shown=path)
-        if kind.begins != ():
-            stack.enter_context(decoding(path))
-        return kind.reader()(request)
+            request = replace(request, file=stack.enter_context(_copied(path, named or ".csv")), lasting=False)
+        if named == ".gz":
+            check_head(request.source, None, shown=path)
+        head = _head(request.source)
+        if head.startswith(b"\x1f\x8b") and (named in _TEXT or named == ".gz"):
+            named, done = suffix_of(path.removesuffix(".gz")) if named == ".gz" else named, "compressed "
+            request = replace(request, file=stack.enter_context(_unpacked(request)), lasting=False)
+            head = _head(request.source)
+        ending = named if format is not None else ending_of(named, head)
+        if ending not in FORMATS:
+            known = ", ".join(sorted(FORMATS))
+            raise InputError(
+                f"{path}: cannot read {named or 'nameless'!r} files; metacal reads {known}; {SAVE_AS_NPZ}."
+            )
+        check_head(request.source, FORMATS[ending].begins, shown=path)
+        start = head.lstrip(_SPACE)
+        if ending == ".jsonl" and start[:1] == b"[" and start[1:].lstrip(_SPACE)[:1] == b"{":
+            request = replace(request, file=stack.enter_context(_as_lines(request)), lasting=False)
+        yield request, ending, done
+
+
+#: Endings of text; a file without an ending, or with one of the others, is told by what it holds.
+_TEXT = (*endings(text=True), ".txt", ".json", ".dat", ".data", "")
+#: What may stand before the first character of text.
+_SPACE = b"\xef\xbb\xbf \r\n\t"
+
+
+def ending_of(named: str, head: bytes) -> str:
+    """The ending of what begins so, whatever its name ends in.
+
+    Examples
+    --------
+    >>> ending_of(".csv", b"PAR1"), ending_of("", b'{"score": 1}'), ending_of(".txt", b"cat,dog")
+    ('.parquet', '.jsonl', '.csv')
+    """
+    known = FORMATS.get(named)
+    if known is not None and known.begins and head.startswith(known.begins):
+        return named
+    if (known is not None and known.begins is not None) or named in _TEXT:
+        for ending in (".npy", ".npz", ".parquet", ".arrow"):
+            if head.startswith(FORMATS[ending].begins or ()):
+                return ending
+    if named not in _TEXT:
+        return named
+    start = head.lstrip(_SPACE)
+    if start[:1] == b"{" or (start[:1] == b"[" and start[1:].lstrip(_SPACE)[:1] == b"{"):
+        return ".ndjson" if named == ".ndjson" and start[:1] == b"{" else ".jsonl"
+    return named if named in FORMATS else ".csv"
+
+
+def _head(source: str) -> bytes:
+    """The first bytes; none where there is no such file, which is said later."""
+    try:
+        with open(source, "rb") as file:
+            return file.read(1024)
+    except OSError:
+        return b""
+
+
+@contextlib.contextmanager
+def _unpacked(request: Request) -> Iterator[str]:
+    """A copy of compressed text, as long as the limit allows."""
+    held, size = os.path.getsize(request.source), 0
+    with _room() as copy, plain_read_errors(request.path), decoding(request.path):
+        with gzip.open(request.source) as packed, open(copy, "wb") as file:
+            while block := packed.read(1 << 20):
+                size += len(block)
+                check_unpacked(request.path, size, held)
+                file.write(block)
+        yield copy
+
+
+@contextlib.contextmanager
+def _as_lines(request: Request) -> Iterator[str]:
+    """A copy of a JSON array, an object on each line."""
+    with _room() as copy, decoding(request.path):
+        with open(request.source, encoding="utf-8-sig") as file, open(copy, "w", encoding="utf-8") as lines:
+            lines.writelines(json.dumps(row) + "\n" for row in json.load(file))
+        yield copy
+
+
+@contextlib.contextmanager
+def _room(ending: str = ".csv") -> Iterator[str]:
+    """Where a copy may stand for a while."""
+    with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
+        yield os.path.join(folder, f"copy{ending}")
 
 
 @contextlib.contextmanager
 def _copied(path: str, ending: str) -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
-        copy = os.path.join(folder, f"stdin{ending}")
+    with _room(ending) as copy:
         with open(copy, "wb") as file, contextlib.ExitStack() as stack:
             if path != "-":
                 pipe: Any = stack.enter_context(open(path, "rb"))

@@ -29,7 +29,6 @@ from metacal.io.columns import (
     Picked,
     Request,
     labels_are_in,
-    listed,
     one_of,
     pick_columns,
 )
@@ -47,6 +46,7 @@ def read(request: Request, delimiter: str = ",") -> Columns:
     path = request.path
     try:
         with open(request.source, encoding="utf-8-sig", newline="") as file:
+            delimiter = delimiter_of(file, delimiter)
             header, lists = _header(path, file, delimiter)
             picked = pick_columns(request, header, lists)
             return _columns(request, picked, _Cells(request, picked, file, delimiter, header))
@@ -57,6 +57,20 @@ def read(request: Request, delimiter: str = ",") -> Columns:
 
 
 read_tabs = partial(read, delimiter="\t")
+
+
+def delimiter_of(file: IO[str], usual: str = ",") -> str:
+    """What separates the columns: the usual mark where the header has it, else the one that stands there most often.
+
+    Examples
+    --------
+    >>> import io
+    >>> delimiter_of(io.StringIO("cat;dog;label")), delimiter_of(io.StringIO("cat,dog;s,label"))
+    (';', ',')
+    """
+    header = file.readline()
+    file.seek(0)
+    return usual if usual in header else max((usual, ",", ";", "\t", "|"), key=header.count)
 
 
 def _columns(request: Request, picked: Picked, cells: _Cells) -> Columns:
@@ -86,12 +100,6 @@ def _header(path: str, file: IO[str], delimiter: str) -> tuple[list[str], list[s
     counted = header == [str(k) for k in range(len(header))]
     if not counted and all(map(is_number, header)):
         raise InputError(f"{path}:1: the first line holds numbers; put a line with the names of the columns first.")
-    other = next((mark for mark in ";\t|," if len(header) == 1 and mark in header[0] and mark != delimiter), None)
-    if other is not None:
-        advice = f"{other!r}: write {delimiter!r} instead"
-        if other == "\t":
-            advice = "tabs: name the file .tsv, or say format='tsv' (--format tsv)"
-        raise InputError(f"{path}:1: found one column, {listed(header)}. The columns are separated by {advice}.")
     first = next((row for row in reader if row), None)
     if first is None:
         raise NoRowsError(f"{path}: it holds no rows; give at least one.")
