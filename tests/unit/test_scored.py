@@ -12,6 +12,7 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal.errors import ArtifactError, InputError, MetacalWarning
+from metacal.estimators.scored import entries
 from metacal.export.saved import dumps, loads
 from metacal.gate import Gate, fit_scored
 from metacal.io.artifact.wrapping import checksum
@@ -495,3 +496,26 @@ def test_where_a_narrow_type_cannot_tell_the_safe_side_is_taken(promise):
     gate = fit_scored(1.0 + 1e-8 * mark, right, promise)
     assert 0.0 < gate.accepts(1.0 + 1e-8 * mark).mean() < 1.0
     assert gate.accepts(np.float32([1.0])).tolist() == [isinstance(promise, mc.MaxMiscoverage)]
+
+
+@pytest.mark.parametrize("names", [None, ["name", "date", "sum"]])
+def test_a_table_of_scores_has_a_promise_for_each_label(names):
+    rng = np.random.default_rng(0)
+    score = rng.random((900, 3))
+    true = rng.random((900, 3)) < score
+    precise = mc.ScoreGate(mc.PerGroup(mc.MinAccuracy(0.75))).fit(score, true, groups=names)
+    given = precise.accepts(score, groups=names)
+    assert given.shape == score.shape
+    assert all(true[given[:, k], k].mean() > 0.75 for k in range(3))
+    flat, labels = entries(score, names)
+    assert (precise.accepts(flat, labels).reshape(score.shape) == given).all()
+    assert not mc.verify(precise, flat, true.reshape(-1), groups=labels).refuted
+    found = mc.ScoreGate(mc.PerGroup(mc.MaxMiscoverage(0.15))).fit(score, true, groups=names).accepts(score, names)
+    assert all(found[true[:, k], k].mean() > 0.85 for k in range(3))
+    together = mc.ScoreGate(mc.MinAccuracy(0.75)).fit(score, true, groups=names)
+    assert together.certificate_.circumstances.units is not None
+    assert true[together.accepts(score)].mean() > 0.75
+    with pytest.raises(InputError, match="name the 3 labels"):
+        precise.accepts(score, groups=["a"])
+    with pytest.raises(InputError, match="take a truth of that shape"):
+        precise.fit(score, true[:, 0])

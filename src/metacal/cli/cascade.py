@@ -55,6 +55,11 @@ class Options:
         metavar="R",
         default=10.0,
     )
+    costs: str | None = option("With --score-key: what it costs to ask each.  [default: 1,10,...]", metavar="A,B,C")
+    pool: bool = option(
+        "With --score-key: the promise is about the rows of SMALL, of which those with a label were drawn at random.",
+        default=False,
+    )
     thresholds_from: str | None = option(
         "Further rows of the small model, no labels needed, to choose thresholds on.  [default: a part of SMALL]",
         type=click.Path(),
@@ -77,9 +82,9 @@ class Options:
 
 @click.command()
 @click.argument("small", type=click.Path())
-@click.argument("large", type=click.Path())
+@click.argument("large", type=click.Path(), required=False)
 @with_options(Options)
-def command(small: str, large: str, options: Options) -> None:
+def command(small: str, large: str | None, options: Options) -> None:
     """Let a small model answer what it is sure of and a large one the rest, under one promise.
 
     SMALL and LARGE hold the logits of the two models on the same rows in the same order, of classes in the same order,
@@ -90,8 +95,12 @@ def command(small: str, large: str, options: Options) -> None:
     is not known. The walk goes as far as labels do; the certificate says how many were needed. --min-accuracy needs all
     labels, and leaves to people what neither model is sure of.
 
+    With --score-key there are no logits: SMALL alone holds a score of each model, --score-key a,b (nested keys of JSON
+    lines too), and --correct-key says of each but the last whether its answer is the last one's. Any number of models.
+
     \b
     Examples:
+      metacal cascade answers.jsonl --score-key small.p,middle.p --correct-key small.same,middle.same --max-loss 0.01
       metacal cascade small.parquet large.parquet --max-loss 0.01 -o cascade.json
       metacal cascade small.npz large.npz --min-accuracy 0.95 --review-cost 20 -o cascade.json
       metacal cascade small.csv large.csv --min-accuracy 0.9 --no-people --confidence 0.95 --json
@@ -105,13 +114,18 @@ def command(small: str, large: str, options: Options) -> None:
     from metacal.rows import told
 
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-        gate = _fitted(small, large, promise, people, options)
+        if options.reading.score_key is not None:
+            gate = _fitted_on_scores(small, large, promise, options)
+        elif large is None:
+            raise click.UsageError("give the large model's predictions too, or --score-key for a cascade of scores.")
+        else:
+            gate = _fitted(small, large, promise, people, options)
     save(gate, output, key, options.n_jobs)
     assert gate.certificate is not None
     about = {"small": small, "large": large, "artifact": output, "signed": key is not None}
     answer = {**about, "certificate": gate.certificate.to_dict(words=True)}
     say(answer, wrapped(str(gate.certificate)), as_json=options.as_json)
-    then = f"metacal apply {output} NEW-SMALL --large NEW-LARGE"
+    then = f"metacal apply {output} NEW-SMALL{'' if large is None else ' --large NEW-LARGE'}"
     without = "-o cascade.json saves the cascade for metacal apply."
     say_saved(output, key, then=then, without=without, as_json=options.as_json)
 
@@ -169,6 +183,26 @@ def _fitted(small: str, large: str, promise: Promise, people: bool, options: Opt
             input=one.input,
             classes_given=one.class_names is not None,
         )
+
+
+def _fitted_on_scores(file: str, large: str | None, promise: Promise, options: Options) -> Gate:
+    from metacal.cli.reading import read_stages
+    from metacal.gate.cascade import fit_scored_cascade
+
+    if large is not None:
+        raise click.UsageError("with --score-key one file holds the scores of all models; leave out the second.")
+    names = str(options.reading.score_key).split(",")
+    scores, agrees, _ = read_stages(file, options.reading, names)
+    if agrees is None:
+        raise click.UsageError(
+            "--correct-key must say of each model but the last whether its answer is the last one's."
+        )
+    try:
+        costs = None if options.costs is None else [float(one) for one in options.costs.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{options.costs!r} must be numbers: 1,10,100.", param_hint="'--costs'") from None
+    own: Any = {"higher_is": options.reading.higher_is or "surer", "random_state": options.seed}
+    return fit_scored_cascade(scores, agrees, promise, costs=costs, score_names=names, pool=options.pool, **own)
 
 
 def _check_same_rows(one: Predictions, other: Predictions, small: str, large: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,7 +122,7 @@ def check_reading(gate: Gate, artifact: str, reading: Reading, *, any_groups: bo
 
     Groups that it does not go by may be told apart all the same, with `any_groups`.
     """
-    if gate.kind == "scores":
+    if not gate.n_classes:
         _refuse_logits(reading)
         if reading.higher_is not in (None, gate.source.higher_is):
             raise click.UsageError(
@@ -251,6 +251,13 @@ def read_rows(
     reader who tells groups apart, whatever the gate goes by.
     """
     check_large(gate, artifact, large)
+    if len(gate.stages) > 1 and not gate.n_classes:
+        from metacal.gate.judged import opened
+
+        check_reading(gate, artifact, reading)
+        names = [str(stage.source.score) for stage in gate.stages]
+        columns, agrees, first = read_stages(file, reading, names if gate.people else names[:-1])
+        return GateRows(file, opened(gate, columns)[1], agrees, first)
     if large is None and len(gate.stages) > 1 and all_stages:
         raise click.UsageError(
             f"{artifact} holds a cascade: give the large model's predictions too, --large LARGEFILE."
@@ -293,6 +300,19 @@ def read_scored(path: str, reading: Reading, gate: Gate | None = None, artifact:
         if gate is None or reading.score_key is not None or repr(name) not in str(error):
             raise
         raise InputError(f"{error} ({artifact} is a gate on the score {name!r}, not on logits.)") from error
+
+
+def read_stages(path: str, reading: Reading, names: list[str]) -> tuple[list[Any], Any, Scores]:
+    """A score for each model of a cascade, whether each agrees with the last one, and the first model's columns.
+
+    --score-key and --correct-key list a name for each model, separated by commas.
+    """
+    keys = names if reading.score_key is None else reading.score_key.split(",")
+    truths = [] if reading.correct_key is None else reading.correct_key.split(",")
+    one_each = replace(reading, score_key=None, correct_key=None)
+    found = [read_scored(path, replace(one_each, score_key=key.strip())) for key in keys]
+    agrees = [read_scored(path, replace(one_each, score_key=key.strip())).score for key in truths]
+    return [one.score for one in found], agrees or None, found[0]
 
 
 def read_marks(file: str, reading: Reading) -> tuple[Gate, GateRows]:

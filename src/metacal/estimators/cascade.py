@@ -16,7 +16,9 @@ from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator, GateEstimator, base_calibrator
 from metacal.estimators.responses import METHODS, logits_of
 from metacal.gate import Decision
-from metacal.gate.cascade import fit_cascade, labels_needed
+from metacal.gate.cascade import fit_cascade, fit_scored_cascade, labels_needed
+from metacal.gate.judged import opened
+from metacal.gate.marks import HigherIs
 from metacal.gate.table import check_score
 from metacal.maps.map import Map
 from metacal.promises.promise import Promise
@@ -111,6 +113,8 @@ class Cascade(GateEstimator):
         random_state: int = 0,
         n_jobs: int | None = None,
     ) -> None:
+        if isinstance(small, Promise):  # Cascade(MaxLoss(0.01)), without models
+            small, promise = None, small
         self.small = small
         self.large = large
         self.promise = promise
@@ -127,10 +131,15 @@ class Cascade(GateEstimator):
 
     def fit(
         self,
-        X: Any,
-        y: Any,
+        X: Any = None,
+        y: Any = None,
         large: Any = None,
         *,
+        scores: Sequence[Any] | None = None,
+        agrees: Any = None,
+        costs: Sequence[float] | None = None,
+        pool: bool = False,
+        higher_is: HigherIs = "surer",
         thresholds_from: Any = None,
         groups: Any = None,
         units: Any = None,
@@ -140,10 +149,23 @@ class Cascade(GateEstimator):
 
         `y` may lack labels (None, NaN, "" or -1) where the promise is MaxLoss and the two models agree; `labels_needed`
         names the rows that need one. `thresholds_from`, further rows like X without labels, choose the thresholds;
-        otherwise a part of X does, and is not tested on. `groups`, `units` and `importance`, which other fits take, are
-        refused with what to do instead.
+        otherwise a part of X does, and is not tested on.
+
+        Any number of models goes by scores alone: `scores` has a column for each (or X is the one of the small model)
+        and `agrees`, or y, one for each but the last: whether its answer is the last one's; None in rows without a
+        label. With `people=True` people answer after the last, and `agrees` says of each model whether it is right.
+        `costs` is what it costs to ask each. With `pool` the promise is about these rows, of which those with a label
+        were drawn at random: `metacal.promises.rules.staged`.
+
+        `groups`, `units` and `importance`, which other fits take, are refused with what to do instead.
         """
         promise = as_promise(self.promise)
+        if scores is not None or (X is not None and np.ndim(X) == 1):
+            columns, truth = [X] if scores is None else scores, y if agrees is None else agrees
+            own = {"people": bool(self.people), "random_state": self.random_state}
+            more: dict[str, Any] = {"costs": costs, "pool": pool, "higher_is": higher_is, **own}
+            self.gate_ = fit_scored_cascade(columns, truth, promise, **more)
+            return self
         for name, column in (("groups", groups), ("units", units), ("importance", importance)):
             if column is not None:
                 raise InputError(_NOT_HERE[name])
@@ -188,14 +210,19 @@ class Cascade(GateEstimator):
     def needs_large(self, X: Any) -> NDArray[np.bool_]:
         """The rows that the large model has to be asked about."""
         check_is_fitted(self, "gate_")
+        if not self.gate_.n_classes:
+            return ~self.gate_.accepts(opened(self.gate_, X)[1][0])
         return ~self.gate_.accepts(Rows(self._table(self.small, X)))
 
     def decide(self, X: Any, large: Any = None) -> Decision:
         """Who answers each row, and what; the large model is asked only where it is needed.
 
-        `large`, where no models were given, is its table of all rows or of those that `needs_large` names.
+        `large`, where no models were given, is its table of all rows or of those that `needs_large` names. Of a cascade
+        of scores X has a column for each model, of all rows or of those that the models before leave.
         """
         check_is_fitted(self, "gate_")
+        if not self.gate_.n_classes:
+            return self.gate_.decide(*opened(self.gate_, X)[1])
         small = Rows(self._table(self.small, X))
         if self.large is not None:
             rest = ~self.gate_.accepts(small)

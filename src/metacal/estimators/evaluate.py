@@ -203,7 +203,7 @@ def answerers(gate: Gate, seen: Judged, level: float) -> tuple[Answerer, ...]:
     by, n = seen.decision.by, len(seen)
     if by is None or seen.correct is None or gate.certificate is None:
         return ()
-    people = gate.certificate.stages is not None and gate.certificate.stages.people
+    people = gate.people
     found = []
     for number, name in enumerate((*seen.decision.stages, *(("person",) if people else ()))):
         own = by == number

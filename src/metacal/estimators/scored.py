@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from metacal.errors import InputError
 from metacal.estimators.base import GateEstimator
 from metacal.gate import Decision, fit_scored
 from metacal.gate.marks import HigherIs
+from metacal.promises.parts.per import PerGroup
 from metacal.promises.parts.units import Importance
 from metacal.promises.promise import Promise
 
@@ -80,8 +82,12 @@ class ScoreGate(GateEstimator, kw_only=False):
 
         Parameters
         ----------
-        score : array of shape (n,)
-            One that is None, NaN or infinite is none: the row is left out here, and never accepted later.
+        score : array of shape (n,), or (n, K)
+            With K columns each row has several labels, or fields of a form: an entry is accepted or not, by the score
+            of its label. `correct` or `loss` has as many, `groups` may name the labels. `PerGroup(MinAccuracy(0.9))`
+            promises the precision of each label, `PerGroup(MaxMiscoverage(0.1))` its recall; a promise for all labels
+            together counts one entry of each row. One that is None, NaN or infinite is none: the row is left out here,
+            and never accepted later.
         correct : array of shape (n,)
             True or false, 1 or 0, "yes" or "no".
         loss : array of shape (n,), in place of `correct`
@@ -99,6 +105,19 @@ class ScoreGate(GateEstimator, kw_only=False):
             Scores of other rows, unlabelled or older, wherever they come from: they choose the value at which the tests
             of an accuracy begin. Without them some of the rows are set aside for that: the square root of their number.
         """
+        if is_table(score):
+            truth: Any = correct if loss is None else loss
+            if units is not None or importance is not None or np.shape(truth) != np.shape(score):
+                raise InputError(
+                    f"scores of {np.shape(score)} rows and labels take a truth of that shape, got {np.shape(truth)}; "
+                    "and no units or importance."
+                )
+            by_group = isinstance(self.promise, PerGroup)
+            units = None if by_group else np.repeat(np.arange(len(np.asarray(score))), np.shape(score)[1])
+            score, groups = entries(score, groups)
+            flat = np.asarray(truth).reshape(-1)
+            correct, loss = (flat, None) if loss is None else (None, flat)
+            groups = groups if by_group else None
         self.gate_ = fit_scored(
             score,
             correct,
@@ -116,8 +135,11 @@ class ScoreGate(GateEstimator, kw_only=False):
         return self
 
     def accepts(self, score: ArrayLike, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
-        """Whether each row is accepted; one without a score is not."""
+        """Whether each row, or each entry of a table, is accepted; one without a score is not."""
         check_is_fitted(self, "gate_")
+        if is_table(score):
+            flat, names = entries(score, groups)
+            return self.gate_.accepts(flat, names if self.gate_.by_group else None).reshape(np.shape(score))
         return self.gate_.accepts(score, groups)
 
     def confidence(self, score: ArrayLike) -> NDArray[np.float64]:
@@ -131,3 +153,23 @@ class ScoreGate(GateEstimator, kw_only=False):
         """Decision, score and confidence of each row; `groups` has the group of each, for a promise per group."""
         check_is_fitted(self, "gate_")
         return self.gate_.decide(score, groups=groups)
+
+
+def is_table(score: Any) -> bool:
+    """Whether scores are a table, with a column for each label."""
+    return np.ndim(score) == 2 and np.shape(score)[1] > 1
+
+
+def entries(score: Any, labels: Any = None) -> tuple[NDArray[Any], NDArray[Any]]:
+    """A table of scores as one column, and the label of each of its entries: what `verify` and the watch take.
+
+    Examples
+    --------
+    >>> entries([[0.9, 0.2], [0.4, 0.8]], ["name", "date"])
+    (array([0.9, 0.2, 0.4, 0.8]), array(['name', 'date', 'name', 'date'], dtype='<U4'))
+    """
+    table = np.asarray(score)
+    names = np.arange(table.shape[1]) if labels is None else np.asarray(labels)
+    if names.shape != (table.shape[1],):
+        raise InputError(f"groups must name the {table.shape[1]} labels; got shape {names.shape}.")
+    return table.reshape(-1), np.tile(names, len(table))

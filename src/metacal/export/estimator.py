@@ -86,6 +86,10 @@ def _parameters(gate: Gate) -> dict[str, Any]:
     source, certificate = gate.source, gate.certificate
     if gate.kind == "scores":
         return {"promise": gate.promise, "higher_is": source.higher_is, "score_name": source.score}
+    if not gate.n_classes:
+        assert certificate is not None
+        assert certificate.stages is not None
+        return {"promise": gate.promise, "people": certificate.stages.people or None}
     held = {"promise": gate.promise, "score": source.score, "reject_label": gate.reject_label, "input": source.input}
     held["classes"] = gate.classes.tolist() if source.classes_given else None
     if gate.kind == "logits":

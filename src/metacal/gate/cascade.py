@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
 from metacal.gate.gate import Gate, Stage
+from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
 from metacal.gate.table import Table
 from metacal.maps.map import FitMap
 from metacal.maps.temperature import TemperatureMap
@@ -23,7 +24,9 @@ from metacal.promises.parts.thresholds import One
 from metacal.promises.promise import Promise
 from metacal.promises.rules.cascade import Pair, as_promise
 from metacal.promises.rules.cascade_walks import PLAN, Paired, Plan, aside_rows
+from metacal.promises.rules.staged import Staged
 from metacal.rows import Rows
+from metacal.rows.score_columns import agreement, score_column
 from metacal.scores import Score, grid_of, name_of, score_rows
 
 
@@ -83,6 +86,65 @@ def fit_cascade(
     )
     hashed = data_hash(rows.small_score, rows.agree)
     return Gate(stages, certificate, promise, reject_label=reject_label, data_hash=hashed)
+
+
+def fit_scored_cascade(
+    scores: Sequence[Any],
+    agrees: Any,
+    promise: Promise,
+    *,
+    costs: Sequence[float] | None = None,
+    score_names: Sequence[str] | None = None,
+    higher_is: HigherIs = "surer",
+    people: bool = False,
+    pool: bool = False,
+    random_state: int = 0,
+) -> Gate:
+    """Certify the thresholds of models of rising cost by their scores, and where each agrees with the last one.
+
+    `scores` has a column for each model; that of the last one is not looked at, and may be left out, but with `people`
+    behind it. `agrees` has a column for each but the last (with `people`: for each, whether it is right), and no entry
+    in rows without a label: of those the scores alone are used. With `pool` the promise is about these very rows.
+
+    Examples
+    --------
+    >>> from metacal.promises.rules.cascade import MaxLoss
+    >>> rng = np.random.default_rng(0)
+    >>> sure = rng.random((3, 2000))
+    >>> agrees = rng.random((2, 2000)) > (1 - sure[:2]) ** 3 / [[4], [9]]
+    >>> gate = fit_scored_cascade(sure, agrees, MaxLoss(0.02), costs=[1, 10, 100])
+    >>> gate.decide(*sure).by[:8]
+    array([0, 2, 1, 2, 0, 0, 0, 0])
+    """
+    check_scored(promise, higher_is)
+    given = [score_column(column) for column in scores]
+    if len({len(column) for column in given}) > 1:
+        raise InputError(f"each model needs a score for every row; got {', '.join(str(len(one)) for one in given)}.")
+    flags, known = agreement(agrees, len(given[0]))
+    m = flags.shape[1]
+    if len(given) not in ((m,) if people else (m, m + 1)) or m + people < 2 - (not people):
+        raise InputError(
+            f"there are {len(given)} columns of scores and {m} of agrees; each model but the last has one of both"
+            f"{', and with people behind it the last one too: two models or more' if people else ''}."
+        )
+    names = [plain_name(name) for name in score_names or [f"score {j + 1}" for j in range(m + 1)]]
+    sources = [Marks(name, higher_is) for name in [*names, f"score {m + 1}"][: m + (not people)]]
+    doubt = np.stack([source.doubts(column) for source, column in zip(sources, given[:m])], axis=1)
+    if np.isnan(doubt).any():
+        raise InputError(
+            f"row {np.argwhere(np.isnan(doubt))[0][0]} lacks a score; leave out rows that a model gave none."
+        )
+    prices = np.asarray([10.0**j for j in range(m + 1)] if costs is None else costs, dtype=np.float64)
+    if prices.shape != (m + 1,) or not (prices >= 0.0).all() or not prices[-1] > 0.0:
+        raise InputError(f"costs must be {m + 1} numbers, what it costs to ask each{' and people' if people else ''}.")
+    rows = Staged(doubt[known], ~flags[known], prices, doubt[~known], pool, people, random_state)
+    certificate = _named(promise.certify(rows), [source.score_name for source in sources])
+    assert certificate.stages is not None
+    stages = tuple(
+        Stage(source, One(stage.threshold), stage.name)
+        for source, stage in zip(sources, certificate.stages.items, strict=True)
+    )
+    return Gate(stages, certificate, promise, data_hash=data_hash(doubt[known, 0], flags[known, 0]))
 
 
 def _named(certificate: Certificate, scores: Sequence[str]) -> Certificate:

@@ -86,7 +86,7 @@ class Decision:
     def columns(self) -> dict[str, Any]:
         """What is worth a column, by name: label, answer, confidence, answered_by, accept, score and later scores."""
         first, then = ("label", "answer", "confidence", "answered_by"), ("accept", "score")
-        order = (*first, *then) if self.answer is not None else (*then, "confidence")
+        order = (*first, *then) if self.answer is not None else (*then, "confidence", "answered_by")
         named = {name: getattr(self, name) for name in order}
         if self.later is not None:
             named |= {f"{name}_score": doubt for name, doubt in zip(self.stages[1:], self.later.T, strict=True)}

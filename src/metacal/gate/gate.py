@@ -122,6 +122,12 @@ class Gate(Verbs):
         return "cascade" if len(self.stages) > 1 else self.source.kind
 
     @property
+    def people(self) -> bool:
+        """Whether people answer what no stage of a cascade does."""
+        stages = None if self.certificate is None else self.certificate.stages
+        return stages is not None and stages.people
+
+    @property
     def source(self) -> Any:
         """The source of the first stage."""
         return self.stages[0].source

@@ -16,6 +16,7 @@ from metacal.gate.gate import Gate
 from metacal.promises.rules.costs import Losses
 from metacal.rows import Rows
 from metacal.rows.labels import codes_where_known
+from metacal.rows.score_columns import agreement
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +74,13 @@ def opened(fitted: Any, X: Any, large: Any = None) -> tuple[Any, tuple[Any, ...]
 
     None is the classifier itself, which has no gate.
     """
+    if isinstance(fitted, Gate) and fitted.kind == "cascade" and not fitted.n_classes:
+        columns = (X,) if np.ndim(X[0]) == 0 else tuple(X)
+        # The last model answers all of the rest, whatever its score.
+        return fitted, (
+            *columns,
+            *[np.zeros(len(columns[0]))] * (not fitted.people and len(columns) < len(fitted.stages)),
+        )
     if fitted is None or isinstance(fitted, Gate):
         given = (X,) if large is None else (X, large)
         if fitted is not None and len(given) < len(fitted.stages):
@@ -82,7 +90,7 @@ def opened(fitted: Any, X: Any, large: Any = None) -> tuple[Any, tuple[Any, ...]
         return fitted, given
     if hasattr(fitted, "steps"):  # a pipeline whose last step decides
         return opened(fitted[-1], before_last(fitted, X), large)
-    if hasattr(fitted, "tables"):
+    if hasattr(fitted, "tables") and gate_in(fitted).n_classes:
         return opened(fitted.gate_, *map(Rows, fitted.tables(X, large)))
     if hasattr(fitted, "logits"):
         return opened(fitted.gate_, fitted.logits(X), large)
@@ -156,6 +164,8 @@ def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabiliti
     """Every model on every row: what the last one would have said says how much the others are worse."""
     if truth is None:
         raise InputError("what a cascade promises shows on labelled rows only; give the true labels.")
+    if not gate.n_classes:
+        return _judged_scores(gate, given, truth)
     tables: list[Any] = [stage.source.rows(table) for stage, table in zip(gate.stages, given, strict=True)]
     if len({len(table) for table in tables}) > 1:
         counts = " and ".join(f"{len(table):,}" for table in tables)
@@ -170,6 +180,20 @@ def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabiliti
     alike = np.asarray(answers[0] == answers[-1])
     fitted_here = gate.fitted_on(decision.doubt, alike)
     return Judged(decision, correct, losses, None, known, fitted_here, np.arange(len(decision)))
+
+
+def _judged_scores(gate: Gate, given: Sequence[Any], truth: Any) -> Judged:
+    """A cascade of scores: which rows are answered otherwise than the last model, or people, would."""
+    decision = gate.decide(*given)
+    agrees, known = agreement(truth, len(decision))
+    if not known.all():
+        raise InputError(f"row {int(np.argmin(known))} does not say whether the models agree; leave it out.")
+    m = agrees.shape[1]
+    assert decision.by is not None
+    same = (decision.by >= m) | agrees[np.arange(len(agrees)), np.minimum(decision.by, m - 1)]
+    losses = Losses((~same).astype(np.float64), 0.0, 1.0, all_or_nothing=False)
+    fitted_here = gate.fitted_on(decision.doubt, agrees[:, 0])
+    return Judged(decision, same, losses, None, known, fitted_here, np.arange(len(decision)))
 
 
 def _check_known(gate: Gate, known: Flags, decision: Decision, last: Codes) -> None:

@@ -135,6 +135,11 @@ class Promise(ABC):
         """The rules that its certificates may have, where the rows decide among several."""
         return (self.rule,)
 
+    def rules_for(self, certificate: Certificate) -> tuple[str, ...]:
+        """Those that a certificate like this one may have."""
+        stages = certificate.stages
+        return self.all_rules if stages is None else self.cascade_rules[stages.people :][:1]
+
     @property
     def guarantee(self) -> Guarantee:
         """What its certificates call it."""
@@ -233,8 +238,7 @@ class Promise(ABC):
         if said != (self._limits_in(certificate), self.delta, around.guarantee(self.guarantee)):
             return f"it does not belong to the promise {self!r}; fit again"
         stages = certificate.stages
-        rules = self.all_rules if stages is None else self.cascade_rules[stages.people :][:1]
-        if certificate.rule not in rules:
+        if certificate.rule not in self.rules_for(certificate):
             return "the rule is none that this promise uses"
         return (
             _other_traffic(certificate, split or around.aside > 0)

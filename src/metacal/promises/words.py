@@ -25,6 +25,7 @@ RISING = "the chance of an error does not fall as the score rises"
 RANKED = "accuracy falls as the score rises: accepting more never makes the accepted rows more accurate"
 #: What a cascade rests on.
 SAME_SOURCE_OF_BOTH = "new rows come from the same source as the calibration rows, which neither model was trained on"
+DRAWN_FROM_POOL = "the labelled rows were drawn at random from the pool, and the last model answers them"
 _ESTIMATED = "the weights are estimates: how far they are off is not accounted for"
 #: What a cross-fitted certificate rests on, besides what its rule does.
 _ALIKE = "the classifier in use, fitted on all rows, ranks and errs like the fold classifiers that scored the rows"
@@ -87,6 +88,11 @@ def statement(certificate: Certificate) -> str:
     """The promise as one sentence."""
     claim, *more = (promised.claim(limit, at_least, at_most) for promised, limit in certificate.limits)
     claim = " and ".join([claim, *map(_lower, more)])
+    stages = certificate.stages
+    if stages is not None and stages.people and certificate.quantity.paired:
+        claim = f"Of all answers at most {at_most(certificate.target)} are wrong, people's counted as right"
+    if stages is not None and stages.pool is not None:
+        claim += f", of the pool of {stages.pool:,} rows"
     sure, guarantee = certificate.confidence, certificate.guarantee
     if certificate.parts is not None and certificate.parts.sides:
         return statement_of_sides(certificate, certificate.parts, at_least, at_most)
@@ -240,12 +246,14 @@ def _lines_of_stages(certificate: Certificate, stages: Stages) -> list[tuple[str
         if stage.threshold == math.inf:
             rules.append((stage.name, "answers all of the rest" if stages.people else "answers the rest"))
         else:
-            which = f"of the rest, if {stage.score}" if number else f"if {stage.score}"
-            rules.append((stage.name, f"answers {which} <= {stage.threshold:.6g}"))
+            limit = -stage.threshold if stage.score.startswith("-") else stage.threshold
+            which = "of the rest, if" if number else "if"
+            rules.append((stage.name, f"answers {which} {_compared(stage.score)} {limit:.6g}"))
     shares = [f"{stage.name} {stage.n_rows / n:.4f}" for stage in stages.items]
     shares += [f"people {1.0 - stages.n_answered / n:.4f}"] if stages.people else []
     aside = f", {stages.n_aside:,} more set aside to choose thresholds" if stages.n_aside else ""
-    compared = f"{stages.n_worse:,} worse than by the {last} model alone, {stages.n_better:,} better"
+    alone = "people" if stages.people and certificate.quantity.paired else f"the {last} model"
+    compared = f"{stages.n_worse:,} worse than by {alone} alone, {stages.n_better:,} better"
     lines = [
         *rules,
         ("from", f"{n:,} calibration rows; {stages.n_labels:,} of their labels were needed{aside}"),
@@ -261,7 +269,7 @@ def _rows_behind(certificate: Certificate) -> str:
     if certificate.labels is not None:
         drawn = f"{certificate.n_rows:,} rows drawn from a pool"
         return f"{drawn}, {certificate.labels:,} of them labelled, {certificate.n_correct:,} right"
-    right = "counted without loss" if certificate.quantity.graded else "right"
+    right = "without loss" if certificate.quantity.graded else "right"
     known = "without labels" if not certificate.labelled else f"{certificate.n_correct:,} of them {right}"
     return f"{certificate.n_rows:,} calibration rows, {known}"
 

@@ -109,6 +109,31 @@ def loss_column(values: Any, *, name: str = "loss", place: Place = numbered) -> 
     )
 
 
+def agreement(values: Any, n_rows: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Whether each earlier model of a cascade agrees with the last one, (n, m), and which rows say so.
+
+    A column for each model, or one alone; a row that says nothing of any has no label.
+
+    Examples
+    --------
+    >>> agreement([[True, None, False]], 3)[1]
+    array([ True, False,  True])
+    """
+    table = np.array(values, dtype=object)
+    table = table[:, None] if table.ndim == 1 else table.T if table.shape[0] != n_rows == table.shape[1] else table
+    if table.ndim != 2 or len(table) != n_rows:
+        raise InputError(
+            f"agrees must have an entry for each of {n_rows} rows and each earlier model; got {table.shape}."
+        )
+    known = np.array([any(one is not None and one == one for one in row) for row in table])
+    flags = np.zeros(table.shape, dtype=bool)
+    for j, column in enumerate(table.T):
+        flags[known, j] = correct_column(
+            column[known], name="agrees", place=lambda row: f"row {np.flatnonzero(known)[row]}"
+        )
+    return flags, known
+
+
 def score_and_correct(score: Any, correct: Any) -> tuple[NDArray[np.floating[Any]], NDArray[np.bool_]]:
     """Both columns, of the same rows.
 

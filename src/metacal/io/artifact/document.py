@@ -166,8 +166,8 @@ def content_of(document: Document) -> Content:
         raise ArtifactError(f'data_hash must be "sha256:" and 64 hexadecimal digits, not {shown(saved.data_hash)}.')
     held = {"certificate": certificate, "promise": promise, "data_hash": saved.data_hash, "profile": profile}
     gate: Gate = built(Gate, {"stages": _stages(saved.stages, certificate), **held}, "stages")
-    if gate.kind == "cascade" and not gate.n_classes:
-        raise ArtifactError("the models of a cascade need logits; a score that is given has one stage.")
+    if len({type(stage.source) for stage in gate.stages}) > 1:
+        raise ArtifactError("the models of a cascade read logits, all of them, or scores that are given.")
     gate = replace(gate, reject_label=_reject_label(saved.reject_label, gate))
     if kind != kind_of(gate):
         raise ArtifactError(f"this is no {kind}: its stages and its promise are those of {article(kind_of(gate))}.")
@@ -245,7 +245,8 @@ def _marks(source: Marks, stage: Stage, certificate: Certificate | None, where: 
         raise ArtifactError(f"{where}.source.truth: losses belong to a promise about them.")
     if certificate is None:
         return stage
-    return _with_policy(stage, source.of(certificate), certificate, RELATIVE, np.empty(0))
+    beside = source if certificate.stages is not None else source.of(certificate)
+    return _with_policy(stage, beside, certificate, RELATIVE, np.empty(0))
 
 
 def _with_policy(stage: Stage, source: Source, certificate: Certificate, grid: Grid, classes: NDArray[Any]) -> Stage:

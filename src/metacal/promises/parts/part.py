@@ -236,6 +236,8 @@ class Stages:
         Of the tested rows that an earlier model answers: it alone is wrong, the last one alone would be.
     n_aside, n_labels : int
         Rows set aside before to choose thresholds, and how many labels the tests needed.
+    pool : int or None
+        Where the promise is about a pool of rows and not about their source: how many there are.
     """
 
     items: tuple[StageCount, ...]
@@ -244,6 +246,7 @@ class Stages:
     n_better: int
     n_aside: int
     n_labels: int
+    pool: int | None = None
 
     @property
     def n_answered(self) -> int:
@@ -282,7 +285,7 @@ class Stages:
             return "rows are left to people in a cascade without people"
         if not self.people and self.items[-1].threshold != math.inf:
             return "the last model turns rows away in a cascade without people"
-        earlier = sum(stage.n_rows for stage in self.items[:-1])
+        earlier = self.n_answered - (0 if self.people else self.items[-1].n_rows)
         if self.n_worse + self.n_better > earlier or self.n_labels > n_rows:
             return "more rows differ, or have a label, than there are"
         wrong = [stage.n_wrong for stage in self.items]

@@ -62,7 +62,7 @@ from metacal.promises.rules.cascade_walks import (
 )
 from metacal.promises.rules.noninferiority import GAMMA, shows_at_most
 from metacal.promises.sample import Evidence, Flags, Outcome, Sample
-from metacal.promises.words import SAME_SOURCE_OF_BOTH, register_rule, rounded_down, rounded_up
+from metacal.promises.words import DRAWN_FROM_POOL, SAME_SOURCE_OF_BOTH, register_rule, rounded_down, rounded_up
 
 DIFFERENCE = register_rule(
     "cascade-difference",
@@ -70,6 +70,18 @@ DIFFERENCE = register_rule(
     "(Hsueh, Liu & Chen 2001; Angelopoulos et al. 2021)",
     SAME_SOURCE_OF_BOTH,
 )
+_DIFFERENT = "exact {} test of how often an earlier model answers otherwise than the last one{}"
+_PATH = ", at the points of two paths of thresholds that were fixed before (Angelopoulos et al. 2021)"
+#: By scores alone, of the source or of a pool, one threshold or several: `promises.rules.staged`.
+JOINT = {
+    (pool, path): register_rule(
+        f"cascade-{'path' if path else 'joint'}{'-pool' if pool else ''}",
+        _DIFFERENT.format("hypergeometric" if pool else "binomial", _PATH if path else ""),
+        DRAWN_FROM_POOL if pool else SAME_SOURCE_OF_BOTH,
+    )
+    for pool in (False, True)
+    for path in (False, True)
+}
 
 
 @dataclass
@@ -91,6 +103,13 @@ class MaxLoss(Promise):
     rules: ClassVar = (DIFFERENCE,)
     cascade_rules: ClassVar = (DIFFERENCE,)
 
+    def rules_for(self, certificate: Certificate) -> tuple[str, ...]:
+        stages = certificate.stages
+        if stages is None:
+            return ()
+        own = tuple(rule for (pool, _), rule in JOINT.items() if pool == (stages.pool is not None))
+        return own if stages.people or stages.pool is not None else (DIFFERENCE, *own)
+
     def from_sample(self, sample: Sample) -> Certificate:
         """It takes the answers of two models: `metacal.promises.rules.cascade.Pair`."""
         raise InputError("MaxLoss compares two models; fit a Cascade with it, or ask for MinAccuracy(0.97).")
@@ -99,6 +118,16 @@ class MaxLoss(Promise):
         stages, gamma = certificate.stages, GAMMA * self.delta
         if stages is None:
             return "a loss is promised of a cascade alone"
+        if certificate.rule != DIFFERENCE:
+            from metacal.promises.rules.staged import Law
+
+            alone = certificate.rule in (JOINT[False, False], JOINT[True, False])
+            of = None if stages.pool is None else stages.pool - (0 if alone else stages.n_aside)
+            law = Law(self.epsilon, self.delta * (1.0 if alone else 0.5), of, stages.pool)
+            chance = law.chance(stages.n_worse, certificate.n_rows, alone=alone)
+            whole = stages.pool is None or stages.pool >= stages.n_aside + certificate.n_rows
+            fine = stages.n_better == 0 and whole and chance <= bounds.SLACK * law.delta
+            return None if fine else "the counts do not certify what is promised"
         counts = stages.n_worse, stages.n_better, certificate.n_rows
         if shows_at_most(*counts, self.epsilon, bounds.SLACK * self.delta, gamma):
             return None

@@ -237,10 +237,10 @@ def _totals(rows: Paired, small: Column, large: Column, first: Column, second: C
 def _risk(score: Scores, right: Flags) -> Column:
     """An estimate of the chance that each row is wrong: what it is, and the curve of all rows along the score."""
     own = len(score) / (len(score) + _EQUAL_WEIGHT)
-    return own * ~right + (1.0 - own) * _curve(score, right)
+    return own * ~right + (1.0 - own) * risk_curve(score, right)
 
 
-def _curve(score: Scores, right: Flags) -> Column:
+def risk_curve(score: Scores, right: Flags) -> Column:
     """P(wrong) by logistic regression on the logit of the score's rank, so that any score will do; Newton's method."""
     rank = np.argsort(np.argsort(score, kind="stable"), kind="stable")
     share = (rank + 0.5) / len(score)

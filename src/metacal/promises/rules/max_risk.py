@@ -81,12 +81,12 @@ class MeanLimit(Costed):
     def from_sample(self, sample: Sample) -> Certificate:
         losses = self.losses_of(sample.right) if sample.losses is None else sample.losses
         rule = None if self.delta is None else self.exact_rule(losses)
-        shares = losses.answered / self.largest
+        shares, counted = losses.answered / self.largest, sample
         if rule == ROUNDED:
             uniform = generator(self.random_state).random(len(shares))
-            sample = replace(sample, correct=uniform >= shares)
+            counted = replace(sample, correct=uniform >= shares)
         ranked = CostRanking.of(sample.score, shares, self.random_state)
-        blocks = sample.ranking if rule is not None else replace(ranked.blocks, scouts=sample.starts)
+        blocks = counted.ranking if rule is not None else replace(ranked.blocks, scouts=sample.starts)
         ranked = replace(ranked, blocks=blocks)
         rank = self._certified_rows(ranked, self.share, rule)
         if rank == 0:
@@ -110,8 +110,9 @@ class MeanLimit(Costed):
             # What no bet can do better: nothing has cost anything, and nearly everything was staked each time.
             most = certificate.n_rows * math.log1p(0.9 * self.share / (1.0 - self.share))
             enough = mean <= self.limit * bounds.SLACK and most >= -math.log(bounds.SLACK * self.delta)
-        else:
-            enough = bool(bounds.binomial_p_value(wrong, accepted, self.share) <= bounds.SLACK * self.delta)
+        else:  # which losses were rounded up is not kept: at best none was
+            bad = 0 if certificate.rule == ROUNDED else wrong
+            enough = bool(bounds.binomial_p_value(bad, accepted, self.share) <= bounds.SLACK * self.delta)
         if enough and mean <= self.largest:
             return None
         return (

@@ -1,0 +1,342 @@
+"""Cascades over scores and graded losses: how far each rule comes, how often it breaks its promise.
+
+    python -m benchmarks.answers duel|stages|graded --data FOLDER [--draws 300] [--processes 16] [-o RESULT.json]
+
+`duel`: the share of rows that go to the large model, calibration labels included, beside the least possible one; of a
+pool and of its source; BARGAIN (package `bargain` 0.1.3, its own algorithm, its models answered from arrays) on the
+same pools where it is installed. `stages`: what three and five models cost beside the cheapest thresholds that keep
+the promise, and beside Learn-then-Test on a grid with Bonferroni's correction; ten populations that tempt to break it.
+`graded`: accepted rows beside the largest part that keeps the limit, by bets, rounding and Hoeffding-Bentkus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import json
+import sys
+import types
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from scipy.special import bdtr
+
+import metacal as mc
+from benchmarks.cost_rule import bentkus_rank
+from benchmarks.experiments.pool import in_order
+from metacal.promises.rules.costs import CostRanking
+from metacal.promises.rules.max_risk import ROUNDED, certified_loss_rank, rungs
+from metacal.promises.rules.staged import Law, Staged
+
+DELTA = 0.1
+#: Small network, large one (or the truth), and the share of answers that may differ.
+PAIRS = (
+    ("cifar10_resnet110", "cifar10_wrn32", 0.02),
+    ("cifar10_densenet40", "cifar10_wrn32", 0.02),
+    ("cifar10_resnet110sd", None, 0.02),
+    ("cifar100_resnet110sd", "cifar100_wrn32", 0.1),
+    ("cifar100_densenet40", None, 0.1),
+    ("langid176_sentences", None, 0.05),
+)
+POOLS = (5000, 20_000)
+CHAINS = {
+    "cifar10, three": (("cifar10_resnet110", "cifar10_wrn32"), (1.0, 10.0, 100.0), 0.02),
+    "cifar100, three": (("cifar100_resnet110", "cifar100_wrn32"), (1.0, 10.0, 100.0), 0.1),
+    "cifar10, five": (
+        ("cifar10_resnet110", "cifar10_resnet110sd", "cifar10_densenet40", "cifar10_wrn32"),
+        (1.0, 3.0, 10.0, 30.0, 100.0),
+        0.02,
+    ),
+    "cifar100, five": (
+        ("cifar100_resnet110", "cifar100_densenet40", "cifar100_resnet110sd", "cifar100_wrn32"),
+        (1.0, 3.0, 10.0, 30.0, 100.0),
+        0.1,
+    ),
+}
+
+
+@cache
+def network(folder: str, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Doubt (1 - largest softmax), answer and truth of each row."""
+    data = np.load(Path(folder) / f"{name}.npz")
+    logits = data["logits"].astype(np.float64)
+    top = np.exp(logits.max(axis=1) - np.logaddexp.reduce(logits, axis=1))
+    return 1.0 - top, logits.argmax(axis=1), data["labels"]
+
+
+def least_sent(doubt: np.ndarray, differs: np.ndarray, most: float) -> float:
+    """The least share of rows that must go to the large model so that at most `most` answers differ."""
+    order = np.argsort(doubt, kind="stable")
+    return 1.0 - float(np.searchsorted(np.cumsum(differs[order]), most, side="right")) / len(doubt)
+
+
+# ── two models ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def duel_draw(folder: str, pair: tuple[str, str | None, float], size: int, seed: int, peer: bool) -> dict[str, float]:
+    """One pool drawn from the rows, its labels drawn from it, and what each rule makes of it."""
+    doubt, answer, truth = network(folder, pair[0])
+    differs = answer != (truth if pair[1] is None else network(folder, pair[1])[1])
+    rng, epsilon = np.random.default_rng([seed, size]), pair[2]
+    doubt = doubt + 1e-9 * np.random.default_rng(0).random(len(doubt))  # saturated scores tie
+    rows = rng.choice(len(doubt), size, replace=size > len(doubt))
+    own, wrong, best = doubt[rows], differs[rows], least_sent(doubt[rows], differs[rows], epsilon * size)
+    found = {"best": best}
+    for pool in (True, False):
+        law = Law(epsilon, DELTA, size if pool else None, size if pool else None)
+        n = min(size, int(max(size ** (2 / 3), 8 / epsilon)))
+        n = law.fewest(n, law.most(n, alone=True), alone=True)
+        labels = rng.choice(size, n, replace=False)
+        rest = np.setdiff1d(np.arange(size), labels)
+        sample = Staged(own[labels, None], wrong[labels, None], np.ones(2), own[rest, None], pool, random_state=seed)
+        limit = mc.MaxLoss(epsilon, DELTA).certify(sample).threshold
+        kept = own[rest] <= limit
+        name = "pool" if pool else "source"
+        found[name] = 1.0 - kept.sum() / size
+        broken = (wrong[rest] & kept).sum() > epsilon * size if pool else (differs & (doubt <= limit)).mean() > epsilon
+        found[f"{name} broken"] = float(broken)
+    if peer:
+        found["BARGAIN"], found["BARGAIN broken"] = bargain(own, wrong, epsilon, seed)
+    return found
+
+
+def bargain(doubt: np.ndarray, differs: np.ndarray, epsilon: float, seed: int) -> tuple[float, float]:
+    """The share of rows that BARGAIN_A sends to the oracle, and whether more than epsilon then differ."""
+    sys.modules.setdefault("openai", types.SimpleNamespace(OpenAI=None))  # type: ignore[arg-type]
+    package = importlib.import_module("BARGAIN")
+
+    class Small(package.Proxy):
+        def get_preds_and_scores(self, indxs, data_records):
+            places = np.asarray(indxs, dtype=int)
+            return differs[places].astype(int), -doubt[places]
+
+    class Large(package.Oracle):
+        def get_pred(self, data_records, indxs=None):
+            return np.zeros(len(data_records), dtype=int)
+
+        def is_answer_correct(self, data_indxs, data_records, proxy_output_at_indxs):
+            return np.asarray(proxy_output_at_indxs) == 0
+
+    rule = package.BARGAIN_A(Small(), Large(), target=1.0 - epsilon, delta=DELTA, verbose=False, seed=seed)
+    out, used = rule.process(np.arange(len(doubt)), return_oracle_usage=True)
+    return float(np.mean(used)), float(np.mean(out) > epsilon)
+
+
+def duel(folder: str, draws: int, processes: int) -> dict[str, object]:
+    """Every pair and size of pool; BARGAIN on a hundred of the smaller pools."""
+    try:
+        sys.modules.setdefault("openai", types.SimpleNamespace(OpenAI=None))  # type: ignore[arg-type]
+        peer = importlib.import_module("BARGAIN") is not None
+    except ImportError:
+        peer = False
+    tasks = [
+        (folder, pair, size, seed, peer and seed < 100 and size == POOLS[0])
+        for pair in PAIRS
+        for size in POOLS
+        for seed in range(draws)
+    ]
+    table: dict[str, dict[str, list[float]]] = {}
+    for (_, pair, size, *_), found in zip(tasks, in_order(duel_draw, tasks, processes), strict=True):
+        row = table.setdefault(f"{pair[0]} / {pair[1] or 'truth'} / {pair[2]:g} / {size}", {})
+        for name, value in found.items():
+            row.setdefault(name, []).append(value)
+    return {"bargain": peer, "sets": {key: _means(row) for key, row in table.items()}}
+
+
+# ── three models and more ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def chain(folder: str, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """The doubts of the networks, and where each differs from the truth, who is the last."""
+    found = [network(folder, name) for name in names]
+    doubt = np.stack([own + 1e-9 * np.random.default_rng(0).random(len(own)) for own, *_ in found], axis=1)
+    return doubt, np.stack([answer != truth for _, answer, truth in found], axis=1)
+
+
+def outcome(doubt: np.ndarray, differs: np.ndarray, costs: np.ndarray, limits: np.ndarray) -> tuple[float, float]:
+    """Cost of a row, and the share of answers that differ."""
+    sure = doubt <= limits
+    by, m = np.where(sure.any(axis=1), sure.argmax(axis=1), doubt.shape[1]), doubt.shape[1]
+    bad = differs[np.arange(len(by)), np.minimum(by, m - 1)] & (by < m)
+    return float(costs.cumsum()[by].mean()), float(bad.mean())
+
+
+def cheapest(doubt: np.ndarray, differs: np.ndarray, costs: np.ndarray, epsilon: float) -> float:
+    """The least cost of thresholds that keep the promise: from several starts, one threshold after the other."""
+    m = doubt.shape[1]
+    grid = [np.concatenate(([-np.inf], np.quantile(doubt[:, j], np.linspace(0.01, 1, 100)))) for j in range(m)]
+    best = np.inf
+    for start in itertools.product((0, 30, 60), repeat=m):
+        at = list(start)
+        for _ in range(6):
+            before = list(at)
+            for j in np.random.default_rng(list(start)).permutation(m):
+                tried = []
+                for k in range(len(grid[j])):
+                    at[j] = k
+                    cost, bad = outcome(doubt, differs, costs, np.array([grid[i][at[i]] for i in range(m)]))
+                    tried.append(cost if bad <= epsilon else np.inf)
+                at[j] = int(np.argmin(tried)) if np.isfinite(min(tried)) else before[j]
+                best = min(best, min(tried))
+            if at == before:
+                break
+    return best
+
+
+def chain_best(folder: str, name: str) -> float:
+    """The cheapest thresholds of a chain, on some of its rows."""
+    names, costs, epsilon = CHAINS[name]
+    doubt, differs = chain(folder, names)
+    rows = np.random.default_rng(1).choice(len(doubt), 4000, replace=False)
+    return cheapest(doubt[rows], differs[rows], np.array(costs), epsilon)
+
+
+def chain_draw(folder: str, name: str, seed: int) -> dict[str, float]:
+    """One calibration set: what our thresholds cost on all rows, and those of a corrected grid."""
+    names, costs, epsilon = CHAINS[name]
+    doubt, differs = chain(folder, names)
+    rng, m, n = np.random.default_rng([seed, 7]), doubt.shape[1], 1000
+    rows = rng.integers(len(doubt), size=n)
+    price = np.array(costs)
+    sample = Staged(doubt[rows], differs[rows], price, doubt[:0], random_state=seed)
+    stages = mc.MaxLoss(epsilon, DELTA).certify(sample).stages
+    assert stages is not None
+    ours = outcome(doubt, differs, price, np.array([stage.threshold for stage in stages.items[:m]]))
+    levels = np.linspace(0, 0.95, 20 if m == 2 else 6)
+    grid = [np.quantile(doubt[rows, j], levels) for j in range(m)]
+    grid = [np.concatenate(([-np.inf], own[1:])) for own in grid]
+    found = [price.sum()]
+    points = list(itertools.product(*grid))
+    for point in points:
+        cost, bad = outcome(doubt[rows], differs[rows], price, np.array(point))
+        if bdtr(round(bad * n), n, epsilon) <= DELTA / len(points) and cost < found[0]:
+            found = [cost, *point]
+    other = outcome(doubt, differs, price, np.array(found[1:])) if len(found) > 1 else (price.sum(), 0.0)
+    return {
+        "cost": ours[0],
+        "broken": float(ours[1] > epsilon),
+        "LTT cost": other[0],
+        "LTT broken": float(other[1] > epsilon),
+    }
+
+
+def adversary(number: int, seed: int) -> float:
+    """Whether one draw breaks the promise in a population that tempts to: risks beside the limit, bumps, dependence."""
+    rng, n, epsilon = np.random.default_rng([number, seed]), 300, 0.05
+    m = 2 + number % 2
+
+    def population(size: int) -> tuple[np.ndarray, np.ndarray]:
+        doubt = rng.random((size, m))
+        if number in (2, 7):
+            doubt[:, 1:] = 1.0 - doubt[:, :1]
+        if number in (3, 8):
+            doubt = np.round(doubt, 1)
+        risk = {
+            0: np.full((size, m), 0.055),
+            1: np.full((size, m), 0.08),
+            2: np.full((size, m), 0.06),
+            3: np.full((size, m), 0.07),
+            4: np.where(doubt < 0.3, 0.2, 0.01),
+            5: 0.2 * doubt,
+            6: np.where((doubt > 0.2) & (doubt < 0.4), 0.4, 0.0),
+            7: 0.3 * (1.0 - doubt),
+            8: 0.25 * doubt**2,
+            9: np.where(doubt < 0.05, 1.0, 0.03),
+        }[number]
+        return doubt, rng.random((size, m)) < risk
+
+    doubt, differs = population(n)
+    stages = (
+        mc.MaxLoss(epsilon, DELTA)
+        .certify(Staged(doubt, differs, np.arange(1.0, m + 2), doubt[:0], random_state=seed))
+        .stages
+    )
+    assert stages is not None
+    limits = np.array([stage.threshold for stage in stages.items[:m]])
+    return float(outcome(*population(20_000), np.ones(m + 1), limits)[1] > epsilon)
+
+
+def stages(folder: str, draws: int, processes: int) -> dict[str, object]:
+    """Every chain, and the ten populations."""
+    best = dict(zip(CHAINS, in_order(chain_best, [(folder, name) for name in CHAINS], processes), strict=True))
+    tasks = [(folder, name, seed) for name in CHAINS for seed in range(draws)]
+    table: dict[str, dict[str, list[float]]] = {name: {} for name in CHAINS}
+    for (_, name, _), found in zip(tasks, in_order(chain_draw, tasks, processes), strict=True):
+        for key, value in found.items():
+            table[name].setdefault(key, []).append(value)
+    hard = [(number, seed) for number in range(10) for seed in range(draws)]
+    broken = np.array(list(in_order(adversary, hard, processes))).reshape(10, draws).mean(axis=1)
+    rows = {name: {**_means(own), "cheapest": best[name]} for name, own in table.items()}
+    return {"chains": rows, "adversaries": broken.tolist(), "adversary_draws": draws}
+
+
+# ── graded losses ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+KINDS = ("near-binary", "low variance")
+
+
+def losses_of(kind: str, doubt: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Losses whose mean rises with the doubt."""
+    mean = 0.3 * doubt**1.5
+    if kind == "near-binary":
+        grades = rng.random(len(doubt)) < 0.1
+        return np.where(rng.random(len(doubt)) < mean, np.where(grades, rng.random(len(doubt)), 1.0), 0.0)
+    return np.clip(mean * (0.6 + 0.8 * rng.random(len(doubt))), 0.0, 1.0)
+
+
+def graded_draw(kind: str, n: int, seed: int) -> dict[str, float]:
+    """One calibration set: the share of the ideal that each rule accepts."""
+    rng, limit = np.random.default_rng([seed, n]), 0.1
+    doubt = np.sort(rng.random(n))
+    loss = losses_of(kind, doubt, rng)
+    ranked = CostRanking.of(doubt, loss, seed)
+    large = np.sort(np.random.default_rng(0).random(200_000))
+    mean = np.cumsum(losses_of(kind, large, np.random.default_rng(1))) / np.arange(1, len(large) + 1)
+    ideal = large[np.flatnonzero(mean <= limit)[-1]]
+    promise = mc.MaxRisk(limit, DELTA, near_binary=True, random_state=seed)
+    rounded = CostRanking.of(doubt, (rng.random(n) < loss).astype(float), seed)
+    accepted = {
+        "bets": certified_loss_rank(ranked, limit, DELTA),
+        "rounding": promise._certified_rows(rounded, limit, ROUNDED),
+        "Hoeffding-Bentkus": bentkus_rank(ranked, limit, rungs(n, limit, DELTA)),
+    }
+    found = {}
+    for name, rank in accepted.items():
+        border = doubt[rank - 1] if rank else 0.0
+        found[name], found[f"{name} broken"] = border / ideal, float(border > ideal)
+    return found
+
+
+def graded(folder: str, draws: int, processes: int) -> dict[str, object]:
+    """Both kinds of losses at two sizes."""
+    tasks = [(kind, n, seed) for kind in KINDS for n in (300, 1000) for seed in range(draws)]
+    table: dict[str, dict[str, list[float]]] = {}
+    for (kind, n, _), found in zip(tasks, in_order(graded_draw, tasks, processes), strict=True):
+        row = table.setdefault(f"{kind}, {n}", {})
+        for name, value in found.items():
+            row.setdefault(name, []).append(value)
+    return {name: _means(row) for name, row in table.items()}
+
+
+def _means(row: dict[str, list[float]]) -> dict[str, float]:
+    return {name: float(np.mean(values)) for name, values in row.items()} | {"draws": len(next(iter(row.values())))}
+
+
+def main() -> None:
+    """Run one of the three."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("duel", "stages", "graded"))
+    parser.add_argument("--data", default="benchmarks/data")
+    parser.add_argument("--draws", type=int, default=300)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("-o", "--out")
+    options = parser.parse_args()
+    run = {"duel": duel, "stages": stages, "graded": graded}[options.what]
+    found = json.dumps({"delta": DELTA, **run(options.data, options.draws, options.processes)}, indent=1)
+    print(found) if options.out is None else Path(options.out).write_text(found + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Cascades of any number of models over scores alone: the rules, the gate, files and commands."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from scipy import stats
+
+import metacal as mc
+from metacal.cli import main
+from metacal.errors import InputError
+from metacal.promises.rules.staged import Law, Staged
+
+N = 2000
+
+
+def models(n=N, m=2, seed=0):
+    """Scores of m models, and whether each answers as the last one would."""
+    rng = np.random.default_rng(seed)
+    sure = rng.random((m, n))
+    return list(sure), rng.random((m, n)) > (1 - sure) ** 3 / (4.0 + 5.0 * np.arange(m))[:, None]
+
+
+@pytest.mark.parametrize("n", [250, 400, 1000])
+def test_as_many_rows_may_differ_as_the_law_allows(n):
+    source, pool = Law(0.01, 0.1), Law(0.01, 0.1, 5000, 5000)
+    k = source.most(n, alone=True)
+    assert stats.binom.cdf(k, n, 0.01) <= 0.1 < stats.binom.cdf(k + 1, n, 0.01)
+    fewest = source.fewest(n, k, alone=True)
+    assert stats.binom.cdf(k, fewest, 0.01) <= 0.1 < stats.binom.cdf(k, fewest - 1, 0.01)
+    k = pool.most(n, alone=True)
+    assert stats.hypergeom.cdf(k, 5000, 51 + k, n) <= 0.1 < stats.hypergeom.cdf(k + 1, 5000, 52 + k, n)
+    k = pool.most(n, alone=False)
+    assert stats.hypergeom.cdf(k, 5000, 51, n) <= 0.1 < stats.hypergeom.cdf(k + 1, 5000, 51, n)
+
+
+def test_two_models_answer_up_to_the_first_row_too_many():
+    (score,), agrees = models(m=1)
+    cascade = mc.Cascade(mc.MaxLoss(0.01)).fit(score, agrees[0])
+    stages = cascade.certificate_.stages
+    assert (stages.n_worse, stages.n_better) == (Law(0.01, 0.1).most(N, alone=True), 0)
+    kept = ~cascade.needs_large(score)
+    assert (kept & ~agrees[0]).mean() == pytest.approx(0.01, abs=0.003)
+    assert cascade.decide(score).answered_by[kept].tolist() == ["small"] * kept.sum()
+
+
+def test_of_a_pool_more_may_be_answered():
+    (score,), agrees = models(m=1)
+    labels = np.where(np.arange(N) < 400, agrees[0].astype(object), None)
+    pool = mc.Cascade(mc.MaxLoss(0.02)).fit(score, labels, pool=True)
+    source = mc.Cascade(mc.MaxLoss(0.02)).fit(score, labels)
+    assert pool.gate_.threshold >= source.gate_.threshold
+    assert pool.certificate_.stages.pool == N
+    assert "of the pool of 2,000 rows" in pool.certificate_.statement
+    again = mc.Certificate.from_dict(pool.certificate_.to_dict())
+    assert again == pool.certificate_
+
+
+@pytest.mark.parametrize("people", [False, True])
+def test_several_models_do_what_every_gate_does(people, tmp_path):
+    scores, agrees = models(m=3)
+    costs = [1, 10, 100, 1000]
+    cascade = mc.Cascade(mc.MaxLoss(0.02), people=people).fit(scores=scores, agrees=agrees, costs=costs)
+    path = tmp_path / "cascade.json"
+    mc.save(cascade, path)
+    again, (new, same) = mc.load(path), models(m=3, seed=1)
+    assert again.certificate_ == cascade.certificate_
+    found = again.decide(new)
+    assert set(found.by.tolist()) <= {0, 1, 2, 3}
+    rest = ~found.accept if people else found.by == 3
+    assert rest.any() != rest.all()
+    worse = sum((~same[j][found.by == j]).sum() for j in range(3))
+    (test,) = mc.verify(again, new, same).tests
+    assert test.seen.bad == worse
+    assert not test.refuted
+    assert mc.verify(again, new, ~same).refuted
+    assert mc.evaluate(again, new, same.T, n_resamples=0).answered_by[0].n_rows == (found.by == 0).sum()
+    mc.write_report(again, new, same, tmp_path / "report.html", n_resamples=10)
+    whole = found.by.copy()
+    left = [one[~np.isin(whole, range(k))] for k, one in enumerate(new)]  # each model ran for the rows left to it
+    assert (again.decide(left).by == whole).all()
+
+
+def test_what_does_not_fit_is_said():
+    scores, agrees = models(m=2)
+    for wrong, said in [
+        ({"scores": scores[:1], "agrees": agrees}, "1 columns of scores and 2 of agrees"),
+        ({"scores": scores, "agrees": agrees, "costs": [1, 2]}, "costs must be 3 numbers"),
+        ({"scores": [scores[0], scores[1][1:]], "agrees": agrees}, "a score for every row"),
+        ({"scores": [[np.nan, *scores[0][1:]], scores[1]], "agrees": agrees}, "row 0 lacks a score"),
+        ({"scores": scores, "agrees": agrees * 3}, "agrees is 3"),
+    ]:
+        with pytest.raises(InputError, match=said):
+            mc.Cascade(mc.MaxLoss(0.01)).fit(**wrong)
+    with pytest.raises(InputError, match="a cascade of scores promises MaxLoss"):
+        mc.Cascade(mc.MinAccuracy(0.9)).fit(scores=scores, agrees=agrees)
+    with pytest.raises(mc.InfeasibleTargetError, match="it takes 230"):
+        mc.Cascade(mc.MaxLoss(0.01)).fit(scores[0][:100], agrees[0][:100])
+
+
+def test_commands_read_scores_of_every_model(tmp_path):
+    scores, agrees = models(m=2)
+    file, saved, out = tmp_path / "rows.jsonl", str(tmp_path / "cascade.json"), str(tmp_path / "out.csv")
+    rows = [
+        {"id": k, "small": {"p": a, "same": bool(c)}, "middle": {"p": b, "same": bool(d)}}
+        for k, (a, b, c, d) in enumerate(zip(*map(np.ndarray.tolist, scores), *agrees.tolist()))
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+    def run(*arguments):
+        found = CliRunner().invoke(main, [*arguments])
+        assert found.exit_code == 0, found.output
+        return found.stdout
+
+    keys = ["--score-key", "small.p,middle.p", "--correct-key", "small.same,middle.same"]
+    run("cascade", str(file), *keys, "--max-loss", "0.02", "--costs", "1,10,100", "-o", saved)
+    fitted = mc.Cascade(mc.MaxLoss(0.02)).fit(scores=scores, agrees=agrees, costs=[1, 10, 100])
+    assert mc.load_gate(saved).certificate.stages.n_worse == fitted.certificate_.stages.n_worse
+    assert json.loads(run("verify", saved, str(file), *keys[2:], "--json"))["n_rows"] == N
+    run("apply", saved, str(file), "-o", out)
+    first, *lines = (tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()
+    assert "answered_by" in first
+    assert len(lines) == N
+    assert CliRunner().invoke(main, ["cascade", str(file), "--max-loss", "0.02"]).exit_code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("m", [1, 2])
+def test_the_promise_is_broken_as_rarely_as_said(m):
+    rng, broken, draws, n = np.random.default_rng(3), 0, 300, 400
+    for seed in range(draws):
+        doubt = rng.random((n, m))
+        risk = 0.04 * np.ones(m)  # each model errs alike at every score: what it answers is as bad as what it leaves
+        rows = Staged(doubt, rng.random((n, m)) < risk, np.ones(m + 1), doubt[:0], random_state=seed)
+        limits = [stage.threshold for stage in mc.MaxLoss(0.02).certify(rows).stages.items[:m]]
+        answered = 1.0 - np.prod(1.0 - np.clip(limits, 0.0, 1.0))
+        broken += 0.04 * answered > 0.02
+    assert broken <= draws * 0.1 + 3 * np.sqrt(draws * 0.09)
