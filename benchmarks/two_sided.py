@@ -5,7 +5,7 @@
 A population is 20,000 log-odds, each with the chance that a row there is positive; calibration rows are drawn from it
 with replacement, so that every rate of every threshold is known exactly. Some are as people have them, some were made
 to break what is certified: flat at the target, ties, five marks, one class alone, sides that overlap, chances that
-oscillate.
+oscillate. Beside what is accepted stands what whoever knows the population would accept.
 """
 
 from __future__ import annotations
@@ -127,6 +127,27 @@ def outcome(population: Population, promise: Any, s: np.ndarray, positive: np.nd
     return broken, float((called[0] | called[1]).mean())
 
 
+def oracle(population: Population, what: str) -> float:
+    """The share that the best thresholds accept: from either end, or by the distance from even odds."""
+    s, chance = population.s, population.chance
+    low, high = np.argsort(s, kind="stable"), np.argsort(-s, kind="stable")
+    if what.startswith("accuracy"):
+        return _longest(np.maximum(chance, 1 - chance)[np.argsort(-np.abs(chance - 0.5), kind="stable")], 0.9)
+    upper = _longest(chance[high], 0.9) if what.startswith("precision") else 0.0
+    lower = _longest(1 - chance[low], 0.9) if what == "precision of both" else 0.0
+    if "recall" in what:
+        lower = float((np.cumsum(chance[low]) <= 0.05 * chance.sum()).mean())
+    if what == "false-positive rate":
+        upper = float((np.cumsum(1 - chance[high]) <= 0.05 * (1 - chance).sum()).mean())
+    return min(1.0, upper + lower)
+
+
+def _longest(right: np.ndarray, level: float) -> float:
+    """The share of the longest prefix with at least this mean."""
+    enough = np.flatnonzero(np.cumsum(right) >= level * np.arange(1, len(right) + 1) - 1e-9)
+    return float((enough[-1] + 1) / len(right)) if len(enough) else 0.0
+
+
 def cell(job: tuple[str, str, int, int]) -> dict[str, Any]:
     """One population, promise and number of rows: how many of the draws break it, and what is accepted on average."""
     where, what, n, draws = job
@@ -137,7 +158,15 @@ def cell(job: tuple[str, str, int, int]) -> dict[str, Any]:
         found = [outcome(population, promise, *population.draw(rng, n)) for _ in range(draws)]
     broken = sum(bad for bad, _ in found)
     accepted = float(np.mean([share for _, share in found]))
-    return {"population": where, "promise": what, "rows": n, "draws": draws, "broken": broken, "accepted": accepted}
+    return {
+        "population": where,
+        "promise": what,
+        "rows": n,
+        "draws": draws,
+        "broken": broken,
+        "accepted": accepted,
+        "oracle": oracle(population, what),
+    }
 
 
 def jobs(draws: int) -> Iterator[tuple[str, str, int, int]]:
