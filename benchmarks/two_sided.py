@@ -5,7 +5,7 @@
 A population is 20,000 log-odds, each with the chance that a row there is positive; calibration rows are drawn from it
 with replacement, so that every rate of every threshold is known exactly. Some are as people have them, some were made
 to break what is certified: flat at the target, ties, five marks, one class alone, sides that overlap, chances that
-oscillate.
+oscillate. Beside what is accepted stands what whoever knows the population would accept.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Population:
         return self.s[at], rng.random(n) < self.chance[at]
 
 
-def _normal(scale: float = 2.0, offset: float = 0.0) -> np.ndarray:
+def _normal(scale: float = 3.5, offset: float = 0.0) -> np.ndarray:
     """Evenly spread quantiles of a normal law: no draw of ours is in the truth."""
     from scipy.special import ndtri
 
@@ -75,7 +75,7 @@ def populations() -> dict[str, Population]:
         "ties": Population(np.round(s, 1), expit(np.round(s, 1))),
         "marks": Population(marks, np.repeat([0.02, 0.08, 0.5, 0.898, 0.98], [ATOMS // 5] * 5)),
         "one class": Population(s, np.zeros(ATOMS)),
-        "overlap": Population(4 * s, expit(8 * s)),
+        "overlap": Population(3 * s, expit(6 * s)),
         "oscillating": Population(s, np.where(np.floor(4 * s) % 2 == 0, 0.93, 0.86)),
     }
 
@@ -88,16 +88,19 @@ PROMISES: dict[str, Callable[[float], Any]] = {
     "precision of both": lambda share: mc.TwoSided(mc.MinPrecision(0.9), mc.MinPrecision(0.9, positive=0)),
     "precision and recall": lambda share: mc.TwoSided(mc.MinPrecision(0.9), mc.MinRecall(0.95)),
     "accuracy, learned decision": lambda share: mc.MinAccuracy(0.9),
+    "accuracy, own decision": lambda share: mc.MinAccuracy(0.9),
 }
 
 
-def outcome(population: Population, promise: Any, s: np.ndarray, positive: np.ndarray) -> tuple[bool, float]:
+def outcome(
+    population: Population, promise: Any, s: np.ndarray, positive: np.ndarray, *, learned: bool = True
+) -> tuple[bool, float]:
     """Whether the promise is broken on the population, and the share that is accepted: 0 where none is certified."""
     try:
         if isinstance(promise, mc.MinAccuracy):
             aside = np.zeros(len(s), dtype=bool)
-            aside[: min(max(40, len(s) // 10), len(s) // 2)] = True  # rows are drawn: the first are as good as any
-            at = even_odds(s[aside], positive[aside])
+            aside[: min(max(40, len(s) // 10), len(s) // 2) * learned] = True  # rows are drawn: the first are as good
+            at = even_odds(s[aside], positive[aside]) if learned else 0.0
             right = (s > at) == positive
             certificate = promise.certify(-np.abs(s - at)[~aside], right[~aside])
             accept = -np.abs(population.s - at) <= certificate.threshold
@@ -127,6 +130,27 @@ def outcome(population: Population, promise: Any, s: np.ndarray, positive: np.nd
     return broken, float((called[0] | called[1]).mean())
 
 
+def oracle(population: Population, what: str) -> float:
+    """The share that the best thresholds accept: from either end, or by the distance from even odds."""
+    s, chance = population.s, population.chance
+    low, high = np.argsort(s, kind="stable"), np.argsort(-s, kind="stable")
+    if what.startswith("accuracy"):
+        return _longest(np.maximum(chance, 1 - chance)[np.argsort(-np.abs(chance - 0.5), kind="stable")], 0.9)
+    upper = _longest(chance[high], 0.9) if what.startswith("precision") else 0.0
+    lower = _longest(1 - chance[low], 0.9) if what == "precision of both" else 0.0
+    if "recall" in what:
+        lower = float((np.cumsum(chance[low]) <= 0.05 * chance.sum()).mean())
+    if what == "false-positive rate":
+        upper = float((np.cumsum(1 - chance[high]) <= 0.05 * (1 - chance).sum()).mean())
+    return min(1.0, upper + lower)
+
+
+def _longest(right: np.ndarray, level: float) -> float:
+    """The share of the longest prefix with at least this mean."""
+    enough = np.flatnonzero(np.cumsum(right) >= level * np.arange(1, len(right) + 1) - 1e-9)
+    return float((enough[-1] + 1) / len(right)) if len(enough) else 0.0
+
+
 def cell(job: tuple[str, str, int, int]) -> dict[str, Any]:
     """One population, promise and number of rows: how many of the draws break it, and what is accepted on average."""
     where, what, n, draws = job
@@ -134,10 +158,19 @@ def cell(job: tuple[str, str, int, int]) -> dict[str, Any]:
     promise = PROMISES[what](float(population.chance.mean()))
     rng = np.random.default_rng([n, list(populations()).index(where), list(PROMISES).index(what)])
     with warnings.catch_warnings(action="ignore"):
-        found = [outcome(population, promise, *population.draw(rng, n)) for _ in range(draws)]
+        learned = what != "accuracy, own decision"
+        found = [outcome(population, promise, *population.draw(rng, n), learned=learned) for _ in range(draws)]
     broken = sum(bad for bad, _ in found)
     accepted = float(np.mean([share for _, share in found]))
-    return {"population": where, "promise": what, "rows": n, "draws": draws, "broken": broken, "accepted": accepted}
+    return {
+        "population": where,
+        "promise": what,
+        "rows": n,
+        "draws": draws,
+        "broken": broken,
+        "accepted": accepted,
+        "oracle": oracle(population, what),
+    }
 
 
 def jobs(draws: int) -> Iterator[tuple[str, str, int, int]]:

@@ -17,6 +17,7 @@ WORST = {
     "precision of both": "flat at the target",
     "precision and recall": "offset",
     "accuracy, learned decision": "flat at the target",
+    "accuracy, own decision": "flat at the target",
 }
 
 
