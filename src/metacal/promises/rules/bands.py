@@ -1,10 +1,11 @@
 """Simultaneous bands: bounds that hold at every threshold at once, for whoever picks one after looking.
 
-Everything rests on one fact about n independent draws. If U_(1) <= … <= U_(n) are uniform order statistics, then
-U_(i) ~ Beta(i, n+1-i); with L_i its quantile at a *local level* η, the same for every rank, P(U_(i) < L_i for some i) =
-δ for exactly one η. The resulting band on a distribution function is as tight in the tails as in the middle (equal
-local levels: Gontscharuk & Finner 2017; Bates, Candès, Lei, Romano & Sesia, "Testing for outliers with conformal
-p-values", 2021). Ties only make it safer, and neither continuity nor a ranking assumption is needed.
+Bands on a distribution function rest on one fact about n independent draws. If U_(1) <= … <= U_(n) are uniform order
+statistics, then U_(i) ~ Beta(i, n+1-i); with L_i its quantile at a *local level* η, the same for every rank, P(U_(i) <
+L_i for some i) = δ for exactly one η. The resulting band is as tight in the tails as in the middle (equal local levels:
+Gontscharuk & Finner 2017; Bates, Candès, Lei, Romano & Sesia, "Testing for outliers with conformal p-values", 2021).
+Ties only make it safer, and neither continuity nor a ranking assumption is needed. Bands on an accuracy have a local
+level of their own (`levels.joint_level`).
 """
 
 from __future__ import annotations
@@ -14,16 +15,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaincinv
 
 from metacal.errors import InputError
-from metacal.promises.rules.levels import local_level, quantiles, quantiles_at
+from metacal.promises.rules.levels import joint_level, local_level, quantiles, quantiles_at
 from metacal.rows.arrays import fraction
 
 Column = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-
-#: The accuracy band needs two distribution functions; that of the wrong rows decides how wide it is, and gets most.
-_WRONG_SHARE, _RIGHT_SHARE = 0.8, 0.2
 
 #: Up to so many rows all quantiles are computed and kept; beyond, only those asked for.
 _KEPT_ROWS = 5000
@@ -118,17 +117,19 @@ def accuracy_band(
 ) -> Band:
     """F1(s) = P(right | h <= s) at every threshold at once; a ranking that makes sense is *not* assumed.
 
-    F1 = R/(R + W) with R(s) = P(right, h <= s) and W(s) = P(wrong, h <= s). Both are distribution functions (of the
-    score, taken as infinite on the other rows), so each has its bands from all n rows: F1 >= R_low/(R_low + W_high).
+    Clopper & Pearson's bounds at every threshold, at one local level for all (`levels.joint_level`). Of m rows below
+    the next score x, given x, E_m are wrong with E_m ~ Bin(m, 1 - F1(x)): each bound is exact. That all of them hold is
+    computed exactly for populations where the chance of an error does not change with the score, and calibrated by
+    simulation for others; it is not proved.
 
     Examples
     --------
     >>> band = accuracy_band(np.arange(1000.0), np.arange(1000) % 50 != 49, thresholds=[499.0, 999.0])
     >>> band.lower.round(3), band.estimate, band.upper.round(3)
-    (array([0.947, 0.962]), array([0.98, 0.98]), array([0.995, 0.991]))
+    (array([0.956, 0.965]), array([0.98, 0.98]), array([0.993, 0.99 ]))
     """
     fraction("delta", delta)
-    sides = _Sides.of(scores, correct)
+    sides = _Counts.of(scores, correct)
     at = _thresholds(thresholds, np.sort(_scores(scores)))
     return Band(at, sides.lower(at, delta / 2), sides.estimate(at), sides.upper(at, delta / 2), delta)
 
@@ -158,7 +159,7 @@ def certified_miscoverage(right_scores: ArrayLike, thresholds: ArrayLike, delta:
 def certified_accuracy(scores: ArrayLike, correct: ArrayLike, thresholds: ArrayLike, delta: float = 0.1) -> Column:
     """Lower bounds on F1 at every threshold at once: one side of `accuracy_band`, at all of delta."""
     fraction("delta", delta)
-    return _Sides.of(scores, correct).lower(np.asarray(thresholds, dtype=np.float64), delta)
+    return _Counts.of(scores, correct).lower(np.asarray(thresholds, dtype=np.float64), delta)
 
 
 def miscoverage_of_counts(kept: int, n_correct: int, delta: float) -> float:
@@ -167,23 +168,21 @@ def miscoverage_of_counts(kept: int, n_correct: int, delta: float) -> float:
     >>> round(miscoverage_of_counts(950, 1000, 0.1), 4)
     0.0721
     """
-    return 1.0 - _lowest(kept, n_correct, delta)
-
-
-def _lowest(rank: int, n: int, delta: float) -> float:
-    """L_i of a band at one rank."""
-    return float(quantiles_at(np.array([rank]), n, local_level(n, delta))[0])
+    return 1.0 - float(quantiles_at(np.array([kept]), n_correct, local_level(n_correct, delta))[0])
 
 
 def accuracy_of_counts(right: int, wrong: int, n_rows: int, delta: float) -> float:
     """`certified_accuracy` at a threshold that accepts `right` right and `wrong` wrong ones of `n_rows` rows.
 
     >>> round(accuracy_of_counts(980, 20, 1000, 0.1), 4)
-    0.9637
+    0.9665
     """
-    low = _lowest(right, n_rows, _RIGHT_SHARE * delta)
-    high = 1.0 - _lowest(n_rows - wrong, n_rows, _WRONG_SHARE * delta)
-    return low / (low + high) if low > 0.0 else 0.0
+    return float(_lowest_share(np.array([right]), np.array([wrong]), joint_level(n_rows, delta))[0])
+
+
+def _lowest_share(these: NDArray[np.intp], others: NDArray[np.intp], level: float) -> Column:
+    """Clopper & Pearson's lower bound on the share of these, where so many of them and of others were seen."""
+    return np.where(these > 0, betaincinv(np.maximum(these, 1), others + 1, level), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,12 +202,12 @@ def operating_bands(scores: ArrayLike, correct: ArrayLike, delta: float, thresho
 
     >>> bands = operating_bands(np.arange(1000.0), np.arange(1000) % 50 != 49, 0.1, [899.0])
     >>> bands.accuracy.lower.round(3), bands.miscoverage.upper.round(3), bands.coverage.lower.round(3)
-    (array([0.958]), array([0.135]), array([0.863]))
+    (array([0.962]), array([0.135]), array([0.863]))
     """
     fraction("delta", delta)
     scores, correct = _scores(scores), _flags(correct)
     at = np.asarray(thresholds, dtype=np.float64)
-    sides = _Sides.of(scores, correct)
+    sides = _Counts.of(scores, correct)
     miscoverage = _share_above(DistributionBand.of(scores[correct]), at, delta, delta / 8, delta / 4)
     accuracy = Band(at, sides.lower(at, delta / 4), sides.estimate(at), sides.upper(at, delta / 8), delta)
     return OperatingBands(miscoverage, accuracy, coverage_band(scores, delta / 4, at), delta)
@@ -244,13 +243,17 @@ class CertifiedFrontier:
 
 
 def certified_frontier(
-    scores: ArrayLike, correct: ArrayLike, delta: float = 0.1, thresholds: ArrayLike | None = None
+    scores: ArrayLike,
+    correct: ArrayLike,
+    delta: float = 0.1,
+    thresholds: ArrayLike | None = None,
+    share: float = 0.5,
 ) -> CertifiedFrontier:
     """For each beta the smallest alpha that can be promised with it, all pairs valid at once.
 
     F0 is bounded from above and F1 from below at every threshold at once, delta/2 each; by the union bound all the
     points (F1 bound, F0 bound) hold together, and the frontier is made of those that no other point beats in both.
-    All thresholds are looked at unless some are given.
+    All thresholds are looked at unless some are given. With a `share` of one, all F0 or all F1 hold, not both.
 
     Examples
     --------
@@ -258,13 +261,13 @@ def certified_frontier(
     >>> scores = rng.random(5000)
     >>> frontier = certified_frontier(scores, rng.random(5000) > scores**3 / 2)
     >>> round(frontier.smallest_miscoverage(0.95), 2), round(frontier.best_accuracy(0.3), 2)
-    (0.29, 0.95)
+    (0.28, 0.95)
     """
     fraction("delta", delta)
     scores, correct = _scores(scores), _flags(correct)
     at = run_ends(scores, correct) if thresholds is None else np.unique(np.asarray(thresholds, dtype=np.float64))
-    alpha = certified_miscoverage(scores[correct], at, delta / 2)
-    beta = certified_accuracy(scores, correct, at, delta / 2)
+    alpha = certified_miscoverage(scores[correct], at, share * delta)
+    beta = certified_accuracy(scores, correct, at, share * delta)
     # From the highest threshold down alpha rises; keep what raises beta.
     alpha, beta, at = alpha[::-1], beta[::-1], at[::-1]
     better = beta > np.append(0.0, np.maximum.accumulate(beta)[:-1])
@@ -282,31 +285,37 @@ def run_ends(scores: Column, correct: Flags) -> Column:
 
 
 @dataclass(frozen=True, eq=False)
-class _Sides:
-    """R(s) = P(right, h <= s) and W(s) = P(wrong, h <= s): what F1 is made of."""
+class _Counts:
+    """The scores of right and of wrong rows, sorted: how many of each are accepted at a threshold."""
 
-    right: DistributionBand
-    wrong: DistributionBand
+    right: Column
+    wrong: Column
 
     @classmethod
-    def of(cls, scores: ArrayLike, correct: ArrayLike) -> _Sides:
+    def of(cls, scores: ArrayLike, correct: ArrayLike) -> _Counts:
         column, flags = _scores(scores), _flags(correct)
         if column.shape != flags.shape:
             raise InputError(f"one score and one flag per row are needed; got {column.shape} and {flags.shape}.")
-        n = len(column)
-        return cls(DistributionBand.of(column[flags], n), DistributionBand.of(column[~flags], n))
+        return cls(np.sort(column[flags]), np.sort(column[~flags]))
+
+    def at(self, thresholds: Column) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Right and wrong rows that each threshold accepts."""
+        right, wrong = (np.searchsorted(own, thresholds, side="right") for own in (self.right, self.wrong))
+        return right, wrong
 
     def estimate(self, at: Column) -> Column:
-        right, wrong = self.right.counts(at), self.wrong.counts(at)
+        right, wrong = self.at(at)
         return np.where(right + wrong > 0, right / np.maximum(right + wrong, 1), np.nan)
 
     def lower(self, at: Column, delta: float) -> Column:
-        right, wrong = self.right.lower(at, _RIGHT_SHARE * delta), self.wrong.upper(at, _WRONG_SHARE * delta)
-        return right / (right + wrong)
+        return _lowest_share(*self.at(at), self._level(delta))
 
     def upper(self, at: Column, delta: float) -> Column:
-        right, wrong = self.right.upper(at, _RIGHT_SHARE * delta), self.wrong.lower(at, _WRONG_SHARE * delta)
-        return right / (right + wrong)
+        right, wrong = self.at(at)
+        return 1.0 - _lowest_share(wrong, right, self._level(delta))
+
+    def _level(self, delta: float) -> float:
+        return joint_level(len(self.right) + len(self.wrong), delta)
 
 
 def _scores(values: Any) -> Column:

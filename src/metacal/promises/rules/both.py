@@ -35,6 +35,14 @@ BANDS = register_rule(
     "band over all thresholds at once, equal local levels (Bates et al. 2021): targets may be chosen after looking",
     SAME_SOURCE,
 )
+ACCURACY_BAND = register_rule(
+    "accuracy-band",
+    "exact binomial bounds (Clopper & Pearson 1934) at every threshold, at one local level: targets may be chosen "
+    "after looking",
+    SAME_SOURCE,
+    "the local level, exact where the chance of an error is the same for all rows, was calibrated by simulation for "
+    "other sources, and is not proved for all",
+)
 
 
 @dataclass
@@ -118,9 +126,9 @@ class AfterLooking(Promise):
     (`bands.certified_frontier`), so whatever was picked from a curve or a report of the same rows stands with
     probability 1 - `delta`. With `beta`, the largest threshold whose accuracy bound reaches it is used; with `alpha`
     alone, the smallest that keeps it; with `threshold` that very threshold, or an error where it does not carry what is
-    asked. No assumption about the ranking is made. The price against a target fixed
-    beforehand, on real logits: about 8 points of coverage with 1,000 rows and 2 to 3 with 5,000 for an accuracy,
-    1 to 3 points more coverage than needed for a miscoverage.
+    asked. No assumption about the ranking is made. One limit has all of `delta`, two have half of it each. That the
+    bounds on an accuracy hold together is calibrated by simulation, not proved (`promises.rules.levels`), and the
+    certificate says so.
 
     Examples
     --------
@@ -128,7 +136,7 @@ class AfterLooking(Promise):
     >>> scores = rng.random(5000)
     >>> correct = rng.random(5000) > scores**3 / 2
     >>> AfterLooking(beta=0.95).certify(scores, correct).coverage
-    0.662
+    0.688
     >>> AfterLooking(alpha=0.3, beta=0.95).certify(scores, correct).limits
     (('coverage accuracy', 0.95), ('miscoverage', 0.3))
     >>> AfterLooking(beta=0.95, threshold=0.6).certify(scores, correct).coverage
@@ -141,7 +149,16 @@ class AfterLooking(Promise):
     threshold: float | None = field(default=None, metadata={"optional": True})
 
     limited: ClassVar = {"beta": COVERAGE_ACCURACY, "alpha": MISCOVERAGE}
-    rules: ClassVar = (BANDS,)
+    rules: ClassVar = (BANDS, ACCURACY_BAND)
+
+    @property
+    def rule(self) -> str:
+        return BANDS if self.beta is None else ACCURACY_BAND
+
+    @property
+    def _share(self) -> float:
+        """The delta of each limit that is asked for: all of it where there is one."""
+        return self.delta / len(self.limits)
 
     def __post_init__(self) -> None:
         if self.threshold is not None and not math.isfinite(self.threshold):
@@ -171,7 +188,7 @@ class AfterLooking(Promise):
     def impossible(self, certificate: Certificate) -> str | None:
         kept, wrong = certificate.n_correct_accepted, certificate.n_accepted - certificate.n_correct_accepted
         if self.beta is not None:
-            accuracy = bands.accuracy_of_counts(kept, wrong, certificate.n_rows, self.delta / 2)
+            accuracy = bands.accuracy_of_counts(kept, wrong, certificate.n_rows, self._share)
             if not accuracy >= self.beta * (1.0 - 1e-9):
                 return (
                     f"{wrong:,} wrong of {kept + wrong:,} accepted rows certify an accuracy of "
@@ -179,7 +196,7 @@ class AfterLooking(Promise):
                     f"(delta {self.delta:g})"
                 )
         if self.alpha is not None and not certificate.accepts_everything:
-            miscoverage = bands.miscoverage_of_counts(kept, certificate.n_correct, self.delta / 2)
+            miscoverage = bands.miscoverage_of_counts(kept, certificate.n_correct, self._share)
             if not miscoverage <= self.alpha * (1.0 + 1e-9):
                 return (
                     f"{kept:,} of {certificate.n_correct:,} right rows accepted certify a miscoverage of "
@@ -192,12 +209,12 @@ class AfterLooking(Promise):
         """The smallest score of a right row at which the miscoverage is certified; inf (accept all) without one."""
         assert self.alpha is not None
         right = np.sort(sample.score[sample.right])
-        kept = np.flatnonzero(bands.certified_miscoverage(right, right, self.delta / 2) <= self.alpha)
+        kept = np.flatnonzero(bands.certified_miscoverage(right, right, self._share) <= self.alpha)
         return float(right[kept[0]]) if len(kept) else math.inf
 
     def _for_beta(self, sample: Sample) -> float:
         assert self.beta is not None
-        frontier = bands.certified_frontier(sample.score, sample.right, self.delta)
+        frontier = bands.certified_frontier(sample.score, sample.right, self.delta, share=1.0 / len(self.limits))
         at = int(np.searchsorted(frontier.beta, self.beta))
         alpha = 1.0 if self.alpha is None else self.alpha
         if at < len(frontier.beta) and frontier.alpha[at] <= alpha:

@@ -1,0 +1,236 @@
+"""Given scores that tie: what rules for an accuracy accept, and how often they are wrong.
+
+    python -m benchmarks.ties --data FOLDER [--jobs 16] [--out benchmarks/results/ties.json]
+
+Confidences of every `*.npz` file (`logits`, `labels`), unrounded and with two decimals, as they are and after a
+temperature; a judge's five marks; and populations made to break a rule. Rows are drawn with replacement, and what a
+threshold accepts is as right as the whole file says. Coverage is a share of the oracle's at the same digits, of
+configurations where the oracle accepts at least a twentieth.
+
+wrong first    a fixed sequence of ranks, the wrong rows of a tie first (what logits have)
+set aside      what `ScoreGate` does: the values of the score, from one chosen by sqrt(n) rows that are set aside
+other rows     the same with as many other rows, unlabelled, choosing
+ranks, then    a rank in random order, then the values from that row's on (valid)
+skip           the first value with enough rows, chosen by the rows themselves (proved only where errors do not fall)
+never tested   random order, then the last value inside the prefix that passed (not valid)
+
+About 4 minutes on 16 cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import bdtr, log_softmax
+
+from benchmarks.experiments.pool import in_order
+from metacal.promises.rules.sequence import _walk_values, last_passed, segments, start_value
+from metacal.promises.sample import Ranking, Sample
+from metacal.promises.scouts import Scouting
+
+HERE = Path(__file__).resolve().parent
+ASKED = ((300, 0.95), (1000, 0.95), (1000, 0.97), (5000, 0.97))
+FIVE = ([0.45, 0.25, 0.15, 0.1, 0.05], [0.02, 0.08, 0.15, 0.3, 0.5])
+#: Mass and error of each value; beta is 0.9, and 1 - beta = 0.1 of errors are allowed.
+HOSTILE = {
+    "two marks, 0.080": ([0.02, 0.98], [0.1002, 0.080]),
+    "two marks, 0.070": ([0.02, 0.98], [0.1002, 0.070]),
+    "two marks, 0.085": ([0.02, 0.98], [0.1002, 0.085]),
+    "flat": ([0.1] * 10, [0.1001] * 10),
+    "oscillating": ([0.1] * 10, [0.14, 0.0602] * 5),
+    "mass point": ([0.5, *[0.05] * 10], [0.1002, *np.linspace(0.05, 0.4, 10)]),
+    "falling": ([0.05, 0.15, 0.3, 0.5], [0.3, 0.14, 0.09, 0.07]),
+}
+
+Column = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Rule = Callable[["Draw", float, float], float]
+
+
+class Draw(NamedTuple):
+    """Rows that certify, the scores of as many others, and random numbers."""
+
+    score: Column
+    right: Flags
+    other: Column
+    rng: np.random.Generator
+
+
+def _threshold(ranking: Ranking, rank: int) -> float:
+    return ranking.threshold_at(rank) if rank else -np.inf
+
+
+def wrong_first(draw: Draw, beta: float, delta: float) -> float:
+    """The rule for ranks."""
+    ranking = Ranking.of(draw.score, draw.right)
+    return _threshold(ranking, last_passed(ranking, beta, delta))
+
+
+def set_aside(draw: Draw, beta: float, delta: float) -> float:
+    """What `ScoreGate` does."""
+    ranking = Scouting(int(draw.rng.integers(2**31))).of(Sample(draw.score, draw.right)).ranking
+    return _threshold(ranking, last_passed(ranking, beta, delta))
+
+
+def other_rows(draw: Draw, beta: float, delta: float) -> float:
+    """The same with other rows that choose."""
+    ranking = Scouting(older=draw.other).of(Sample(draw.score, draw.right)).ranking
+    return _threshold(ranking, last_passed(ranking, beta, delta))
+
+
+def skip(draw: Draw, beta: float, delta: float) -> float:
+    """A start that the rows choose themselves."""
+    ranking = Ranking.of(draw.score, draw.right)
+    start = start_value(np.sort(draw.score), len(draw.score), beta, delta)
+    return _threshold(ranking, _walk_values(ranking, start, beta, delta, ranking.n).best)
+
+
+def _in_random_order(draw: Draw) -> tuple[Column, NDArray[np.intp]]:
+    order = np.lexsort((draw.rng.random(len(draw.score)), draw.score))
+    return draw.score[order], np.cumsum(~draw.right[order])
+
+
+def ranks_then(draw: Draw, beta: float, delta: float) -> float:
+    """A rank in random order, then values."""
+    ordered, errors = _in_random_order(draw)
+    first = _first_rank(len(draw.score), beta, delta)
+    if first > len(draw.score) or bdtr(float(errors[first - 1]), first, 1.0 - beta) > delta:
+        return -np.inf
+    ranking = Ranking.of(draw.score, draw.right)
+    return _threshold(ranking, _walk_values(ranking, float(ordered[first - 1]), beta, delta, ranking.n).best)
+
+
+def never_tested(draw: Draw, beta: float, delta: float) -> float:
+    """The last value below the last rank that passed."""
+    _, errors = _in_random_order(draw)
+    first = _first_rank(len(draw.score), beta, delta)
+    ranks = np.arange(first, len(draw.score) + 1)
+    failed = bdtr(errors[first - 1 :].astype(float), ranks, 1.0 - beta) > delta
+    last = int(ranks[failed.argmax()]) - 1 if failed.any() else len(draw.score)
+    ranking = Ranking.of(draw.score, draw.right)
+    ends = ranking.ranks[ranking.ranks <= last]
+    return _threshold(ranking, int(ends[-1]) if last >= first and len(ends) else 0)
+
+
+def _first_rank(n: int, beta: float, delta: float) -> int:
+    plan = segments(n, beta, delta)
+    return plan[0].start if plan else n + 1
+
+
+RULES: dict[str, Rule] = {
+    "wrong first": wrong_first,
+    "set aside": set_aside,
+    "other rows": other_rows,
+    "ranks, then": ranks_then,
+    "skip": skip,
+    "never tested": never_tested,
+}
+
+
+def confidences(path: Path, *, calibrated: bool) -> tuple[Column, Flags]:
+    """Minus the confidence, and whether the row is right."""
+    with np.load(path) as file:
+        logits, labels = file["logits"].astype(np.float64), file["labels"]
+    scale = 1.0
+    if calibrated:
+        rows = np.arange(len(labels))
+        scale = float(minimize_scalar(lambda t: -log_softmax(logits * t, axis=1)[rows, labels].mean(), (0.2, 1.0)).x)
+    return -np.exp(log_softmax(logits * scale, axis=1).max(axis=1)), logits.argmax(axis=1) == labels
+
+
+def measured(
+    name: str, score: Column, right: Flags | Column, n: int, beta: float, delta: float, draws: int, rules: list[str]
+) -> list[dict[str, Any]]:
+    """Of each rule: what it accepts, and how often that is less right than beta. `right` may be chances."""
+    values, codes = np.unique(score, return_inverse=True)
+    mass = np.cumsum(np.bincount(codes)) / len(score)
+    accuracy = np.cumsum(np.bincount(codes, right)) / np.cumsum(np.bincount(codes))
+    kept = np.flatnonzero(accuracy >= beta)
+    oracle = float(mass[kept[-1]]) if len(kept) else 0.0
+    rng = np.random.default_rng([n, int(1e4 * beta), int(1e4 * delta), sum(map(ord, name))])
+    found = np.zeros((len(rules), draws, 2))
+    for i in range(draws):
+        rows = rng.integers(0, len(score), n)
+        own = score[rows], np.asarray(right[rows]) > rng.random(n) if right.dtype != bool else right[rows]
+        other = score[rng.integers(0, len(score), n)]
+        for r, rule in enumerate(rules):
+            last = int(np.searchsorted(values, RULES[rule](Draw(*own, other, rng), beta, delta), side="right")) - 1
+            if last >= 0:
+                found[r, i] = mass[last], accuracy[last] < beta - 1e-12
+    at = {"population": name, "n": n, "beta": beta, "delta": delta, "draws": draws, "oracle": round(oracle, 4)}
+    return [
+        {**at, "rule": rule, "coverage": round(float(c), 4), "broken": round(float(b), 4)}
+        for rule, (c, b) in zip(rules, found.mean(axis=1))
+    ]
+
+
+def task(kind: str, name: str, n: int, beta: float, delta: float) -> list[dict[str, Any]]:
+    """The records of one population at one size."""
+    if kind == "file":
+        path, variant = name.split("|")
+        score, right = confidences(Path(path), calibrated="calibrated" in variant)
+        score = score.round(2) if "two decimals" in variant else score
+        rules = [rule for rule in RULES if rule != "never tested"] if "two decimals" in variant else [*RULES][:2]
+        return measured(f"{Path(path).stem}, {variant}", score, right, n, beta, delta, 400, rules)
+    mass, error = FIVE if kind == "five" else HOSTILE[name]
+    counts = np.round(np.array(mass) * 10_000).astype(int)
+    score, right = np.repeat(np.arange(len(mass), dtype=float), counts), np.repeat(1.0 - np.array(error), counts)
+    if kind == "five":
+        return measured(name, score, right, n, beta, delta, 1000, [rule for rule in RULES if rule != "never tested"])
+    return measured(
+        name, score, right, n, beta, delta, 6000, ["set aside", "other rows", "ranks, then", "never tested"]
+    )
+
+
+def summarised(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mean share of the oracle's coverage over the files, by variant, size, beta and rule."""
+    groups: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+    for row in records:
+        stem, _, variant = str(row["population"]).partition(", ")
+        if variant and not stem.startswith("two marks") and float(str(row["oracle"])) >= 0.05:
+            key = (variant, row["n"], row["beta"], row["rule"])
+            share = min(1.0, float(str(row["coverage"])) / float(str(row["oracle"])))
+            groups.setdefault(key, []).append((share, float(str(row["broken"]))))
+    names = ("variant", "n", "beta", "rule")
+    return [
+        {
+            **dict(zip(names, key)),
+            "sets": len(own),
+            "share": round(float(np.mean([share for share, _ in own])), 4),
+            "most_broken": max(broken for _, broken in own),
+        }
+        for key, own in groups.items()
+    ]
+
+
+def main() -> None:
+    """Measure, print the summary, write the records."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "ties.json")
+    options = parser.parse_args()
+    files = sorted(path for path in options.data.glob("*.npz"))
+    variants = ("two decimals", "calibrated, two decimals", "unrounded")
+    tasks = [("file", f"{path}|{variant}", n, beta, 0.1) for n, beta in ASKED for path in files for variant in variants]
+    tasks += [("five", "five marks", n, beta, 0.1) for n, beta in ASKED]
+    tasks += [("hostile", name, n, 0.9, delta) for name in HOSTILE for n in (1000, 5000) for delta in (0.1, 0.01)]
+    records = [row for rows in in_order(task, tasks, options.jobs) for row in rows]
+    summary = summarised(records)
+    for row in [*summary, *(row for row in records if row["population"] == "five marks" or row["beta"] == 0.9)]:
+        print(row)
+    lines = ",\n  ".join(json.dumps(row) for row in records)
+    heads = ",\n  ".join(json.dumps(row) for row in summary)
+    text = '{"summary": [\n  ' + heads + '\n], "records": [\n  ' + lines + "\n]}\n"
+    options.out.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
