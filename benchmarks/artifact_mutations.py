@@ -8,10 +8,13 @@ import copy
 import json
 import math
 import random
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from metacal.promises.circumstances import Circumstances
 
 FIXTURES = Path(__file__).resolve().parents[1] / "tests" / "contracts" / "fixtures"
 
@@ -312,7 +315,7 @@ def reworded(rng: random.Random, document: Document) -> None:
     """Another rule, other circumstances, notes or traffic."""
     certificate = document["certificate"]
     number = rng.choice([-1, 0, 1, 2, 5, 240, 10**9, 10**20, 0.5, 1e308])
-    around = {"scores": 1, "share": 1.0, "units": False, "weights": None, "folds": 0}
+    around = asdict(Circumstances())
     around[rng.choice(sorted(around))] = rng.choice([number, True, None, "given", "estimated"])
     notes = [
         *([], ["guaranteed by law"], [{"kind": "trust_me"}], [{"kind": "remark", "text": "note"}] * 100),

@@ -34,6 +34,7 @@ _HOME = {
     "load_watch": "io.artifact.watch",
     "open_certifier": "io.artifact.certifier",
     "Importance": "promises.parts.units",
+    "Units": "promises.parts.units",
     "MetaCal": "estimators.metacal",
     "MinCoverageAccuracy": "promises.rules.accuracy",
     "MetacalError": "errors",
@@ -111,6 +112,7 @@ if TYPE_CHECKING:  # the same names once more: .ci/typed has mypy look up each n
     from metacal.promises.certificate import Certificate as Certificate
     from metacal.promises.kinds import *  # noqa: F403 the promises
     from metacal.promises.parts.units import Importance as Importance
+    from metacal.promises.parts.units import Units as Units
     from metacal.promises.rules import bands as bands
     from metacal.promises.rules import bounds as bounds
     from metacal.promises.rules import paper as paper

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -107,7 +108,7 @@ def test_a_file_cannot_say_that_more_was_shared_than_its_counts_allow(tmp_path):
     path = tmp_path / "gate.json"
     mc.save(mc.MetaCal(mc.MinAccuracy(0.97)).fit(LOGITS, LABELS), path)
     data = json.loads(path.read_text())
-    around = {"scores": 3, "units": False, "weights": None, "folds": 0, "by_value": False, "aside": 0}
+    around = {**asdict(Circumstances()), "scores": 3}
     for share, said in ((1e-6, "do not certify"), (0.0, "cannot have shared delta")):
         certificate = {**data["certificate"], "circumstances": {**around, "share": share}}
         forged = {**data, "certificate": certificate}

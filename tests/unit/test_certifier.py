@@ -50,7 +50,7 @@ def test_the_certificate_is_that_of_fit_on_all_rows_that_were_drawn(decimals, be
         own = certifier.certificate
         assert own.circumstances.by_value == (decimals is not None)
         own = replace(own, circumstances=fit.circumstances)
-        assert replace(own, labels=None, n_correct=fit.n_correct, score=fit.score) == fit
+        assert replace(own, labels=None, n_correct=fit.n_correct, score=fit.score, notes=()) == fit
         assert own.labels == certifier.n_labels
         assert fit.n_correct - (len(rows) - own.labels) <= own.n_correct <= fit.n_correct
         assert promise.contradiction(own) is None

@@ -113,7 +113,7 @@ def test_a_file_cannot_claim_other_circumstances(tmp_path):
         ({"circumstances": {**around, "weights": "given"}}, "does not belong to the promise"),
         ({"guarantee": "certified"}, "does not belong to the promise"),
         ({"circumstances": {**around, "weights": None}}, "circumstances must not be there, for it says nothing"),
-        ({"circumstances": {**around, "weights": None, "units": True}}, 'population "target" does not follow'),
+        ({"circumstances": {**around, "weights": None, "units": "unit"}}, 'population "target" does not follow'),
         ({"circumstances": {**around, "folds": 10**6}}, "cannot be scored in"),
     ):
         forged = {**data, "certificate": {**data["certificate"], **change}}
@@ -132,7 +132,7 @@ def test_groups_stay_together_around_a_classifier():
     assert held.certificate_.n_rows == 120
     crossed = mc.CalibratedClassifier(GaussianNB(), mc.MaxMiscoverage(0.2), cv=GroupKFold(3))
     crossed.fit(X, np.repeat(y, 2), units=groups)
-    assert crossed.certificate_.circumstances == Circumstances(units=True, folds=3)
+    assert crossed.certificate_.circumstances == Circumstances(units="unit", folds=3)
     assert crossed.certificate_.n_rows == 300
     assert "units given to fit" in crossed.certificate_.assumptions[0]
     by_number = mc.CalibratedClassifier(GaussianNB(), mc.MaxMiscoverage(0.2), cv=3).fit(

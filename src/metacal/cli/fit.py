@@ -67,6 +67,14 @@ class Options:
     unit_key: str | None = option(
         "Column of FILE that says which rows belong together; one row of each unit is counted.", metavar="NAME"
     )
+    every_row: bool = option(
+        "With --unit-key: every row of a unit is counted, the promise is about rows.", default=False
+    )
+    largest_unit: int | None = option(
+        "With --every-row: how many rows a unit can have at most; without it the promise is approximate.",
+        type=click.IntRange(min=1),
+        metavar="N",
+    )
     marks: str | None = option(
         "With a score: the values that it can have, as a judge's scale; the certificate shows each.", metavar="1,2,3"
     )
@@ -87,6 +95,21 @@ class Options:
     )
     key: str | None = sign_field()
     as_json: bool = shared(json_option, False)
+
+    def units(self, found: Predictions | Scores) -> Any:
+        """Which rows of FILE belong together, and what is counted of them; None where each is alone."""
+        from metacal.promises.parts.units import Units
+
+        if found.units is None:
+            return None
+        return Units(found.units, "row" if self.every_row else "unit", self.largest_unit)
+
+    def check_units(self) -> None:
+        """Raise where options about units are given without what they are about."""
+        if self.every_row and self.unit_key is None:
+            raise click.UsageError("--every-row says how units are counted: name their column with --unit-key.")
+        if self.largest_unit is not None and not self.every_row:
+            raise click.UsageError("--largest-unit matters where every row of a unit is counted: add --every-row.")
 
 
 @click.command()
@@ -127,6 +150,7 @@ def command(file: str, options: Options) -> None:
       metacal fit answers.jsonl --score-key judge.score --loss-key loss --max-risk 0.1 -o cal.json
       metacal fit scores.csv --logits-key margin --positive fraud --min-precision 0.9 --min-recall 0.95 -o cal.json
       metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
+      metacal fit visits.csv --unit-key patient --every-row --largest-unit 40 --min-accuracy 0.9 -o cal.json
     """  # noqa: D301
     output, key, asked = options.output, options.key, options.asked
     reading = replace(options.reading, unit_key=options.unit_key)
@@ -135,6 +159,7 @@ def command(file: str, options: Options) -> None:
     if options.executor is not None and options.calibrator is not None:
         next(row for row in every_method() if row.name == options.calibrator).check_remote()
     asked.check_parts(by_group=reading.group_key is not None)
+    options.check_units()
     check_can_sign(key, output)
     if reading.unit_key is not None and reading.id_key is not None:
         raise click.UsageError("--unit-key and --id-key exclude each other here: a gate keeps no ids.")
@@ -184,7 +209,7 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
         loss=truth if losses else None,
         score_name=found.name,
         higher_is=higher_is,  # type: ignore[arg-type]
-        units=found.units,
+        units=options.units(found),
         groups=found.groups,
         random_state=options.seed,
         marks=_marks(options.marks),
@@ -228,7 +253,7 @@ def _fitted(found: Predictions, options: Options) -> Gate:
         }
         known["notes"] = [remark(text=text) for text in found.remarks]
         known["reject_label"] = reject_label_of(label, classes)
-        known["counted"] = counted_rows(len(found), found.units, random_state=seed)
+        known["counted"] = counted_rows(len(found), options.units(found), random_state=seed)
         if found.labels is None and not needs_labels(promise):
             if calibrator is not None:
                 why = "a calibrator learns from labels, and FILE has none."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -39,6 +39,7 @@ class Options:
         metavar="C",
         default=0.95,
     )
+    unit_key: str | None = option("Column of FILE that says which rows belong together.", metavar="NAME")
     large: str | None = shared(large_option)
     reading: Reading = reading_options()
     key: None = shared(key_option)
@@ -56,7 +57,8 @@ def command(artifact: str, file: str, options: Options) -> None:
     traffic, say. The verdict is kept where what was measured keeps the promise, undecided where it misses it but its
     interval includes it, refuted where all of the interval lies on the wrong side. Intervals are exact: of the right
     answers that were rejected, or of the wrong ones that were accepted; of both where both are promised, at half of
-    1 - C each. A review budget needs no labels; costs of many sizes are tested by betting.
+    1 - C each. A review budget needs no labels; costs of many sizes are tested by betting. Rows that belong together
+    (--unit-key) are tested by one row of each unit or, where the promise is about every row, by bets on whole units.
 
     Of a cascade FILE holds the small model's rows and --large the large one's.
 
@@ -66,9 +68,11 @@ def command(artifact: str, file: str, options: Options) -> None:
     Examples:
       metacal verify cal.json lastweek.npz
       metacal verify cal.json lastweek.csv --confidence 0.99 --json
+      metacal verify cal.json lastweek.parquet --unit-key patient
       metacal verify cal.json lastweek.npz; test $? -ne 3 || alert "fit again"
     """  # noqa: D301
     from metacal.cli.reading import load_gate, read_rows
+    from metacal.promises.parts.units import Units
     from metacal.promises.verification import verify_decisions
 
     gate = load_gate(artifact, file)
@@ -77,10 +81,13 @@ def command(artifact: str, file: str, options: Options) -> None:
             f"{artifact} holds {gate.source.calibrator_name} without a gate: it promises nothing. metacal evaluate "
             "measures its calibration."
         )
-    given = read_rows(gate, artifact, file, options.reading, options.large)
+    given = read_rows(gate, artifact, file, replace(options.reading, unit_key=options.unit_key), options.large)
     bare = not any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
     seen = given.judged(gate, artifact, bare=bare)
-    result = verify_decisions(gate.certificate, seen.accept, seen.correct, options.confidence, seen.losses, seen.names)
+    units = None if given.found.units is None else Units(given.found.units).at(seen.rows)
+    result = verify_decisions(
+        gate.certificate, seen.accept, seen.correct, options.confidence, seen.losses, seen.names, units
+    )
     more = {"fitted_here": seen.fitted_here, **({} if options.large is None else {"large": options.large})}
     answer, text = {"file": file, "artifact": artifact, **result.to_dict(), **more}, f" of {file} through {artifact}"
     say(answer, wrapped(result.text(text)), as_json=options.as_json)

@@ -32,7 +32,7 @@ from metacal.estimators.metacal import MetaCal
 from metacal.estimators.responses import classes_of, codes_of, logits_of
 from metacal.gate import check_gate
 from metacal.promises.certificate import Certificate
-from metacal.promises.parts.units import counted_rows, unit_codes
+from metacal.promises.parts.units import Units, counted_rows
 from metacal.promises.promise import Promise
 from metacal.rows import validate
 from metacal.rows.arrays import fraction
@@ -138,13 +138,15 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         it asks for one) and to the calibrator. The certificate counts each row once, whatever its weight: its binomial
         test is about independent rows, and a weight does not make one row into several. `groups` has the group of each
         row, for a promise per group. `units` says which rows belong together (copies, visits of one patient): a unit is
-        never parted between fitting and calibration, nor between folds, and one row of each counts for the certificate.
+        never parted between fitting and calibration, nor between folds, and one row of each counts for the certificate,
+        or every row with `Units(names, per="row")`.
         `fit_params` go to the classifier's `fit`.
         """
         X, y = table_and_labels(X, y)
         self._check(y, groups)
         weights = validate.row_weights(sample_weight, len(y))
-        belongs = None if units is None else unit_codes(units, len(y))
+        together = None if units is None else Units.of(units)
+        belongs = None if together is None else together.codes(len(y))
         part = self._calibration_rows(X, y, self._routed(weights, fit_params), belongs)
         if part.rows is not None:
             y, weights = y[part.rows], None if weights is None else weights[part.rows]
@@ -161,7 +163,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
                 setattr(self, name, getattr(self.estimator_, name))
         codes = codes_of(y, self.classes_)
         with unquestioned():
-            self._calibrate(part, codes, weights, belongs, groups)
+            counted = None if together is None or belongs is None else together.taken(belongs)
+            self._calibrate(part, codes, weights, counted, groups)
         return self
 
     def _check(self, y: NDArray[Any], groups: Any) -> None:
@@ -182,7 +185,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         part: CalibrationRows,
         codes: NDArray[np.intp],
         weights: NDArray[np.float64] | None,
-        units: NDArray[np.intp] | None,
+        units: Units | None,
         groups: Any,
     ) -> None:
         """Fit `calibrator_` on the classifier's logits."""

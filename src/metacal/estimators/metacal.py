@@ -18,7 +18,7 @@ from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate, fit_unlabelled, needs_labels
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
-from metacal.promises.parts.units import Counted, Importance, counted_rows
+from metacal.promises.parts.units import Counted, Importance, Units, counted_rows
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
 from metacal.rows.executors import ExecutorLike, is_remote
@@ -139,7 +139,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         sample_weight: ArrayLike | None = None,
         *,
         groups: ArrayLike | None = None,
-        units: ArrayLike | None = None,
+        units: Units | ArrayLike | None = None,
         importance: Importance | ArrayLike | None = None,
         random_state: int = 0,
         executor: ExecutorLike | None = None,
@@ -155,12 +155,14 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             For the base calibrator; the certificate counts rows, each as one.
         groups : array of shape (n,), optional
             The group of each row (a hospital, a language), for a promise per group.
-        units : array of shape (n,), optional
+        units : array of shape (n,) or Units, optional
             Which rows belong together: copies, frames of one video, visits of one patient. One row of each unit, drawn
-            at random, counts for the certificate; the calibrator learns from all.
+            at random, counts for the certificate, and the promise is about such a row; `Units(names, per="row")`
+            counts every row, and promises about rows. The calibrator learns from all.
         importance : array of shape (n,) or Importance, optional
             How much more often such a row comes in the target than here, up to a factor: known label or covariate
-            shift. Rows are kept in proportion, and the promise is about the target.
+            shift. Rows are kept in proportion, and the promise is about the target. It is certified where the largest
+            weight that a row can have is declared, `Importance(weights, largest=...)`, and approximate otherwise.
         random_state : int
             Seed of these two draws.
         executor : concurrent.futures.Executor or distributed.Client, optional

@@ -14,7 +14,7 @@ from metacal.estimators.base import GateEstimator
 from metacal.gate import Decision, fit_scored
 from metacal.gate.marks import HigherIs
 from metacal.promises.parts.per import PerGroup
-from metacal.promises.parts.units import Importance
+from metacal.promises.parts.units import Importance, Units
 from metacal.promises.promise import Promise
 
 
@@ -72,7 +72,7 @@ class ScoreGate(GateEstimator, kw_only=False):
         correct: ArrayLike | None = None,
         *,
         loss: ArrayLike | None = None,
-        units: ArrayLike | None = None,
+        units: Units | ArrayLike | None = None,
         importance: Importance | ArrayLike | None = None,
         groups: ArrayLike | None = None,
         random_state: int = 0,
@@ -93,10 +93,11 @@ class ScoreGate(GateEstimator, kw_only=False):
         loss : array of shape (n,), in place of `correct`
             How bad each row is, from 0 to 1, for `MaxRisk`: `mc.losses` has the losses in use. What verifies and
             evaluates the gate then takes losses too, in the place of right and wrong.
-        units : array of shape (n,), optional
-            Which rows belong together, as answers to one question: one row of each unit counts.
+        units : array of shape (n,) or Units, optional
+            Which rows belong together, as answers to one question: one row of each unit counts, or with
+            `Units(names, per="row")` every row.
         importance : array of shape (n,) or Importance, optional
-            How much each row counts where new rows come from somewhere else.
+            How much each row counts where new rows come from somewhere else; certified with a declared `largest`.
         groups : array of shape (n,), optional
             The group of each row, for a promise per group.
         random_state : int

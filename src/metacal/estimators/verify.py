@@ -6,6 +6,7 @@ from typing import Any
 
 from metacal.errors import InputError
 from metacal.gate.judged import judged, opened
+from metacal.promises.parts.units import Units
 from metacal.promises.verification import Verification, verify_decisions
 
 
@@ -17,6 +18,7 @@ def verify(
     large: Any = None,
     confidence: float = 0.95,
     groups: Any = None,
+    units: Any = None,
 ) -> Verification:
     """Test on labelled rows that the fit has not seen whether they refute what the gate promises.
 
@@ -35,6 +37,9 @@ def verify(
         A promise that is kept is called refuted with probability at most 1 - confidence.
     groups : sequence, optional
         The group of each row, for a promise per group.
+    units : sequence, optional
+        Which rows belong together. What is tested follows from the promise: one row of each unit, or, where it is about
+        rows, whole units by bets.
 
     Returns
     -------
@@ -53,4 +58,13 @@ def verify(
     if own is None or own.certificate is None:
         raise InputError("verify needs a gate with a certificate; this one promises nothing.")
     seen = judged(own, given, y, groups)
-    return verify_decisions(own.certificate, seen.accept, seen.correct, confidence, seen.losses, seen.names)
+    together = None if units is None else Units.of(units).at(seen.rows)
+    return verify_decisions(
+        own.certificate,
+        seen.accept,
+        seen.correct,
+        confidence,
+        seen.losses,
+        seen.names,
+        together,
+    )

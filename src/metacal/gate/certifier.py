@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.gate.gate import Gate
-from metacal.gate.labelled import gate_of
+from metacal.gate.labelled import gate_of, remarks_on_pool
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
 from metacal.gate.table import check_score
 from metacal.promises.certificate import Certificate, accepts
@@ -119,6 +119,8 @@ class Certifier:
         self.doubts = self._doubts(pool)
         self.n_pool = len(self.doubts)
         there = np.flatnonzero(~np.isnan(self.doubts))
+        #: What is odd about the pool: copies make its rows depend on each other.
+        self.remarks = remarks_on_pool(self.rows, self.doubts)
         #: Rows that have a score in the order in which they are drawn. A seed's bits are the same in every NumPy.
         bits = np.random.PCG64(np.random.SeedSequence([random_state, OUR_OWN])).random_raw(self.n_pool)
         self._order = there[np.argsort(bits[there], kind="stable")]
@@ -341,7 +343,7 @@ class Certifier:
                 rows_needed=error.rows_needed,
             ) from None
         grid = grid_of(self.score) if self.rows is not None else None
-        missing, notes = self.n_pool - len(self._order), certificate.notes
+        missing, notes = self.n_pool - len(self._order), (*certificate.notes, *self.remarks)
         if missing:
             notes += (pool_without_score(missing=missing, rows=self.n_pool),)
         if self.may_extend:

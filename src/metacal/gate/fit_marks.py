@@ -25,10 +25,10 @@ from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import Note, remarks_on_scores, rows_without_score, upside_down
 from metacal.promises.parts.per import Per, PerGroup
 from metacal.promises.parts.thresholds import policy_of, rows_of_groups
-from metacal.promises.parts.units import Importance, counted_rows, unit_codes
+from metacal.promises.parts.units import Importance, Units, counted_rows
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
-from metacal.promises.sample import Ranking
+from metacal.promises.sample import Ranking, require_some_correct
 from metacal.promises.scouts import Scouting
 from metacal.promises.sequential.profile import profile_of
 from metacal.rows.arrays import plain_array
@@ -95,9 +95,12 @@ def fit_scored(
     losses = promise.losses_of(right) if isinstance(promise, Costed) else None
     if lost is not None:
         losses = Losses.graded(lost)
-    there_units = None if units is None else unit_codes(units, len(given))[there]
+    together = None if units is None else Units.of(units)
+    there_units = None if together is None else together.taken(together.codes(len(given))[there])
     counted = counted_rows(len(right), there_units, _weights_there(importance, there), random_state)
     seen = slice(None) if counted is None else counted.rows
+    if lost is None:
+        require_some_correct(right[seen])
     ranking = Ranking.of(doubt[seen], right[seen])
     good = right if lost is None else lost <= lost.mean()
     missing, of = int((~there).sum()), len(there)

@@ -257,6 +257,7 @@ def check_gate(promise: Any, score: str | Score, input: str, decision: str = "la
 def _further_remarks(rows: Rows, seen: Columns, odd: Suspicion | None, counted: Counted | None) -> list[Note]:
     """What else is odd: scores tie because the table is, and rows that are alike, or decisions, repeat each other."""
     alike = odd is not None and odd.kind in ("alike", "one-hot")
+    alike = alike or (counted is not None and counted.whole is not None)  # rows of a unit may well be
     values = seen.values
     if counted is not None:
         counts = counted.mask(len(values))

@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from metacal.errors import warn_caller
 from metacal.gate.gate import Gate, Source
 from metacal.gate.marks import Marks
 from metacal.gate.table import Recipe, Table
@@ -15,10 +17,11 @@ from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.promises.certificate import Certificate
-from metacal.promises.notes import Note, not_calibrated
+from metacal.promises.notes import Note, many_ties, not_calibrated, remarks_on_rows
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.answers import RIGHT, UNKNOWN
 from metacal.promises.sequential.profile import Profile, profile_of
+from metacal.rows import Rows
 from metacal.rows.labels import reject_label_of
 
 if TYPE_CHECKING:
@@ -42,6 +45,16 @@ def gate_of(certifier: Certifier) -> Gate:
     source = Table(base, certifier.classes_, certifier.score, certifier.input, recipe, classes_given=given)
     label = reject_label_of(None, certifier.classes_)
     return replace(_gate(certifier, source, certificate.with_notes(*notes)), reject_label=label)
+
+
+def remarks_on_pool(rows: Rows | None, doubts: NDArray[np.float64]) -> tuple[Note, ...]:
+    """What is odd about rows that have no labels yet, said in a warning: copies, or of a score alone that it ties."""
+    there = doubts[~np.isnan(doubts)]
+    alone = Ranking.of(there, np.zeros(len(there), dtype=bool))
+    found = many_ties(alone, "given scores") if rows is None else remarks_on_rows(rows, doubts)
+    for note in found:
+        warn_caller(str(note))
+    return tuple(found)
 
 
 def _gate(certifier: Certifier, source: Source, certificate: Certificate) -> Gate:

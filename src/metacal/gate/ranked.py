@@ -141,6 +141,7 @@ def _ranking_of(values: Any, correct: Any, score: str | Score, counted: Counted 
     require_some_correct(correct)
     if counted is not None:
         values, correct = values[counted.rows], correct[counted.rows]
+        require_some_correct(correct)
     return Ranking.of(values if grid_of(score) == RELATIVE else kernels.rounded(values, RELATIVE), correct)
 
 
@@ -168,14 +169,14 @@ def certified(
     codes, names = (None, ()) if parts is None else parts
     sample = Sample(values if grid == RELATIVE else RELATIVE.rounded(values), correct, losses, codes, names)
     if counted is not None:
-        values, sample = values[counted.rows], sample.take(counted.rows)
+        values, sample = values[counted.rows], replace(sample.take(counted.rows), units=counted.whole)
     for_threshold, for_base = promise.split(sample.right)
     all_right = sample.right
     sample = sample.take(for_threshold) if not for_threshold.all() else sample.with_ranking(ranking)
-    if scouting is not None and promise.scouted:
+    if scouting is not None and promise.scouted and sample.units is None:
         sample = scouting.of(sample)
     certificate = promise.certify(sample)
-    if len(sample) < len(values):
+    if certificate.n_rows < len(values):
         own = None if codes is None else codes if counted is None else codes[counted.rows]
         accept = accepts(values, policy_of(certificate, np.empty(0)).of(own))
         certificate = certificate.with_traffic(accept, all_right)

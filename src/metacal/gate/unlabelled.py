@@ -13,12 +13,13 @@ from metacal.gate.gate import Gate
 from metacal.gate.table import Recipe, Table
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
+from metacal.promises.certificate import accepts
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import many_ties, not_calibrated, remarks_on_rows, suspicion
 from metacal.promises.parts.units import Counted
 from metacal.promises.promise import Promise
 from metacal.promises.rules.order_statistic import MaxReview
-from metacal.promises.sample import Ranking
+from metacal.promises.sample import Ranking, Sample
 from metacal.promises.sequential.profile import profile_of
 from metacal.rows import Rows, run_rows
 from metacal.rows.plausibility import warn_of_suspicion
@@ -69,7 +70,10 @@ def fit_unlabelled(
     rows = rows.looked_over()
     values = score_rows(rows, score)
     own, none = values if counted is None else values[counted.rows], np.zeros(len(values), dtype=bool)
-    certificate, ranking = promise.certify(own), Ranking.of(own, none[: len(own)])
+    sample = Sample.of(own, units=None if counted is None else counted.whole)
+    certificate = promise.certify(sample)
+    certificate = certificate.with_traffic(accepts(own, certificate.threshold), none[: len(own)])
+    ranking = Ranking.of(own, none[: len(own)])
     if counted is not None:
         certificate = counted.told(certificate)
     further = [] if odd is not None else many_ties(Ranking.of(values, none) if counted else ranking)

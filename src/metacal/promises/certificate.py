@@ -218,7 +218,8 @@ class Certificate:
         >>> print(c.next_rows(1000))
         of the next 1,000 rows 67 to 110 go to review (90% interval)
         """
-        return next_rows(rows, level, reviewed_of(self, part), each="unit" if self.circumstances.units else "row")
+        alone = self.circumstances.units is None
+        return next_rows(rows, level, reviewed_of(self, part), each="row" if alone else "unit")
 
     @property
     def statement(self) -> str:

@@ -1,4 +1,4 @@
-"""Under which circumstances a rule was used: shared by scores, on one row of each unit, weighted, cross-fitted.
+"""Under which circumstances a rule was used: shared by scores, on units, weighted, cross-fitted.
 
 Each adds its words to the rule and changes what the promise rests on (`metacal.promises.words`), and may leave less to
 promise.
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate, Guarantee
 
-#: How weights are known: exactly, or estimated from other rows.
-Weights = Literal["given", "estimated"]
+#: How weights are known: exactly, exactly but for the largest that a row can have, or estimated from other rows.
+Weights = Literal["given", "unbounded", "estimated"]
+#: What is counted of rows that belong together: one row of each unit, or every row.
+CountedBy = Literal["unit", "row"]
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,14 @@ class Circumstances:
     ----------
     scores, share : int and float
         How many ranking scores shared delta, and the share of the one that was taken.
-    units : bool
-        Whether one row of each unit, rows that belong together, was counted.
-    weights : "given", "estimated" or None
-        Whether rows were kept in proportion to weights.
+    units : "unit", "row" or None
+        Whether rows belong together, and what was counted: one row of each unit, or every row.
+    weights : "given", "unbounded", "estimated" or None
+        Whether rows were kept in proportion to weights, and how these are known.
     folds : int
         How many fold classifiers scored the rows; 0: the one in use did.
+    largest_unit, largest_declared : int or None, and bool
+        Where every row counts: how many of them a unit can have, and whether that is known or only what was seen.
     by_value : bool
         Whether values of the score were tested, not ranks (`promises.scouts`).
     aside : int
@@ -43,24 +47,36 @@ class Circumstances:
 
     scores: int = 1
     share: float = 1.0
-    units: bool = False
+    units: CountedBy | None = None
     weights: Weights | None = None
     folds: int = 0
+    largest_unit: int | None = None
+    largest_declared: bool = False
     by_value: bool = False
     aside: int = 0
 
     def guarantee(self, exact: Guarantee) -> Guarantee:
         """What can be promised, where without these circumstances it would be `exact`."""
-        return "approximate" if exact != "none" and (self.folds or self.weights == "estimated") else exact
+        return "approximate" if exact != "none" and (self.folds or self.unknown) else exact
+
+    @property
+    def unknown(self) -> str | None:
+        """What is not known well enough for an exact promise; None where all is."""
+        if self.weights in ("estimated", "unbounded"):
+            return "the weights are estimates" if self.weights == "estimated" else "no largest weight was declared"
+        seen_alone = self.largest_unit is not None and not self.largest_declared
+        return "no largest unit was declared" if seen_alone else None
 
     def together(self, other: Circumstances) -> Circumstances:
         """Both at once; `other` where the two say the same thing differently."""
         return Circumstances(
             max(self.scores, other.scores),
             min(self.share, other.share),
-            self.units or other.units,
+            other.units or self.units,
             other.weights or self.weights,
             other.folds or self.folds,
+            other.largest_unit or self.largest_unit,
+            other.largest_declared or self.largest_declared,
             self.by_value or other.by_value,
             self.aside or other.aside,
         )
@@ -69,6 +85,9 @@ class Circumstances:
         """What cannot be, with at most so many folds; None when all agrees."""
         if self.folds < 0 or self.folds == 1 or self.folds > most_folds:
             return f"{most_folds:,} rows cannot be scored in {self.folds:,} folds"
+        sized = self.largest_unit is not None
+        if sized != (self.units == "row") or (self.largest_declared and not sized) or (self.largest_unit or 1) < 1:
+            return "the size of a unit matters where every row counts, and only then"
         if self.aside < 0 or (delta is None and (self.aside or self.by_value)):
             return f"{self.aside:,} rows cannot be set aside to lay out tests"
         if self.scores > 1 and delta is None:

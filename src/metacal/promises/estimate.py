@@ -98,7 +98,10 @@ def reviewed_of(certificate: Certificate, name: Name | None = None) -> Reviewed:
         if name is not None:
             raise InputError(f"one threshold is for all rows: there is no part {name!r} of its own.")
         finite = math.inf if certificate.accepts_everything else min(certificate.threshold, sys.float_info.max)
-        return _reviewed(certificate, certificate.traffic, finite)
+        # Rows of whole units say less than as many independent ones: at least as much as one of each largest unit.
+        most = certificate.circumstances.largest_unit or 1
+        seen, *shape = _reviewed(certificate, certificate.traffic, finite)
+        return Reviewed(seen, *(max(1.0, value / most) if value > 1.0 else value for value in shape))
     own = [part for part in parts.items if name is None or name in part.names]
     if not own:
         raise InputError(f"there is no {parts.by} {name!r}; there are {', '.join(map(str, parts.names))}.")

@@ -99,6 +99,12 @@ def too_few_to_review(*, rows: int, share: float, best: float, needed: int) -> s
 
 
 @noted
+def too_few_units(*, units: int, rows: int) -> str:
+    """Nothing can be rejected where whole units are bet on."""
+    return f"everything is accepted: {units:,} units of {rows:,} rows are too few to reject any row."
+
+
+@noted
 def review_is_cheapest(*, review: float) -> str:
     """Nothing is accepted."""
     return f"nothing is accepted: on these rows reviewing everything, at {review:g} a row, costs least."
@@ -109,6 +115,15 @@ def one_row_of_each_unit(*, units: int, rows: int, random_state: int) -> str:
     """Which rows count where some belong together."""
     return (
         f"{units:,} units of {rows:,} rows: one row of each, drawn at random (random_state {random_state}), is counted."
+    )
+
+
+@noted
+def whole_units_counted(*, units: int, rows: int, random_state: int) -> str:
+    """Every row of a unit counts."""
+    return (
+        f"{units:,} units of {rows:,} rows: every row is counted, by bets on whole units; the scores of a tenth of the "
+        f"units, drawn at random (random_state {random_state}), say where they begin and which thresholds they are on."
     )
 
 

@@ -16,11 +16,20 @@ from metacal.promises.certificate import Certificate, Guarantee
 from metacal.promises.notes import Note
 from metacal.promises.quantity import Limits, Quantity
 from metacal.promises.sample import Evidence, Flags, Outcome, Ranking, Sample, Scores
-from metacal.promises.words import at_least
+from metacal.promises.words import SAME_SOURCE, at_least, register_rule
 from metacal.rows.arrays import fraction
 
 if TYPE_CHECKING:
     from metacal.promises.sequential.answers import Answers, Standing
+
+
+#: Where rows belong together and every one counts: `promises.rules.whole_units`.
+WHOLE_UNITS = register_rule(
+    "whole-units",
+    "bets on whole units (Waudby-Smith & Ramdas 2024) at thresholds from the scores of a tenth of them, in a fixed "
+    "sequence (Wiens 2003)",
+    SAME_SOURCE,
+)
 
 
 class Promise(ABC):
@@ -76,6 +85,17 @@ class Promise(ABC):
     def from_sample(self, sample: Sample) -> Certificate:
         """The rule for rows: that for their ranking, where it takes no more."""
         return self.from_ranking(sample.ranking, labelled=sample.correct is not None)
+
+    def from_units(self, sample: Sample) -> Certificate:
+        """The rule for rows that belong together, where every row counts."""
+        raise InputError(
+            "every row of a unit counts for MinAccuracy, MaxMiscoverage and MaxReview with a delta; for "
+            f"{self!r} take one row of each: units=names, or Units(names, per='unit')."
+        )
+
+    def impossible_of_units(self, certificate: Certificate) -> str | None:
+        """What cannot be in a certificate from whole units; None when all agrees."""
+        return "it is never certified from whole units"
 
     @abstractmethod
     def impossible(self, certificate: Certificate) -> str | None:
@@ -238,14 +258,15 @@ class Promise(ABC):
         if said != (self._limits_in(certificate), self.delta, around.guarantee(self.guarantee)):
             return f"it does not belong to the promise {self!r}; fit again"
         stages = certificate.stages
-        if certificate.rule not in self.rules_for(certificate):
+        by_units, mine = around.units == "row", self.at(around.share)
+        if certificate.rule not in ((WHOLE_UNITS,) if by_units else self.rules_for(certificate)):
             return "the rule is none that this promise uses"
         return (
-            _other_traffic(certificate, split or around.aside > 0)
+            _other_traffic(certificate, split or by_units or around.aside > 0)
             or (None if stages is None else stages.contradiction(certificate))
             or _other_marks(certificate)
             or _impossible_labels(certificate, some_will_do=self.walks)
-            or self.at(around.share).impossible(certificate)
+            or (mine.impossible_of_units if by_units else mine.impossible)(certificate)
         )
 
     def _limits_in(self, certificate: Certificate) -> Limits:

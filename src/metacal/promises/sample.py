@@ -36,6 +36,23 @@ class Evidence(ABC):
         """The certificate, by the rule that the promise has for such evidence."""
 
 
+class WholeUnits(NamedTuple):
+    """Units whose every row counts: the number of each row's unit, how many rows one can have, the seed of draws."""
+
+    code: Codes
+    largest: int
+    seed: int = 0
+
+    @property
+    def number(self) -> int:
+        """How many units there are."""
+        return len(np.unique(self.code))
+
+    def take(self, rows: Flags | Codes) -> WholeUnits:
+        """The same of some of the rows."""
+        return self._replace(code=self.code[rows])
+
+
 @dataclass(frozen=True, eq=False)
 class Sample(Evidence):
     """Calibration rows; `Sample.of` checks what comes from outside.
@@ -50,6 +67,8 @@ class Sample(Evidence):
         What each row costs, where a promise is about that.
     part, names : array of int and sequence, optional
         The number of each row's class or group, and what these are called.
+    units : WholeUnits, optional
+        Where rows belong together, and every one of them counts.
     scouts : Scouts, optional
         Other rows, whose scores say where the tests begin.
 
@@ -65,6 +84,7 @@ class Sample(Evidence):
     losses: Losses | None = None
     part: Codes | None = None
     names: Sequence[Name] = ()
+    units: WholeUnits | None = None
     scouts: Scouts | None = None
 
     @classmethod
@@ -96,7 +116,7 @@ class Sample(Evidence):
         """By the promise's rule for rows."""
         if self.correct is None and promise.needs_labels:
             raise InputError(f"{type(promise).__name__} is about right and wrong answers; say of each row which it is.")
-        return promise.from_sample(self)
+        return promise.from_sample(self) if self.units is None else promise.from_units(self)
 
     @property
     def right(self) -> Flags:
@@ -129,6 +149,7 @@ class Sample(Evidence):
             None if losses is None else losses.where(rows),
             None if part is None else part[rows],
             self.names,
+            None if self.units is None else self.units.take(rows),
             self.scouts,
         )
 

@@ -15,6 +15,8 @@ from metacal.errors import InputError
 from metacal.promises.quantity import Quantity, quantity
 from metacal.promises.rules import betting, bounds
 from metacal.promises.rules.noninferiority import GAMMA, difference_interval, kept_p_value
+from metacal.promises.rules.unit_counts import UnitCounts
+from metacal.promises.sample import WholeUnits
 from metacal.rows.draws import generator
 
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ class Seen:
     Of a mean cost `bad` rows cost anything, `total` is what all of them cost, and `limit` is a
     share of the `largest` cost of a row; where costs are of many sizes, `costs` has them as such shares, in random
     order, always the same: bets on rows that a file has sorted would see a drift that is none. Of the loss of a cascade
-    `bad` rows are answered worse than by its last model alone, and as many as `better` better.
+    `bad` rows are answered worse than by its last model alone, and as many as `better` better. Where rows belong
+    together, `units` has the counts of each: bets are then on whole units (`promises.rules.whole_units`).
     """
 
     quantity: Quantity
@@ -45,12 +48,23 @@ class Seen:
     total: float | None = None
     costs: NDArray[np.float64] | None = None
     better: int | None = None
+    units: UnitCounts | None = None
 
     @classmethod
     def of(
-        cls, promised: Quantity, target: float, accept: Flags, correct: Flags | None, losses: Losses | None = None
+        cls,
+        promised: Quantity,
+        target: float,
+        accept: Flags,
+        correct: Flags | None,
+        losses: Losses | None = None,
+        units: WholeUnits | None = None,
     ) -> Seen:
         """What these rows say; `losses`, what each costs, is needed where a cost or a loss is promised."""
+        if units is not None and (promised.paired or promised.mean):
+            raise InputError(
+                f"{promised} is tested on independent rows; fit with units, and one row of each is tested."
+            )
         if promised.paired:
             if losses is None:
                 raise InputError(
@@ -61,7 +75,8 @@ class Seen:
             return cls(promised, target, (worse - better) / n, worse, n, better=better)
         if not promised.mean:
             (hit, n), (bad, _) = promised.share(accept, correct), promised.bad(accept, correct)
-            return cls(promised, target, hit / n if n else None, bad, n)
+            together = None if units is None else UnitCounts.of_rows(promised, units, accept, correct)
+            return cls(promised, target, hit / n if n else None, bad, n, units=together)
         promised.flags(accept, correct)  # without labels nobody knows what an answer costs
         if losses is None:
             raise InputError(
@@ -82,7 +97,7 @@ class Seen:
     @property
     def counted(self) -> bool:
         """Whether bad rows alone are counted, so that tests are binomial."""
-        return self.costs is None and self.better is None
+        return self.costs is None and self.better is None and self.units is None
 
     def interval(self, level: float) -> tuple[float, float]:
         """What the truth lies between: Clopper-Pearson for a share, bets for a mean cost, exact tests for a loss."""
@@ -90,7 +105,10 @@ class Seen:
         if self.better is not None:
             return difference_interval(self.bad, self.better, self.n, level)
         each, guess = (1.0 - level) / 2.0, min(0.5, self.limit)
-        if self.costs is None:
+        if self.units is not None:
+            low, high = self.units.interval(each)
+            low, high = (low, high) if self.quantity.at_most else (1.0 - high, 1.0 - low)
+        elif self.costs is None:
             hit = self.bad if self.quantity.at_most else self.n - self.bad
             low = bounds.clopper_pearson_lower(hit, self.n, each)
             high = bounds.clopper_pearson_upper(hit, self.n, each)
@@ -110,6 +128,8 @@ class Seen:
         """
         if self.better is not None:
             return kept_p_value(self.bad, self.better, self.n, self.target, GAMMA * level)
+        if self.units is not None:
+            return betting.p_value_above(self.units.values(self.limit), self.limit, level)
         if self.costs is not None:
             return betting.p_value_above(self.costs, self.limit, level) if self.limit < 1.0 else 1.0
         # P(Bin(n, p) >= k) is the incomplete beta function I_p(k, n - k + 1).
@@ -268,13 +288,15 @@ def judge(
     level: float,
     losses: Losses | None = None,
     names: NDArray[Any] | None = None,
+    units: WholeUnits | None = None,
 ) -> Verdict:
     """Measure on labelled rows what the certificate promises.
 
     `correct` may be None where nothing is promised that needs labels; `losses`, what each row costs, is needed where a
     cost is promised (`Gate.losses`). `names` are the predicted classes or the groups of the rows, where each has its
     own promise. Where several limits are promised their intervals hold at this level together (Bonferroni), so that a
-    promise that is kept is called refuted with probability at most (1 - level) / 2.
+    promise that is kept is called refuted with probability at most (1 - level) / 2. `units` are those of the rows where
+    they belong together, and every one counts.
 
     >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> right = np.ones(100, dtype=bool)
@@ -285,9 +307,9 @@ def judge(
     if certificate.parts is not None:
         if correct is None:
             raise InputError("what each class or group is promised needs labels; give them.")
-        return _judge_parts(certificate, accept, correct, level, names)
+        return _judge_parts(certificate, accept, correct, level, names, units)
     each = _each(level, len(certificate.limits))
-    seen = (Seen.of(promised, limit, accept, correct, losses) for promised, limit in certificate.limits)
+    seen = (Seen.of(promised, limit, accept, correct, losses, units) for promised, limit in certificate.limits)
     first, *more = (Verdict.of(one, each) for one in seen)
     if not more:
         return first
@@ -295,14 +317,19 @@ def judge(
     return replace(first, kept=first.kept and also.kept, refuted=first.refuted or also.refuted, also=also)
 
 
-def _judge_parts(certificate: Certificate, accept: Flags, correct: Flags, level: float, names: Any) -> Verdict:
+def _judge_parts(
+    certificate: Certificate, accept: Flags, correct: Flags, level: float, names: Any, units: WholeUnits | None
+) -> Verdict:
     assert certificate.parts is not None
     if names is None:
         raise InputError(f"this promise is for each {certificate.parts.by}; say which one every row belongs to.")
     limit = certificate.quantity, certificate.target
     own = [
-        (part.name, Seen.of(part.quantity or limit[0], part.target or limit[1], accepted, right))
-        for part, accepted, right in certificate.parts.judged(names, accept, correct)
+        (
+            part.name,
+            Seen.of(part.quantity or limit[0], part.target or limit[1], *seen, units=units and units.take(rows)),
+        )
+        for part, rows, *seen in certificate.parts.judged(names, accept, correct)
     ]
     own = sorted(((name, seen) for name, seen in own if seen.n), key=lambda pair: pair[1].p_value(level))
     if not own:

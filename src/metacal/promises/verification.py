@@ -12,6 +12,9 @@ from metacal import display
 from metacal.display import outward
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
+from metacal.promises.circumstances import CountedBy
+from metacal.promises.parts.units import Units, counted_rows
+from metacal.promises.sample import WholeUnits
 from metacal.promises.verdict import Verdict, judge
 from metacal.promises.words import at_least, at_most
 from metacal.rows.arrays import fraction
@@ -26,6 +29,8 @@ _TESTED = {
     "in expectation": "whether this gate keeps its target; in expectation about half of all gates do not",
     "none": "whether this gate keeps its target, which it aims at without a promise (the paper's own rule)",
 }
+#: How rows were counted that belong together.
+_UNITS = {None: "", "unit": "; one row of each unit", "row": "; bets on whole units"}
 #: Tests that are shown, of a promise for each class or group.
 _FEW = 8
 
@@ -43,6 +48,9 @@ class Verification:
     confidence : float
         Of the intervals; a promise that is kept is refuted with probability at most (1 - confidence) / 2.
     n_rows, n_accepted : int
+        Of the rows that were tested.
+    units : "unit", "row" or None
+        Where rows belong together: whether one row of each unit was tested, or every row by bets on whole units.
     """
 
     certificate: Certificate
@@ -50,6 +58,7 @@ class Verification:
     confidence: float
     n_rows: int
     n_accepted: int
+    units: CountedBy | None = None
 
     @property
     def tests(self) -> tuple[Verdict, ...]:
@@ -88,6 +97,7 @@ class Verification:
             "tested": self.tested,
             "n_rows": self.n_rows,
             "n_accepted": self.n_accepted,
+            **({} if self.units is None else {"units": self.units}),
             "confidence": self.confidence,
             "verdict": self.verdict.word,
             "refuted": self.refuted,
@@ -101,7 +111,7 @@ class Verification:
         return "\n".join(
             [
                 f"{self.verdict.word}: {self.certificate.statement}",
-                f"  rows         {self.n_rows:,}{source}, {self.n_accepted:,} accepted",
+                f"  rows         {self.n_rows:,}{source}, {self.n_accepted:,} accepted{_UNITS[self.units]}",
                 *(line for test in self.tests[:_FEW] for line in _lines(test)),
                 *self._rest(),
                 f"  tested       {self.tested}; a kept promise is called refuted by at most "
@@ -157,7 +167,7 @@ def _lines(test: Verdict) -> list[str]:
         counted = f"{bad:,} answered worse than by the last model alone, {better:,} better, of {seen.n:,}"
     if promised.mean:
         counted = f"a {'loss' if promised.graded else 'cost'} of {bad:,.6g} in all, of {seen.n:,} rows"
-    bets = seen.costs is not None
+    bets = seen.costs is not None or seen.units is not None
     chance = "at most the chance of such bets to win so much" if bets else "the chance of as many or more"
     level = f"{at_least(test.level)} interval"
     return [
@@ -174,6 +184,7 @@ def verify_decisions(
     confidence: float = 0.95,
     losses: Losses | None = None,
     names: NDArray[Any] | None = None,
+    units: Units | None = None,
 ) -> Verification:
     """Test on labelled rows what the certificate promises.
 
@@ -185,6 +196,9 @@ def verify_decisions(
     outside of one end, with probability at most (1 - confidence) / 2. Where each class or group has its own promise,
     `names` are those of the rows; each that rows speak about is tested, the worst first.
 
+    Where rows belong together (`units`), counts of them are not binomial. A promise about a random row of a random unit
+    is tested on one row of each, drawn at random; one about rows by bets on whole units.
+
     >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> right = np.ones(1000, dtype=bool)
     >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 1000), right)
@@ -193,5 +207,15 @@ def verify_decisions(
     """
     if fraction("confidence", confidence) <= 0.5:
         raise InputError(f"confidence must be above 0.5, got {confidence}; say how surely a kept promise passes: 0.95.")
-    verdict = judge(certificate, accept, correct, confidence, losses, names)
-    return Verification(certificate, verdict, confidence, len(accept), int(accept.sum()))
+    by, whole = None, None
+    if units is not None:
+        by, codes = certificate.circumstances.units or "row", units.codes(len(accept))
+        if by == "unit" and (counted := counted_rows(len(accept), codes)) is not None:
+            picked = counted.rows
+            accept, correct = accept[picked], None if correct is None else correct[picked]
+            losses, names = None if losses is None else losses.where(picked), None if names is None else names[picked]
+        elif by == "row":
+            known = max(units.largest or 0, certificate.circumstances.largest_unit or 0)
+            whole = WholeUnits(codes, max(known, int(np.bincount(codes).max())))
+    verdict = judge(certificate, accept, correct, confidence, losses, names, whole)
+    return Verification(certificate, verdict, confidence, len(accept), int(accept.sum()), by)

@@ -93,6 +93,9 @@ def statement(certificate: Certificate) -> str:
         claim = f"Of all answers at most {at_most(certificate.target)} are wrong, people's counted as right"
     if stages is not None and stages.pool is not None:
         claim += f", of the pool of {stages.pool:,} rows"
+    claim = _about(certificate.circumstances, claim)
+    unknown = certificate.circumstances.unknown
+    inexact = f"(approximate, not certified{'' if unknown is None else f': {unknown}'})"
     sure, guarantee = certificate.confidence, certificate.guarantee
     if certificate.parts is not None and certificate.parts.sides:
         return statement_of_sides(certificate, certificate.parts, at_least, at_most)
@@ -101,16 +104,24 @@ def statement(certificate: Certificate) -> str:
         about = f"{'about ' if approximate else ''}{at_least(sure)}"
         surely = _surely_of_parts(certificate.parts, about, at_most(certificate.delta))
         claim = _claim_of_parts(certificate.parts, claim)
-        return f"{claim}, {surely}{' (approximate, not certified)' if approximate else ''}."
+        return f"{claim}, {surely}{f' {inexact}' if approximate else ''}."
     if guarantee == "certified" and sure is not None:
         return f"{claim}, {'both ' if more else ''}with {at_least(sure)} confidence."
     if guarantee == "approximate":
         surely = "on average over calibration sets" if sure is None else f"with about {at_least(sure)} confidence"
-        return f"{claim}, {surely} (approximate, not certified)."
+        return f"{claim}, {surely} {inexact}."
     if guarantee == "in expectation":
         always = all(promised.accepting_is_safe for promised, _ in certificate.limits)
         return f"{claim}, on average over calibration sets{_HALF if always else _NOTHING_KEPT}."
     return f"Aimed at, without a guarantee: {_lower(claim)}."
+
+
+def _about(around: Circumstances, claim: str) -> str:
+    """The claim, and which row it is about where rows belong together."""
+    if around.units is None:
+        return claim
+    which = "a random row of a random unit" if around.units == "unit" else "a random row, whatever its unit"
+    return f"For {which}, {_lower(claim)}"
 
 
 def _lower(claim: str) -> str:
@@ -145,7 +156,7 @@ def rule(certificate: Certificate) -> str:
     >>> from metacal.promises.circumstances import Circumstances, under
     >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> plain = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
-    >>> print(rule(under(plain, Circumstances(scores=3, share=0.8, units=True))))
+    >>> print(rule(under(plain, Circumstances(scores=3, share=0.8, units="unit"))))
     umbrella order statistic of the correct scores (Tong, Feng & Li 2018), the best of 3 scores, this one at 0.8 of
     delta, one row of each unit
     """
@@ -161,8 +172,9 @@ def rule(certificate: Certificate) -> str:
         said += f"; {around.aside:,} calibration rows were set aside, and show a score without ties"
     if around.scores > 1:
         said += f", the best of {around.scores} scores, this one at {around.share:g} of delta"
-    said += ", one row of each unit" if around.units else ""
-    said += f", on rows kept in proportion to {around.weights} weights" if around.weights else ""
+    said += ", one row of each unit" if around.units == "unit" else ""
+    how = "estimated" if around.weights == "estimated" else "given"
+    said += f", on rows kept in proportion to {how} weights" if around.weights else ""
     return said + (f", on out-of-fold scores of {around.folds} folds" if around.folds else "")
 
 
@@ -181,7 +193,10 @@ def _source(around: Circumstances) -> str:
     source = f"{unit} given to fit" if around.folds else f"calibration {unit}{unseen}"
     said = f"new {unit} come from the same source as the {source}"
     if around.weights:
-        said += f", reweighted by the {around.weights} weights, of which none is larger than the largest used"
+        how = "estimated" if around.weights == "estimated" else "given"
+        said += f", reweighted by the {how} weights, of which none is larger than the largest used"
+    if around.units == "row":
+        return f"{said}; no unit has more than {around.largest_unit:,} rows"
     return said + ("; a new row is any row of a new unit" if around.units else "")
 
 

@@ -149,17 +149,17 @@ class Parts:
 
     def judged(
         self, names: NDArray[Any], accept: NDArray[np.bool_], correct: NDArray[np.bool_]
-    ) -> Iterator[tuple[Part, NDArray[np.bool_], NDArray[np.bool_]]]:
-        """Each part that promises something, and which of the rows that it looks at are accepted and right.
+    ) -> Iterator[tuple[Part, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]]:
+        """Each part that promises something, the rows that it looks at, and which of these are accepted and right.
 
         Of a side that looks at all rows of a class, these are the rows that are called so, and those of the class that
         they are called by: of two classes a row is of it where it is called so and right, or neither.
         """
         for part, own in self.rows(names):
             if part.quantity is not None and part.quantity.of_class:
-                yield part, accept & own, own == correct
+                yield part, np.ones_like(own), accept & own, own == correct
             elif not self.sides or part.quantity is not None:
-                yield part, accept[own], correct[own]
+                yield part, own, accept[own], correct[own]
 
     @property
     def names(self) -> tuple[Name, ...]:

@@ -5,11 +5,13 @@ them that are, and the rule is used as it is:
 
 - **Units** (copies, frames of one video, visits of one patient). Units are independent, rows of one are not. One row
   is drawn from each: these are independent, each a random row of a random unit, which is what is then promised about.
+  Where units are of many sizes that is not a random row: `Units(names, per="row")` promises about that, and every row
+  counts, by bets on whole units (`promises.rules.whole_units`).
 - **Weights** (known shift). New rows follow the source reweighted by w. Each row is kept with probability w / w_max:
   what is kept are independent draws from the target (rejection sampling, von Neumann 1951). Exact, and measured to
   accept more than weighted betting; about n · mean(w) / w_max rows are left.
 
-Both together: one of each unit first.
+Both together: one of each unit first. Of whole units the rows that are kept count.
 """
 
 from __future__ import annotations
@@ -23,13 +25,78 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
-from metacal.promises.circumstances import Circumstances, under
-from metacal.promises.notes import Note, kept_by_weight, one_row_of_each_unit
+from metacal.promises.circumstances import Circumstances, CountedBy, Weights, under
+from metacal.promises.notes import Note, kept_by_weight, one_row_of_each_unit, whole_units_counted
+from metacal.promises.sample import WholeUnits
 from metacal.rows import validate
 from metacal.rows.arrays import plain_array, row_weights
 from metacal.rows.draws import generator
 
 Places = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Rows that belong together, and what is promised about: a random row of a random unit, or a random row.
+
+    Attributes
+    ----------
+    names : array of shape (n,)
+        The unit of each row.
+    per : "unit" or "row"
+        "unit": each unit counts as one, by a row of it that is drawn at random. "row": each row counts as one, so that
+        a unit of ten counts ten times; units that have many rows and err more show in it. Rows are certified by bets
+        on whole units, which takes more of them.
+    largest : int, optional
+        With per="row": the most rows that any unit can have. Without it the largest here stands for it, and the promise
+        is called approximate.
+
+    Examples
+    --------
+    >>> Units(["a", "b", "a"], per="row").codes(3)
+    array([0, 1, 0])
+    """
+
+    names: ArrayLike
+    per: CountedBy = "unit"
+    largest: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.per not in ("unit", "row"):
+            raise InputError(f"per must be 'unit' (a random row of each) or 'row' (every row), got {self.per!r}.")
+        if self.largest is None:
+            return
+        if self.per == "unit":
+            raise InputError("the largest unit matters where every row counts: Units(names, per='row', largest=...).")
+        if isinstance(self.largest, bool) or not isinstance(self.largest, int | np.integer) or self.largest < 1:
+            raise InputError(f"largest must be a whole number from 1, got {self.largest!r}.")
+
+    @classmethod
+    def of(cls, given: Any) -> Units:
+        """What was given as `units`: this, or names alone."""
+        return given if isinstance(given, Units) else cls(given)
+
+    def codes(self, n_rows: int) -> Places:
+        """A number 0, 1, … for each row, which rows of one unit share."""
+        return unit_codes(self.names, n_rows)
+
+    def at(self, rows: Places) -> Units:
+        """The same for the rows that stand at these places."""
+        n = len(plain_array(self.names, "units"))
+        if n <= rows.max(initial=-1):
+            raise InputError(f"units must name the unit of every row; got {n:,} for {rows.max() + 1:,} rows.")
+        return self.taken(self.codes(n)[rows])
+
+    def taken(self, codes: Places) -> Units:
+        """The same for some of the rows, which have these numbers."""
+        return replace(self, names=codes)
+
+    def whole(self, codes: Places, seed: int) -> WholeUnits:
+        """The units whose every row counts."""
+        most = int(np.bincount(codes).max())
+        if self.largest is not None and most > self.largest:
+            raise InputError(f"a unit has {most:,} rows, more than the {self.largest:,} declared as the most.")
+        return WholeUnits(codes, most if self.largest is None else int(self.largest), seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +108,8 @@ class Importance:
     weights : array of shape (n,)
         Up to a common factor.
     largest : float, optional
-        The largest weight that any row can have; the largest here when None.
+        The largest weight that any row can have. Without it the largest here stands for it: rows that weigh more may
+        come, so that the promise is called approximate.
     estimated : bool
         Whether the weights are estimates, so that what is promised is approximate.
 
@@ -151,12 +219,15 @@ class Counted:
         What the certificate says of it.
     notes : tuple of Note
         The same with numbers, for people.
+    whole : WholeUnits or None
+        Where every row of a unit counts: the units of the counted rows.
     """
 
     rows: Places
     speaker: Places
     circumstances: Circumstances
     notes: tuple[Note, ...]
+    whole: WholeUnits | None = None
 
     def mask(self, n_rows: int) -> NDArray[np.bool_]:
         mask = np.zeros(n_rows, dtype=bool)
@@ -188,20 +259,32 @@ def counted_rows(
         return None
     rng = generator(random_state)
     rows, around, notes = np.arange(n_rows), Circumstances(), list[Note]()
-    codes = np.arange(n_rows) if units is None else unit_codes(units, n_rows)
-    if units is not None:
+    together = None if units is None else Units.of(units)
+    codes = np.arange(n_rows) if together is None else together.codes(n_rows)
+    if together is not None and together.per == "row":
+        size = together.whole(codes, random_state).largest
+        around = Circumstances(units="row", largest_unit=size, largest_declared=together.largest is not None)
+        notes.append(whole_units_counted(units=int(codes.max()) + 1, rows=n_rows, random_state=random_state))
+    elif together is not None:
         order = rng.permutation(n_rows)
         rows = np.sort(order[np.unique(codes[order], return_index=True)[1]])
-        around = Circumstances(units=True)
+        around = Circumstances(units="unit")
         notes.append(one_row_of_each_unit(units=len(rows), rows=n_rows, random_state=random_state))
     if importance is not None:
         given = importance if isinstance(importance, Importance) else Importance(importance)
         before = len(rows)
         rows = rows[rng.random(before) < given.shares(n_rows)[rows]]
-        around = around.together(Circumstances(weights="estimated" if given.estimated else "given"))
+        known: Weights = "estimated" if given.estimated else "unbounded" if given.largest is None else "given"
+        around = around.together(Circumstances(weights=known))
         notes.append(kept_by_weight(kept=len(rows), rows=before, random_state=random_state))
     if not len(rows):
         raise InputError("no row is left to count: the weights are small against the largest; bring more rows.")
+    if together is not None and together.per == "row":
+        own = np.unique(codes[rows], return_inverse=True)[1].astype(np.intp)
+        whole = replace(together, largest=around.largest_unit).whole(own, random_state)
+        speaker = np.full(n_rows, -1, dtype=np.intp)
+        speaker[rows] = np.arange(len(rows))
+        return Counted(rows, speaker, around, tuple(notes), whole)
     place = np.full(int(codes.max()) + 1, -1, dtype=np.intp)
     place[codes[rows]] = np.arange(len(rows))
     return Counted(rows, place[codes], around, tuple(notes))

@@ -16,6 +16,7 @@ from metacal.promises.promise import ByPart, cannot_certify
 from metacal.promises.quantity import COVERAGE_ACCURACY
 from metacal.promises.rules import bounds
 from metacal.promises.rules.sequence import ASKED, expected_passes, last_passed, walk
+from metacal.promises.rules.whole_units import OfUnits
 from metacal.promises.sample import Flags, Ranking, Sample, Undecided
 from metacal.promises.sequential.answers import Answers, Standing
 from metacal.promises.words import RISING, SAME_SOURCE, SAME_SOURCE_OF_BOTH, register_rule
@@ -54,7 +55,7 @@ CASCADE_RULES = (
 
 
 @dataclass
-class MinAccuracy(ByPart):
+class MinAccuracy(OfUnits, ByPart):
     """What is accepted is right at least `beta` of the time.
 
     With probability 1 - `delta` over the calibration rows (exact binomial tests in a fixed sequence of ranks with

@@ -21,6 +21,7 @@ from metacal.promises.parts.part import Part
 from metacal.promises.promise import ByPart, Promise
 from metacal.promises.quantity import MISCOVERAGE, REVIEW
 from metacal.promises.rules import bounds
+from metacal.promises.rules.whole_units import OfUnits
 from metacal.promises.sample import Flags, Ranking, Sample
 from metacal.promises.words import SAME_SOURCE, register_rule
 
@@ -65,7 +66,7 @@ class OrderStatistic(Promise):
 
 
 @dataclass
-class MaxMiscoverage(OrderStatistic, ByPart):
+class MaxMiscoverage(OrderStatistic, OfUnits, ByPart):
     """At most `alpha` of the correct predictions are rejected.
 
     With probability 1 - `delta` over the calibration rows (the umbrella algorithm of Tong, Feng & Li 2018), or in
@@ -120,7 +121,7 @@ class MaxMiscoverage(OrderStatistic, ByPart):
 
 
 @dataclass
-class MaxReview(OrderStatistic):
+class MaxReview(OrderStatistic, OfUnits):
     r"""At most `share` of all rows go to review: are rejected.
 
     With probability 1 - `delta` over the calibration rows, or on average where `delta` is None. The threshold is the

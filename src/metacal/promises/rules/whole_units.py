@@ -1,0 +1,201 @@
+r"""Whole units: a promise about rows where rows belong together, by bets on what each unit adds to both sides of it.
+
+Rows of one patient, document or video are not independent, and units have many sizes. "At most a share q of the rows
+that are looked at is bad" says of a random unit, with B its bad rows and A those that are looked at,
+
+    E[B] <= q·E[A],     or     E[X] <= 0     with     X = (B - q·A) / S,     -q <= X <= 1 - q,
+
+S being the most rows that a unit can have. (For an accuracy of at least beta: the wrong ones of the accepted rows, q =
+1 - beta. For a miscoverage: the rejected ones of the right rows. For a review budget: the rejected ones of all.) Units
+are independent draws, so whoever bets that X + q is below q on average gets rich only where the promise is kept
+(`promises.rules.betting`): a threshold that breaks it passes with probability at most the level of its test.
+
+*Which thresholds.* The proof of the rank rule (`accuracy.certified_prefix`) is about independent rows and does not
+carry over. Thresholds must not depend on what is tested: a tenth of the units, drawn at random, is set aside, and the
+quantiles of their scores are the thresholds. Where they begin and how many there are follows from these units, too;
+the others are tested. Given the tenth, hypotheses and their order are fixed.
+
+*In sequence.* Where accepting can break the promise: from a start upward, each threshold at the whole level until one
+fails. Two starts share delta, .9 and .1; a walk that reaches the next start hands its share on (Wiens 2003). A start is
+where the tenth says that a clean sheet would win several times over: log capital Σ q·A/S of 4, and of 10, times
+log(1/level). Where accepting is safe, from the largest threshold downward, all of delta.
+
+S must be known before the rows are seen. Where the largest unit of these rows stands for it, a larger one may come, and
+the certificate is called approximate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from metacal.errors import InfeasibleTargetError, warn_caller
+from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.notes import too_few_units
+from metacal.promises.promise import WHOLE_UNITS, Promise
+from metacal.promises.quantity import Quantity
+from metacal.promises.rules import betting
+from metacal.promises.rules.bounds import SLACK
+from metacal.promises.rules.unit_counts import UnitCounts
+from metacal.promises.sample import Sample, WholeUnits
+from metacal.rows.draws import generator
+
+#: Of every so many units one is set aside, and at least so many.
+_ASIDE, _FEWEST = 10, 5
+#: Thresholds, at equal steps of the rows set aside.
+_STEPS = 100
+#: Where walks start, in multiples of what a clean sheet must win, and their shares of delta.
+_STARTS = ((4.0, 0.9), (10.0, 0.1))
+
+
+class OfUnits(Promise):
+    """A promise that can be made about every row where rows belong together."""
+
+    def from_units(self, sample: Sample) -> Certificate:
+        """By bets on whole units."""
+        if self.delta is None:
+            return super().from_units(sample)
+        return replace(certify_units(self, sample), rule=WHOLE_UNITS)
+
+    def impossible_of_units(self, certificate: Certificate) -> str | None:
+        """What in the counts cannot be: too many bad rows, or fewer than the boldest bets on a clean sheet need."""
+        return _impossible(self, certificate)
+
+
+def certify_units(promise: Promise, sample: Sample) -> Certificate:
+    """The certificate of a promise about rows, from whole units; InfeasibleTargetError where they cannot carry it."""
+    (quantity, target), *_ = promise.limits
+    assert sample.units is not None
+    assert promise.delta is not None
+    aside, tested, units = _parted(sample)
+    limit, delta = quantity.limit_on_bad(target), promise.delta
+    thresholds = _thresholds(aside)
+
+    def passes(threshold: float, limit: float, level: float) -> bool:
+        accept = accepts(tested.score, threshold)
+        seen = UnitCounts.of_rows(quantity, units, accept, tested.correct)
+        few_bad = seen.bad.sum() <= limit * seen.of.sum()
+        return bool(few_bad) and betting.is_below(seen.values(limit), limit, level)
+
+    if quantity.accepting_is_safe:
+        found = _last(thresholds[::-1], lambda threshold: passes(threshold, limit, delta))
+        if found is None:
+            return _accepts_everything(promise, tested, units.number)
+        return promise._certificate(tested, found)
+
+    def walked(limit: float) -> float | None:
+        starts = _starts(aside, quantity, thresholds, limit, delta, units.number)
+        return _walked(thresholds, starts, lambda threshold, share: passes(threshold, limit, share * delta))
+
+    best = walked(limit)
+    if best is None:
+        raise _infeasible(promise, tested, units.number, walked)
+    return promise._certificate(tested, best)
+
+
+def _parted(sample: Sample) -> tuple[Sample, Sample, WholeUnits]:
+    """The units set aside, those that are tested, and the numbers of the latter."""
+    assert sample.units is not None
+    n = sample.units.number
+    few = min(max(n // _ASIDE, _FEWEST), n - 1)
+    chosen = np.zeros(n, dtype=bool)
+    chosen[generator(sample.units.seed).permutation(n)[:few]] = True
+    aside = chosen[sample.units.code]
+    tested = sample.take(~aside)
+    assert tested.units is not None
+    return sample.take(aside), tested, tested.units
+
+
+def _thresholds(aside: Sample) -> list[float]:
+    """Quantiles of the scores that were set aside, rising, and what accepts every row."""
+    steps = np.unique(np.linspace(1, len(aside), min(_STEPS, len(aside))).astype(np.intp))
+    return [*np.unique(np.sort(aside.score)[steps - 1]).tolist(), math.inf]
+
+
+def _starts(
+    aside: Sample, quantity: Quantity, thresholds: Sequence[float], limit: float, delta: float, n_units: int
+) -> list[tuple[int, float]]:
+    """Where walks begin, and what share of delta each brings."""
+    assert aside.units is not None
+    rows = np.searchsorted(np.sort(aside.score), thresholds, side="right") / aside.units.number
+    won = n_units * rows * limit / aside.units.largest  # by bets on units without a bad row
+    found: list[tuple[int, float]] = []
+    for multiple, share in _STARTS:
+        at = int(np.searchsorted(won, -multiple * math.log(share * delta)))
+        if found and at <= found[-1][0]:
+            found[-1] = (found[-1][0], found[-1][1] + share)
+        else:
+            found.append((min(at, len(thresholds) - 1), share))
+    if len(found) > 1 and found[1][0] == found[0][0]:
+        return [(found[0][0], 1.0)]
+    return found
+
+
+def _walked(
+    thresholds: Sequence[float], starts: Sequence[tuple[int, float]], passes: Callable[[float, float], bool]
+) -> float | None:
+    """The largest threshold that passed: each walk goes up to the next start, with the shares that came so far."""
+    best, level = None, 0.0
+    ends = [start for start, _ in starts[1:]] + [len(thresholds)]
+    for (start, share), end in zip(starts, ends):
+        level += share
+        for threshold in thresholds[start:end]:
+            if not passes(threshold, level):
+                level = 0.0
+                break
+            best = threshold
+    return best
+
+
+def _last(thresholds: Sequence[float], passes: Callable[[float], bool]) -> float | None:
+    """The last one before the first that fails."""
+    best = None
+    for threshold in thresholds:
+        if not passes(threshold):
+            break
+        best = threshold
+    return best
+
+
+def _accepts_everything(promise: Promise, tested: Sample, n_units: int) -> Certificate:
+    note = too_few_units(units=n_units, rows=len(tested))
+    warn_caller(str(note))
+    return promise._certificate(tested, math.inf, (note,))
+
+
+def _infeasible(
+    promise: Promise, tested: Sample, n_units: int, walked: Callable[[float], float | None]
+) -> InfeasibleTargetError:
+    ((quantity, target),) = promise.limits
+    low, high = quantity.limit_on_bad(target), 1.0
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (middle, high) if walked(middle) is None else (low, middle)
+    best = math.floor(1e4 * (1.0 - high)) / 1e4 if high < 1.0 else None
+    can = "nothing" if best is None else f"{best:.4f} at most"
+    return InfeasibleTargetError(
+        f"{quantity} {target:g} of all rows cannot be certified: these {n_units:,} units of {len(tested):,} rows "
+        f"certify {can} {promise.surely}; lower the target, bring more units, or promise about a random row of each "
+        "unit, which takes fewer.",
+        target=target,
+        best=best,
+    )
+
+
+def _impossible(promise: Promise, certificate: Certificate) -> str | None:
+    ((quantity, target),), size = promise.limits, certificate.circumstances.largest_unit
+    if certificate.accepts_everything and quantity.accepting_is_safe:
+        return None
+    limit, of = quantity.limit_on_bad(target), certificate.n_accepted
+    bad = of - certificate.n_correct_accepted
+    if quantity.accepting_is_safe:
+        labelled = quantity.needs_labels
+        of = certificate.n_correct if labelled else certificate.n_rows
+        bad = of - (certificate.n_correct_accepted if labelled else certificate.n_accepted)
+    most = limit / (1.0 - limit) * of / (size or 1)
+    if bad <= SLACK * limit * of and SLACK * most >= -math.log(promise.delta or 1.0):
+        return None
+    return f"{bad:,} bad of {of:,} rows, in units of up to {size:,}, do not certify the limit {target:g}"
