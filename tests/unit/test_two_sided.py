@@ -77,6 +77,12 @@ def test_sides_that_overlap_meet_at_even_odds():
     assert abs(certificate.decision_at - even_odds(s, positive)) < 1.0
 
 
+def test_a_promise_that_says_nothing_is_called_so():
+    with pytest.warns(mc.errors.MetacalWarning, match="calling every row 0 keeps"):
+        certificate = mc.MinPrecision(0.9, positive=0).certify(Sample(SCORES[:N], np.arange(N) % 50 == 0))
+    assert (certificate.coverage, certificate.notes[0].kind) == (1.0, "says_nothing")
+
+
 def test_a_side_that_cannot_be_certified_is_closed():
     s, few = np.arange(2000.0), np.arange(2000) >= 1980
     certificate = mc.TwoSided(mc.MinPrecision(0.5), mc.MinRecall(0.99)).certify(Sample(s, few, names=("fine", "fraud")))

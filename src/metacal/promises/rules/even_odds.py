@@ -7,6 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.promises.sample import Ranking
+
 #: Standard deviation of slope and intercept, in units in which the scores have one of 1.
 _RIDGE = 3.0
 _STEPS = 50
@@ -51,3 +53,9 @@ def _between(low: float, high: float) -> float:
         return 0.0 if math.isinf(low) and math.isinf(high) else high - 1.0 if math.isinf(low) else low + 1.0
     middle = 0.5 * low + 0.5 * high
     return middle if middle < high else low
+
+
+def rows_below(ranking: Ranking, score: float) -> int:
+    """How many rows have a score below this one: the end of a block of ties."""
+    before = int(np.searchsorted(ranking.scores, score))
+    return int(ranking.ranks[before - 1]) if before else 0

@@ -37,14 +37,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from metacal.errors import InfeasibleTargetError, InputError
+from metacal.errors import InfeasibleTargetError, InputError, warn_caller
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate
+from metacal.promises.notes import says_nothing
 from metacal.promises.parts.part import Name, Part, Parts
 from metacal.promises.promise import Promise
 from metacal.promises.quantity import FALSE_POSITIVE_RATE, PRECISION, RECALL, Limits
 from metacal.promises.rules import bounds
-from metacal.promises.rules.even_odds import decision_point, even_odds
+from metacal.promises.rules.even_odds import decision_point, even_odds, rows_below
 from metacal.promises.rules.sequence import walk
 from metacal.promises.sample import Codes, Outcome, Ranking, Sample, Scores
 from metacal.promises.words import SAME_SOURCE, register_rule
@@ -112,8 +113,12 @@ class Sided(Promise):
             quantity=first,
             target=target,
         )
+        idle = [names[code] for code, rows in accepted.items() if rows == len(s)]
+        notes = tuple(says_nothing(called=str(name)) for name in idle)
+        for note in notes:
+            warn_caller(str(note))
         whole = Parts("class", "together", tuple(parts))
-        return replace(found, max_miscoverage=None, score="margin", decision_at=at, parts=whole)
+        return replace(found, max_miscoverage=None, notes=notes, score="margin", decision_at=at, parts=whole)
 
     def impossible(self, certificate: Certificate) -> str | None:
         parts = certificate.parts
@@ -380,12 +385,6 @@ class TwoSided(Sided):
         """The side that calls the rare class, by the share that was declared of one."""
         code = next(code for code, side in both.items() if isinstance(side, MinPrecision) and side.share == share)
         return code if share < _RARE else 1 - code
-
-
-def rows_below(ranking: Ranking, score: float) -> int:
-    """How many rows have a score below this one: the end of a block of ties."""
-    before = int(np.searchsorted(ranking.scores, score))
-    return int(ranking.ranks[before - 1]) if before else 0
 
 
 def _threshold(ranking: Ranking, accepted: int) -> float:
