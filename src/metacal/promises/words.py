@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 
 from metacal.errors import InputError
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.parts.side_words import called, lines_of_sides, statement_of_sides
+from metacal.promises.parts.part_words import (
+    called,
+    claim_of_parts,
+    lines_of_sides,
+    statement_of_sides,
+    surely_of_parts,
+)
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
@@ -102,8 +108,8 @@ def statement(certificate: Certificate) -> str:
     if certificate.parts is not None and certificate.delta is not None and sure is not None:
         approximate = guarantee == "approximate"
         about = f"{'about ' if approximate else ''}{at_least(sure)}"
-        surely = _surely_of_parts(certificate.parts, about, at_most(certificate.delta))
-        claim = _claim_of_parts(certificate.parts, claim)
+        surely = surely_of_parts(certificate.parts, about, at_most(certificate.delta))
+        claim = claim_of_parts(certificate.parts, claim)
         return f"{claim}, {surely}{f' {inexact}' if approximate else ''}."
     if guarantee == "certified" and sure is not None:
         return f"{claim}, {'both ' if more else ''}with {at_least(sure)} confidence."
@@ -126,24 +132,6 @@ def _about(around: Circumstances, claim: str) -> str:
 
 def _lower(claim: str) -> str:
     return f"{claim[0].lower()}{claim[1:]}"
-
-
-def _claim_of_parts(parts: Parts, claim: str) -> str:
-    """The promise for all rows as the promise for each part."""
-    each = "every predicted class" if parts.by == "class" else "every group"
-    if len(parts.items) == 1 and parts.pooled:
-        return f"For all {len(parts.pooled)} {parts.plural} taken together, {_lower(claim)}"
-    if parts.pooled:
-        each += f" but {len(parts.pooled)} small ones, which are pooled and count as one"
-        return f"For {each}: {_lower(claim)}"
-    return f"For {each}, {_lower(claim)}"
-
-
-def _surely_of_parts(parts: Parts, confidence: str, broken: str) -> str:
-    """How surely: the confidence for all together, or for each and what that means for all."""
-    if parts.shares == "together":
-        return f"with {confidence} confidence for all {parts.plural} together"
-    return f"each with {confidence} confidence: the expected share of broken {parts.plural} is at most {broken}"
 
 
 # ── how, and on what it rests ────────────────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""A certificate of two sides in words: what is promised of either, what rows are called, which side is closed."""
+"""What is promised of each class or group in words, and of either side of two classes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 Write = Callable[[float], str]
 
 
+def lower(claim: str) -> str:
+    """A claim in the middle of a sentence."""
+    return f"{claim[0].lower()}{claim[1:]}"
+
+
 def statement_of_sides(certificate: Certificate, parts: Parts, at_least: Write, at_most: Write) -> str:
     """What is promised of either side, the second class first; a recall is that of the other class."""
     said = []
@@ -23,7 +28,7 @@ def statement_of_sides(certificate: Certificate, parts: Parts, at_least: Write, 
             turned = part.quantity.of_class and not part.quantity.at_most
             name = parts.items[1 - code if turned else code].name
             said.append(part.quantity.claim(part.target, at_least, at_most, name))
-    claim = ", and ".join([said[0], *(f"{one[0].lower()}{one[1:]}" for one in said[1:])])
+    claim = ", and ".join([said[0], *map(lower, said[1:])])
     about = "about " if certificate.guarantee == "approximate" else ""
     sure = f"with {about}{at_least(certificate.confidence or 0.0)} confidence"
     both = " for both together" if len(said) > 1 else ""
@@ -55,3 +60,21 @@ def lines_of_sides(parts: Parts) -> list[tuple[str, str]]:
         right = f"{part.n_correct_accepted:,} of them right"
         lines.append((f"called {part.name}"[:12], f"{part.n_accepted:,} of {part.n_rows:,} rows on that side, {right}"))
     return lines
+
+
+def claim_of_parts(parts: Parts, claim: str) -> str:
+    """The promise for all rows as the promise for each part."""
+    each = "every predicted class" if parts.by == "class" else "every group"
+    if len(parts.items) == 1 and parts.pooled:
+        return f"For all {len(parts.pooled)} {parts.plural} taken together, {lower(claim)}"
+    if parts.pooled:
+        each += f" but {len(parts.pooled)} small ones, which are pooled and count as one"
+        return f"For {each}: {lower(claim)}"
+    return f"For {each}, {lower(claim)}"
+
+
+def surely_of_parts(parts: Parts, confidence: str, broken: str) -> str:
+    """How surely: the confidence for all together, or for each and what that means for all."""
+    if parts.shares == "together":
+        return f"with {confidence} confidence for all {parts.plural} together"
+    return f"each with {confidence} confidence: the expected share of broken {parts.plural} is at most {broken}"
