@@ -49,6 +49,9 @@ def _entries() -> list[Entry]:
     return [
         Entry("accuracy-rule", "benchmarks.accuracy_rule --data {data} --jobs {jobs} --out {out}",
               ("benchmarks/accuracy_rule.py", *_ACCURACY), 1500, alone=False),
+        Entry("answers", "benchmarks.answers --data {data} --jobs {jobs} -o {out}",
+              ("benchmarks/answers.py", "promises/rules/staged.py", "promises/rules/max_risk.py",
+               "promises/rules/costs.py", "promises/rules/betting.py", *_SEQUENCE), 900, alone=False),
         Entry("bands", "benchmarks.bands exits --jobs {jobs} --out {out}",
               ("benchmarks/bands.py", "promises/rules/bands.py", "promises/rules/levels.py"), 150),
         Entry("billion-rows", "benchmarks.billion --rows 1e9 --jobs {jobs} --out {out}",
@@ -63,7 +66,7 @@ def _entries() -> list[Entry]:
         Entry("closed-forms", "benchmarks.closed_forms --out {out}",
               ("benchmarks/closed_forms.py", "promises/rules/bounds.py"), 2),
         Entry("cost-rule", "benchmarks.cost_rule --data {data} --jobs {jobs} --out {out}",
-              ("benchmarks/cost_rule.py", "promises/rules/max_cost.py", "promises/rules/cheapest.py",
+              ("benchmarks/cost_rule.py", "promises/rules/max_risk.py", "promises/rules/cheapest.py",
                "promises/rules/costs.py", "promises/rules/betting.py", *_SEQUENCE), 900, alone=False),
         Entry("data-card", "benchmarks.data_card --out {out}", ("benchmarks/data_card.py",), 5),
         Entry("decisions", "benchmarks.decisions --out {out}",

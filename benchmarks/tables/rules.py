@@ -120,3 +120,35 @@ def cascade_people(results: Results) -> list[str]:
         shares = (number(share, 2) for share in own["shares"])
         rows.append((name, number(own["beta"]), *shares, *costs, number(own["broken"], 3)))
     return table(("small, large", "β", "small", "large", "people", "cost", "cheapest", "broken"), rows)
+
+
+def duel(results: Results) -> list[str]:
+    """The share of rows that go to the large model, labels included, beyond the least possible one."""
+    rows = []
+    for name, own in results["duel"]["sets"].items():
+        small, large, epsilon, size = name.split(" / ")
+        shown = (number(own[key] - own["best"], 3) for key in ("pool", "source"))
+        peer = number(own["BARGAIN"] - own["best"], 3) if "BARGAIN" in own else ""
+        broken = (number(own[f"{key} broken"], 3) for key in ("pool", "source"))
+        rows.append((f"{small}, {large}", epsilon, f"{int(size):,}", number(own["best"], 3), *shown, peer, *broken))
+    head = ("small, large", "ε", "N", "least possible", "pool", "source", "BARGAIN", "pool broken", "source broken")
+    return table(head, rows)
+
+
+def stages(results: Results) -> list[str]:
+    """What three and five models cost a row, as a multiple of the cheapest thresholds that keep the promise."""
+    rows = []
+    for name, own in results["stages"]["chains"].items():
+        ratios = (number(own[key] / own["cheapest"], 2) for key in ("cost", "LTT cost"))
+        rows.append((name, number(own["cheapest"], 1), *ratios, number(own["broken"], 3)))
+    return table(("models", "cheapest", "ours", "corrected grid", "broken"), rows)
+
+
+def graded(results: Results) -> list[str]:
+    """Accepted rows as a share of the largest part that keeps the limit, and how often it is exceeded."""
+    rules = ("bets", "rounding", "Hoeffding-Bentkus")
+    rows = [
+        (name, *(f"{number(own[rule], 3)}, {number(own[f'{rule} broken'], 3)}" for rule in rules))
+        for name, own in results["graded"].items()
+    ]
+    return table(("losses, n", *rules), rows)

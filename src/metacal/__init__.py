@@ -23,6 +23,7 @@ _HOME = {
     "Certificate": "promises.certificate",
     "Certifier": "gate.certifier",
     "compare": "estimators.compare",
+    "compare_scores": "estimators.compare_scores",
     "Decision": "gate.decision",
     "estimate_accuracy": "estimators.estimate",
     "evaluate": "estimators.evaluate",
@@ -88,6 +89,7 @@ if TYPE_CHECKING:  # the same names once more: .ci/typed has mypy look up each n
     from metacal.estimators.cascade import Cascade as Cascade
     from metacal.estimators.classifier import CalibratedClassifier as CalibratedClassifier
     from metacal.estimators.compare import compare as compare
+    from metacal.estimators.compare_scores import compare_scores as compare_scores
     from metacal.estimators.estimate import estimate_accuracy as estimate_accuracy
     from metacal.estimators.evaluate import evaluate as evaluate
     from metacal.estimators.metacal import MetaCal as MetaCal

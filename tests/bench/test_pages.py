@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
+from benchmarks.all import fingerprint as fingerprint_module
 from benchmarks.all.catalogue import CATALOGUE, RESULTS
-from benchmarks.all.fingerprint import ROOT, source_of
+from benchmarks.all.fingerprint import ROOT, changed, fingerprints, source_of
 from benchmarks.all.stamp import stamp, stamp_of
 from benchmarks.all.state import accepted, states
 from benchmarks.pages import PAGES
@@ -123,6 +124,19 @@ def test_a_number_follows_its_result():
     assert filled(text).startswith(f"It draws {draws}<!--=cascade; draws; d--> times, at 1.00<!--")
     with pytest.raises(ValueError, match="12 values; say which"):
         _ = Source.parsed("cascade; pairs/*/oracle; .2").value
+
+
+def test_a_changed_rule_is_noticed_and_a_changed_word_is_not(tmp_path, monkeypatch):
+    name = "promises/rules/bounds.py"
+    text = source_of(name).read_text(encoding="utf-8")
+    made = fingerprints([name])
+    (tmp_path / name).parent.mkdir(parents=True)
+    monkeypatch.setattr(fingerprint_module, "PLACES", (tmp_path,))
+    for new, expected in (("# A remark.\n" + text, []), (text.replace("1.0", "1.5", 1), [name])):
+        (tmp_path / name).write_text(new, encoding="utf-8")
+        assert changed(made, [name]) == expected
+    (tmp_path / name).unlink()
+    assert changed(made, [name]) == [name]
 
 
 def test_a_stamp_leaves_the_rest_of_a_file_alone(tmp_path):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import metacal as mc
 from metacal.errors import InputError
 from metacal.io.responses import result_scores, sequence_scores, token_logprobs
 
@@ -53,3 +54,23 @@ def test_results_of_tools_are_columns():
         result_scores({"data": {"prompts": ["?"]}})
     with pytest.raises(InputError, match="mapping of names to columns"):
         result_scores(Path())
+
+
+def test_scores_are_compared_and_fused():
+    rng = np.random.default_rng(0)
+    skill = rng.normal(size=2000)
+    right = rng.random(2000) < 1 / (1 + np.exp(-2 * skill))
+    columns = {"mean_logprob": skill + rng.normal(size=2000), "perplexity": np.exp(-skill + rng.normal(size=2000))}
+    columns["noise"] = rng.normal(size=2000)
+    columns["mean_logprob"][:10] = np.nan
+    found = mc.compare_scores(columns, right, mc.MinAccuracy(0.7))
+    by_name = {row.name: row for row in found.rows}
+    assert found.rows[0].name == "fused"
+    assert by_name["fused"].auroc > max(by_name["mean_logprob"].auroc, by_name["perplexity"].auroc) > 0.7
+    assert abs(by_name["noise"].auroc - 0.5) < 0.06
+    assert by_name["noise"].coverage < by_name["mean_logprob"].coverage
+    assert np.isnan(found.fused(columns)[:10]).all()
+    assert "fused" in str(found)
+    assert len(found.to_frame()) == 4
+    with pytest.raises(InputError, match="some of both"):
+        mc.compare_scores(columns, np.ones(2000, dtype=bool))

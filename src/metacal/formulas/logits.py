@@ -88,15 +88,15 @@ def read_masks(xp: Operations, x: Any) -> Any:
     return xp.where(written & (x <= xp.absolute(xp.max(x)) * -FURTHER), -np.inf, x)
 
 
-def of_probabilities(xp: Operations, p: Any) -> Any:
-    """log p: the logits whose softmax is p.
+def without_zeros(xp: Operations, p: Any) -> Any:
+    """Probabilities whose logarithms are the logits that softmax makes p of.
 
-    A zero is read as "too small to write down": the smaller of 2.2e-16 and the row's smallest positive entry. In double
-    and rounded once by whoever asks: single-precision logarithms differ from one runtime to the next.
+    A zero is read as "too small to write down": the smaller of 2.2e-16 and the row's smallest positive entry. Whoever
+    takes the logarithm does so in double, and rounds once: single-precision ones differ from one runtime to the next.
     """
     positive = p > 0.0
     smallest = xp.minimum(xp.min(xp.where(positive, p, np.inf)), float(np.finfo(np.float64).eps))
-    return xp.log(xp.where(positive, p, smallest))
+    return xp.where(positive, p, smallest)
 
 
 def within_reach(block: NDArray[Any]) -> NDArray[Any]:

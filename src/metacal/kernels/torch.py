@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metacal.formulas import rowwise
-from metacal.formulas.logits import LOWEST_ORDINARY, of_probabilities, read_masks
+from metacal.formulas.logits import LOWEST_ORDINARY, read_masks, without_zeros
 from metacal.formulas.torch import TORCH
 from metacal.kernels import triton as fused
 from metacal.kernels import triton_mixed as fused_mixed
@@ -223,29 +223,9 @@ def beside(values: Any, table: Tensor) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy()).to(table.device)
 
 
-def joined(parts: list[Tensor]) -> NDArray[Any]:
-    """The parts one after another as one array on the host."""
-    return laid(parts).cpu().numpy()
-
-
 def laid(parts: list[Tensor]) -> Tensor:
     """The parts one after another, where they lie."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def added(parts: list[Tensor]) -> NDArray[Any]:
-    """The sum of the parts, in their order, as an array on the host."""
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total.cpu().numpy()
-
-
-def kept_rows(block: Tensor, keep: NDArray[np.bool_]) -> Tensor:
-    """The rows of a block where `keep` is true; the block itself where that is all of them."""
-    if keep.all():
-        return block
-    return chosen_rows(block, np.flatnonzero(keep))
 
 
 def chosen_rows(table: Tensor, chosen: NDArray[np.intp]) -> Tensor:
@@ -335,7 +315,7 @@ def log_probabilities(table: Tensor) -> Tensor:
     """log p, with zeros read as the smaller of 2.2e-16 and the row's smallest positive entry."""
     out = empty_probabilities(table)
     for rows in _chunks(table):
-        out[rows] = of_probabilities(TORCH, table[rows].to(torch.float64))
+        out[rows] = without_zeros(TORCH, table[rows].to(out.dtype)).to(torch.float64).log()
     return out
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -139,7 +140,8 @@ class Rows(Strips):
     def sum(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
         """Σ over strips of fn(block, *columns of these rows); columns run along the kept rows, None passes as None."""
         if self.on_device:
-            return self._from_device(fn, columns, "added")
+            parts = self._device_parts(fn, columns)
+            return self._in_arrays().sum(fn, *map(on_host, columns)) if parts is None else on_host(reduce(add, parts))
         total: Any = None
         for block in self._map("_strip_sums", fn, columns):
             if isinstance(block, np.ndarray):  # strip after strip, as the loop below
@@ -154,7 +156,11 @@ class Rows(Strips):
     ) -> NDArray[Any]:
         """The 1-D column of fn(block, *columns) over all kept rows, in row order; with `there` where the table lies."""
         if self.on_device:
-            return self._from_device(fn, columns, "laid" if there else "joined")
+            found = self._device_parts(fn, columns)
+            if found is None:
+                return self._in_arrays().collect(fn, *map(on_host, columns))
+            laid = kernels.device_kernels().laid(found)
+            return laid if there else on_host(laid)
         parts = [part for block in self._map("_columns", fn, columns) for part in block]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -236,14 +242,12 @@ class Rows(Strips):
         strips: Any = HostStrips(self.table) if self.on_device else None
         return self if strips is None else Rows(strips, keep=self.keep)
 
-    def _from_device(self, fn: Callable[..., Any], columns: Columns, finish: str) -> NDArray[Any]:
-        """Strip results put together on the device, so that one small array crosses to the host."""
+    def _device_parts(self, fn: Callable[..., Any], columns: Columns) -> list[Any] | None:
+        """Strip results on the device, to be put together there; None where fn takes arrays alone."""
         if not kernels.reads_tensors(fn):
-            host, arrays = self._in_arrays(), [on_host(column) for column in columns]
-            return host.sum(fn, *arrays) if finish == "added" else host.collect(fn, *arrays)
+            return None
         beside = tuple(self.column(column) for column in columns)
-        parts = [part for block in self._map("_strip_results", fn, beside) for part in block]
-        return getattr(kernels.device_kernels(), finish)(parts)
+        return [part for block in self._map("_strip_results", fn, beside) for part in block]
 
     def _map(
         self, task: str, fn: Any, columns: Columns, strips: int | None = None, window: int = _WINDOW

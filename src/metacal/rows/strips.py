@@ -78,9 +78,8 @@ class _Gathering(threading.local):
 
     room = np.empty(0, dtype=np.uint8)
 
-    def rows(self, block: NDArray[Any], keep: NDArray[np.bool_]) -> NDArray[Any]:
-        """The rows where `keep` is true, until the next ones are gathered."""
-        chosen = np.flatnonzero(keep)
+    def rows(self, block: NDArray[Any], chosen: NDArray[np.intp]) -> NDArray[Any]:
+        """Some rows, until the next ones are gathered."""
         size = len(chosen) * block.shape[1] * block.itemsize
         if size > _LARGEST_GATHERED:
             return block[chosen]
@@ -150,12 +149,10 @@ class Strips:
             if kept.start == kept.stop:
                 continue
             block = self.table[rows]
-            if self.keep is not None:
-                keep = self.keep[rows]
-                if self.on_device:
-                    block = kernels.device_kernels().kept_rows(block, keep)
-                elif kept.stop - kept.start < len(block):
-                    block = strip_room.rows(block, keep)
+            if self.keep is not None and kept.stop - kept.start < len(block):
+                chosen = np.flatnonzero(self.keep[rows])
+                gather = kernels.device_kernels().chosen_rows if self.on_device else strip_room.rows
+                block = gather(block, chosen)
             yield block, kept
 
     def _strip_results(self, fn: Callable[..., Any], columns: Columns, span: Span) -> list[NDArray[Any]]:

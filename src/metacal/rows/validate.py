@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, WrongTypeError, warn_caller
-from metacal.formulas.logits import finite_masks, of_probabilities, with_masks
+from metacal.formulas.logits import finite_masks, with_masks, without_zeros
 from metacal.formulas.operations import NUMPY
 from metacal.rows.arrays import on_host as on_host
 from metacal.rows.arrays import plain_array
@@ -226,8 +226,9 @@ def may_wait(table: Any, kind: str) -> bool:
 def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any]:
     work = np.empty(table.shape, dtype)
     for start, block in _blocks(table):
-        double = block.astype(np.float64)
-        work[start : start + len(block)] = np.log(double) if double.min() > 0.0 else of_probabilities(NUMPY, double)
+        wide = block.astype(dtype, copy=False)
+        positive = wide if wide.min() > 0.0 else without_zeros(NUMPY, wide)
+        work[start : start + len(block)] = np.log(positive, dtype=np.float64)
     return work
 
 

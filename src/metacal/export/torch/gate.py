@@ -15,7 +15,7 @@ from metacal.errors import InputError
 from metacal.export.fitted import SUM_TOLERANCE, gate_of
 from metacal.export.torch.maps import Fixed, MapModule, beside, work_type
 from metacal.export.torch.scores import score_module
-from metacal.formulas.logits import REACH, bring_within_reach, of_probabilities, read_masks
+from metacal.formulas.logits import REACH, bring_within_reach, read_masks, without_zeros
 from metacal.formulas.torch import TORCH
 from metacal.maps.temperature import TemperatureMap
 
@@ -115,7 +115,7 @@ class Gate(Fixed):
         tolerance = SUM_TOLERANCE.get(str(source.dtype).removeprefix("torch."), SUM_TOLERANCE["float64"])
         inside = ((table >= 0.0) & (table <= 1.0 + tolerance)).all(dim=1)
         usable = inside & ((table.sum(dim=1) - 1.0).abs() <= tolerance)
-        logits = of_probabilities(TORCH, table)
+        logits = torch.log(without_zeros(TORCH, table))
         return (logits if source.dtype == torch.float64 else logits.to(torch.float32).to(table.dtype)), usable
 
 

@@ -7,7 +7,7 @@ from typing import Any, NewType, NotRequired
 
 from numpy.typing import NDArray
 
-from metacal.errors import ArtifactError
+from metacal.errors import ArtifactError, InputError
 from metacal.io.artifact.encoding import (
     CHOICES,
     ENTRIES,
@@ -20,13 +20,14 @@ from metacal.io.artifact.encoding import (
     encode,
     entries,
 )
-from metacal.io.artifact.messages import exact_keys, shown
+from metacal.io.artifact.messages import brief, exact_keys, shown
 from metacal.kernels.grid import Grid
 from metacal.maps.map import parts_of
 from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, Certificate, traffic_read
+from metacal.promises.circumstances import Circumstances
 from metacal.promises.counts import Counts, Traffic
 from metacal.promises.notes import NOTES, Note
-from metacal.promises.parts.part import Name, Part, Status
+from metacal.promises.parts.part import Name, Part, Parts, StageCount, Stages, Status
 from metacal.promises.parts.per import PerClass, PerGroup
 from metacal.promises.promise import ByPart, Promise
 from metacal.promises.quantity import QUANTITIES
@@ -64,6 +65,11 @@ ENTRIES[Certificate] = {
     "miscoverage": float | None,
     "loss": NotRequired[float],
 }
+# Evaluated now: nothing is because of what stands in a file.
+for _shown in (Stages, StageCount, Parts, Circumstances, Traffic):
+    entries(_shown)
+for _note in NOTES.values():
+    annotations_of(_note)
 
 
 def check_cost(fitted: Any, n_classes: int) -> None:
@@ -128,7 +134,10 @@ def read_certificate(data: Any, where: str = "certificate") -> Certificate:
 def check_promise(certificate: Certificate, promise: Promise) -> None:
     """Raise unless the certificate is such that the promise gives it: every promise recomputes it from the counts."""
     _require(promise.delta is None or promise.delta >= _LEAST_DELTA, f"delta {promise.delta} is too small")
-    contradiction = promise.contradiction(certificate)
+    try:
+        contradiction = promise.contradiction(certificate)
+    except InputError as error:  # the level of a part that no promise can have
+        contradiction = brief(error)
     _require(contradiction is None, str(contradiction))
 
 
