@@ -15,6 +15,8 @@ from metacal.formulas.temperature import tempered
 
 #: Log-odds beyond this say nothing more: e^-700 is the smallest probability of full precision.
 FARTHEST = 700.0
+#: What a monotone map has of its curves, of either kind.
+CURVES = ("low", "width", "rise", "start", "slope", "weight")
 #: The predicted class's probability is at least this times that of any other: a tie would be no prediction.
 AHEAD = 1.0 + 1e-6
 
@@ -76,18 +78,8 @@ def monotone(xp: Operations, fitted: Any, x: Any) -> Any:
     else:
         s = confidence_log_odds(xp, scaled)
     first, second = fitted.rest * (1.0 - fitted.level), fitted.rest * fitted.level
-    for low, width, rise, start, slope, weight, seen in (
-        (fitted.low, fitted.width, fitted.rise, fitted.start, fitted.slope, fitted.weight, s),
-        (
-            fitted.low_2,
-            fitted.width_2,
-            fitted.rise_2,
-            fitted.start_2,
-            fitted.slope_2,
-            fitted.weight_2,
-            _shrunk(xp, fitted.n_rows, s),
-        ),
-    ):
+    for end, seen in (("", s), ("_2", _shrunk(xp, fitted.n_rows, s))):
+        low, width, rise, start, slope, weight = (getattr(fitted, name + end) for name in CURVES)
         beyond = xp.minimum(seen - low[0], 0.0) + xp.maximum(seen - low[-1] - width[-1], 0.0)
         h = xp.clip((seen - low) / width, 0.0, 1.0) @ rise + start + beyond * slope
         first = first + xp.sum(xp.logistic(-h) * weight)

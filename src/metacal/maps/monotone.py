@@ -136,9 +136,8 @@ class MonotoneMap(TemperedMap):
             raise InputError("level and rest must lie between 0 and 1.")
         total = self.rest
         for end in ("", "_2"):
-            low, width, rise, start, weight = (
-                getattr(self, name + end) for name in ("low", "width", "rise", "start", "weight")
-            )
+            own = (getattr(self, name + end) for name in formulas.CURVES if name != "slope")
+            low, width, rise, start, weight = own
             shapes = low.ndim == 1 and len(low) > 0 and width.shape == low.shape and start.ndim == 1
             if not shapes or rise.shape != (len(low), len(start)) or weight.shape != start.shape:
                 raise InputError("the curves of a monotone map need a rise for each of their pieces.")
