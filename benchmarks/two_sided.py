@@ -160,7 +160,7 @@ def cell(job: tuple[str, str, int, int]) -> dict[str, Any]:
     with warnings.catch_warnings(action="ignore"):
         learned = what != "accuracy, own decision"
         found = [outcome(population, promise, *population.draw(rng, n), learned=learned) for _ in range(draws)]
-    broken = sum(bad for bad, _ in found)
+    broken = sum(bool(bad) for bad, _ in found)
     accepted = float(np.mean([share for _, share in found]))
     return {
         "population": where,
@@ -182,7 +182,7 @@ def jobs(draws: int) -> Iterator[tuple[str, str, int, int]]:
 def main() -> None:
     """Run, and write what came out."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--draws", type=int, default=300)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("-o", "--output", default="benchmarks/results/two_sided.json")
     options = parser.parse_args()

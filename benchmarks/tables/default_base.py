@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.tables.markdown import number, table
 
-GATES = {"miscoverage": "at most 10% of the right turned away", "accuracy": "accuracy halfway to one"}
+GATES = {"miscoverage": "at most 10% of the right rejected", "accuracy": "accuracy halfway to one"}
 
 
 def cells(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int, str, str], dict[str, float]]:

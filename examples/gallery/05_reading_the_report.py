@@ -61,7 +61,7 @@ plt.show()
 
 # %%
 # **Class by class.** The promise is about all rows together. Who pays for it? The share of right answers that are
-# turned away, by class:
+# rejected, by class:
 
 import numpy as np
 

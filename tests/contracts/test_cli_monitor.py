@@ -52,7 +52,7 @@ def test_a_good_stream(folder, tmp_path):
     assert done.exit_code == 0
     assert "labelled     500, accepted 4" in done.stdout
     assert "at most 5% false alarms in all, ever: promise 2.5%, abstention 0.63%" in " ".join(done.stdout.split())
-    assert "an estimate, which shift makes wrong" in " ".join(done.stdout.split())
+    assert "an estimate, wrong if the rows have changed" in " ".join(done.stdout.split())
     assert 'metacal_alarm{alarm="promise"} 0\n' in (tmp_path / "m.prom").read_text()
     whole = json.loads(run(folder / "cal.json", folder / "good.npz", "--json").stdout)
     assert (whole["rows"], whole["labelled"], whole["alarm"]) == (1000, 1000, False)

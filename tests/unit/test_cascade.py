@@ -173,7 +173,7 @@ def test_two_thirds_of_a_promise_are_told_apart(data):
     with pytest.raises(InfeasibleTargetError, match="cannot be certified for this cascade") as told:
         strict(small, y, large=large)
     assert told.value.best < 0.9999
-    with pytest.raises(InfeasibleTargetError, match="bring at least") as told:
+    with pytest.raises(InfeasibleTargetError, match="use at least") as told:
         mc.Cascade(promise=mc.MaxLoss(0.0001)).fit(small, y, large=large)
     assert told.value.rows_needed > 2000
     with pytest.raises(InfeasibleTargetError, match="let people answer"):

@@ -203,3 +203,49 @@ def test_the_mlflow_recipe(tmp_path, monkeypatch, cifar10):
     assert [column.name for column in loaded.metadata.signature.outputs] == ["label", "confidence", "score", "accept"]
     with pytest.raises(mlflow.exceptions.MlflowException):
         loaded.predict(rows[:, :9])
+
+
+# ── a router of two models ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_router_asks_the_large_model_where_the_small_one_is_unsure():
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+    from threading import Thread
+
+    asked = []
+
+    class Server(BaseHTTPRequestHandler):
+        """The small model is sure of even numbers; the large one knows all."""
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            number = int(body["messages"][0]["content"])
+            asked.append((body["model"], number))
+            sure = -0.01 if number % 2 == 0 else -2.0
+            logprobs = None if number == 5 else {"content": [{"token": "x", "logprob": sure}]}
+            choice = {"message": {"content": f"{body['model']} {number}"}, "logprobs": logprobs}
+            reply = json.dumps({"choices": [choice]}).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(reply)))
+            self.end_headers()
+            self.wfile.write(reply)
+
+        def log_message(self, *given):
+            pass
+
+    rng = np.random.default_rng(0)
+    score = -rng.random(1000)
+    cascade = mc.Cascade(mc.MaxLoss(0.02)).fit(score, rng.random(1000) > 0.3 * (score < -0.5))
+    server = HTTPServer(("127.0.0.1", 0), Server)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        router = example("route_models").Router(
+            cascade.gate_, f"http://127.0.0.1:{server.server_port}", "small", "large"
+        )
+        found = list(router.answer(["2", "3", "5", "8"]))
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert [one["answered_by"] for one in found] == ["small", "large", "large", "small"]
+    assert asked == [("small", 2), ("small", 3), ("large", 3), ("small", 5), ("large", 5), ("small", 8)]

@@ -78,6 +78,10 @@ def test_several_models_do_what_every_gate_does(people, tmp_path):
     assert not test.refuted
     assert mc.verify(again, new, ~same).refuted
     assert mc.evaluate(again, new, same.T, n_resamples=0).answered_by[0].n_rows == (found.by == 0).sum()
+    (monitor,) = mc.PromiseMonitor.of(again.certificate_)
+    everywhere = np.ones(N, dtype=bool)
+    assert not monitor.update(everywhere, everywhere).alarm
+    assert monitor.update(everywhere, np.arange(N) % 10 > 0).alarm
     mc.write_report(again, new, same, tmp_path / "report.html", n_resamples=10)
     whole = found.by.copy()
     left = [one[~np.isin(whole, range(k))] for k, one in enumerate(new)]  # each model ran for the rows left to it

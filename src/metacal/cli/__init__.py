@@ -164,7 +164,7 @@ def _with_quiet(command: click.Command) -> click.Command:
 def main() -> None:
     """Calibrated probabilities and an accept/reject gate with a promise, for any trained classifier.
 
-    Give it a classifier's logits and true labels; it learns how far to trust the scores and which rows to turn away.
+    Give it a classifier's logits and true labels; it learns how far to trust the scores and which rows to reject.
 
     \b
     Start here:

@@ -11,6 +11,7 @@ from metacal.cli.cluster import cluster, executor_option
 from metacal.cli.options import (
     OUTPUT_FORMATS,
     Reading,
+    Sectioned,
     jobs_option,
     json_option,
     key_option,
@@ -61,7 +62,7 @@ class Options:
     as_json: bool = shared(json_option, False)
 
 
-@click.command()
+@click.command(cls=Sectioned)
 @click.argument("artifact", metavar="GATE", type=click.Path())
 @click.argument("file", type=click.Path())
 @with_options(Options)

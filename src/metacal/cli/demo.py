@@ -35,7 +35,7 @@ CLASSES = {
 
 _COLUMNS = """\
 ECE: how far stated confidence lies from the share of right answers (0: honest; 0.05: 5 points off).
-Coverage: share of rows accepted. Miscoverage: share of the right answers that were turned away.
+Coverage: share of rows accepted. Miscoverage: share of the right answers that were rejected.
 Verdict: kept, or missed by so little that it may be chance (undecided), or by more (refuted).
 A certified promise is kept by at least 90% of all fits; the paper's rules aim without a guarantee."""
 

@@ -17,6 +17,7 @@ from metacal.cli.options import (
     SEED,
     OneOf,
     Reading,
+    Sectioned,
     group,
     jobs_option,
     json_option,
@@ -112,7 +113,7 @@ class Options:
             raise click.UsageError("--largest-unit matters where every row of a unit is counted: add --every-row.")
 
 
-@click.command()
+@click.command(cls=Sectioned)
 @click.argument("file", type=click.Path())
 @with_options(Options)
 def command(file: str, options: Options) -> None:

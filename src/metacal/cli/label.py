@@ -13,6 +13,7 @@ from metacal.cli.options import (
     SEED,
     OneOf,
     Reading,
+    Sectioned,
     json_option,
     option,
     reading_options,
@@ -91,7 +92,7 @@ class Options:
     as_json: bool = shared(json_option, False)
 
 
-@click.command()
+@click.command(cls=Sectioned)
 @click.argument("pool", type=click.Path())
 @with_options(Options)
 def command(pool: str, options: Options) -> None:
@@ -160,7 +161,7 @@ def _asked(options: Options, journal: str, *, begins: bool) -> PromiseOptions | 
         raise click.UsageError(
             f"{journal} is not there, so this is a first call: give a promise, --min-accuracy (say 0.97: what is "
             "accepted is right at least 97% of the time) or --max-miscoverage (say 0.05: at most 5% of the right "
-            "answers are turned away)."
+            "answers are rejected)."
         )
     if options.confidence is not None:
         raise click.UsageError("--confidence belongs to the promise: give both as the first call did, or neither.")

@@ -85,6 +85,56 @@ def share(value: Any) -> float:
     return number
 
 
+# ── help in sections ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+#: Heading -> the options below it, the common ones first; what no section names stands below the last heading.
+_SECTIONS = {
+    "The promise": ("--min-accuracy", "--max-miscoverage", "--confidence", "--per-class", "--group-key"),
+    "What is written": ("--output", "--output-format", "--json", "--title"),
+    "What is in FILE": (
+        "--label-key",
+        "--input",
+        "--logits-key",
+        "--classes",
+        "--drop",
+        "--labels",
+        "--id-key",
+        "--format",
+    ),
+    "One score in place of logits": (
+        "--score-key",
+        "--correct-key",
+        "--higher-is",
+        "--loss-key",
+        "--positive",
+        "--marks",
+    ),
+    "Other promises": (
+        *("--max-review", "--max-risk", "--max-cost", "--cheapest", "--cost-wrong", "--cost-matrix", "--cost-review"),
+        *("--after-looking", "--at-threshold", "--in-expectation", "--each", "--pool-small", "--near-binary", "--rule"),
+    ),
+}
+
+
+class Sectioned(click.Command):
+    """A command with many options: its help has them in sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each section that has options, then all others."""
+        left: list[click.Parameter] = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        for title, names in _SECTIONS.items():
+            here = sorted((one for one in left if one.opts[-1] in names), key=lambda one: names.index(one.opts[-1]))
+            _write(title, here, ctx, formatter)
+            left = [one for one in left if one not in here]
+        _write("Other options", left, ctx, formatter)
+
+
+def _write(title: str, options: list[click.Parameter], ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    if options:
+        with formatter.section(title):
+            formatter.write_dl([record for one in options if (record := one.get_help_record(ctx)) is not None])
+
+
 # ── options as fields ────────────────────────────────────────────────────────────────────────────────────────────────
 
 

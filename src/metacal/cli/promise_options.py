@@ -43,7 +43,7 @@ def min_accuracy_field(what: str = "is accepted") -> Any:
 
 def max_miscoverage_field() -> Any:
     """A field for --max-miscoverage."""
-    return option("Promise: at most A of the right answers are turned away.", type=share, metavar="A")
+    return option("Promise: at most A of the right answers are rejected.", type=share, metavar="A")
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class PromiseOptions:
         if not given:
             raise click.UsageError(
                 "give a promise: --min-accuracy (say 0.97: what is accepted is right at least 97% of the time), "
-                "--max-miscoverage (say 0.05: at most 5% of the right answers are turned away), or both; --max-review, "
+                "--max-miscoverage (say 0.05: at most 5% of the right answers are rejected), or both; --max-review, "
                 "--max-cost, --max-risk or --cheapest; of two classes --min-precision, --min-recall, "
                 "--max-false-positive-rate."
             )

@@ -16,6 +16,7 @@ from metacal.cli.options import (
     RESAMPLES,
     SEED,
     Reading,
+    Sectioned,
     as_words,
     jobs_option,
     json_option,
@@ -67,7 +68,7 @@ class Options:
     as_json: bool = shared(json_option, False)
 
 
-@click.command()
+@click.command(cls=Sectioned)
 @with_gate_and_file
 @with_options(Options)
 def command(artifact: str | None, file: str, options: Options) -> None:

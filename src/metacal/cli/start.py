@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import Reading, as_words, option, reading_options, share, with_options
+from metacal.cli.options import Reading, Sectioned, as_words, option, reading_options, share, with_options
 from metacal.cli.printing import echo, note
 from metacal.display import aligned
 
@@ -40,7 +40,7 @@ class Options:
     reading: Reading = reading_options()
 
 
-@click.command()
+@click.command(cls=Sectioned)
 @click.argument("file", type=click.Path())
 @with_options(Options)
 def command(file: str, options: Options) -> None:

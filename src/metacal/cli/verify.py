@@ -9,6 +9,7 @@ import click
 
 from metacal.cli.options import (
     Reading,
+    Sectioned,
     json_option,
     key_option,
     large_option,
@@ -46,7 +47,7 @@ class Options:
     as_json: bool = shared(json_option, False)
 
 
-@click.command()
+@click.command(cls=Sectioned)
 @click.argument("artifact", metavar="GATE", type=click.Path())
 @click.argument("file", type=click.Path())
 @with_options(Options)

@@ -155,7 +155,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         if weights is not None and not (weights > 0.0).any():
             raise InputError(
                 "sample_weight is zero on every row that is left to calibrate on: no class has a row that counts; "
-                "bring more rows, or another random_state."
+                "use more rows, or another random_state."
             )
         self.estimator_, self.classes_ = part.classifier, part.classes
         for name in ("n_features_in_", "feature_names_in_"):

@@ -151,7 +151,7 @@ class Certifier:
         if n > n_there:
             raise InputError(
                 f"{n:,} rows cannot be drawn from a pool of {n_there:,} rows with a score; ask for fewer labels, or "
-                "bring a larger pool."
+                "use a larger pool."
             )
         return (n, min(EXTENSION * n, n_there)) if self.may_extend else (n,)
 

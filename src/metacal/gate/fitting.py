@@ -131,7 +131,7 @@ def fit_gate(
         available = available & (codes >= 0)
     used = promise.for_base(available, decided.ranked, decided.correct, certificate)
     if not used.any():
-        raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
+        raise InputError("no row is left to fit the base calibrator on; use more rows or loosen the promise.")
     kept, own = (rows, slice(None)) if used.all() else (rows.where(used), used)
     fitting = kept, codes[own], None if weights is None else weights[own]
     base = (early.told() if early is not None and kept is rows else None) or fit_map(*fitting)
@@ -234,7 +234,7 @@ def _profile(base: Map, rows: Rows, ranking: Ranking, decided: _Decided, counted
 def _confidence(fitted: Map, at: float, block: NDArray[Any]) -> NDArray[Any]:
     """The calibrated probability of the answer, which the promise is about: of the largest logit, unless moved."""
     room = np.empty(block.shape, dtype=np.float64 if block.dtype == np.float64 else np.float32)
-    fitted.write(block, room)
+    fitted.fill(block, room)
     return room[np.arange(len(block)), kernels.predicted(moved(at, block) if at else block)]
 
 

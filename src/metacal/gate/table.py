@@ -196,7 +196,7 @@ class Table:
         """Write the probabilities of a block of logits into `out`, 1/K where it is rejected."""
         # First: `out` may be the block itself.
         accept = self._accepts_block(policy, resolve(self.score).unrounded(self._at(block)), block, limits)
-        self.map.write(block, out)
+        self.map.fill(block, out)
         if not accept.all():
             out[~accept] = 1.0 / block.shape[1]
 
@@ -213,7 +213,7 @@ class Table:
         code[...] = top
         if calibrator:
             room = np.empty(block.shape, dtype=dtype)
-            self.map.write(block, room)
+            self.map.fill(block, room)
             room[np.isnan(score)] = 1.0 / block.shape[1]
             code[...] = kernels.predicted(room)
 
@@ -231,7 +231,7 @@ class Table:
         limits: Float | None = None,
     ) -> None:
         score[...] = ranked_block(self.score, self._at(block), top)
-        self.map.write(block, table)
+        self.map.fill(block, table)
         table[np.isnan(score)] = 1.0 / block.shape[1]  # no row of logits: nothing to calibrate
         code[...] = kernels.predicted(table) if calibrator else top
         confidence[...] = table[np.arange(len(block)), code]

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.formulas import rowwise
+from metacal.formulas.inside import ends
 from metacal.formulas.operations import NUMPY
 from metacal.kernels import numpy as definition
 from metacal.kernels.columns import mixed_log_odds as _mixed_log_odds
@@ -203,6 +204,18 @@ def keep_winner(winner: NDArray[np.intp], out: NDArray[Any]) -> None:
     lines = np.flatnonzero(out.argmax(axis=1) != winner)
     if len(lines):
         out[lines, winner[lines]] = np.nextafter(out[lines].max(axis=1), out.dtype.type(2.0))
+
+
+@_for_either
+def put_inside(out: NDArray[Any], block: NDArray[Any], possible: NDArray[np.bool_] | None = None) -> None:
+    """What `formulas.inside` says, in place; `possible` where the block has been written over."""
+    least, most = ends(np.finfo(out.dtype))
+    if not out.size or (out.min() >= least and out.max() <= most):
+        return
+    flags = block > -np.inf if possible is None else possible
+    several = flags.sum(axis=1, keepdims=True) > 1
+    np.copyto(out, least, where=(out < least) & flags & several)
+    np.copyto(out, most, where=(out > most) & several)
 
 
 def correct(block: Any, labels: Any, **chosen: Any) -> Any:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metacal.formulas import rowwise
+from metacal.formulas.inside import inside
 from metacal.formulas.logits import LOWEST_ORDINARY, read_masks, without_zeros
 from metacal.formulas.torch import TORCH
 from metacal.kernels import triton as fused
@@ -226,6 +227,13 @@ def beside(values: Any, table: Tensor) -> Tensor:
 def laid(parts: list[Tensor]) -> Tensor:
     """The parts one after another, where they lie."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def put_inside(out: Tensor, block: Tensor, possible: Tensor | None = None) -> None:
+    """What `formulas.inside` says, in place; `possible` where the block has been written over."""
+    for rows in _chunks(block):
+        seen = block[rows] if possible is None else torch.where(possible[rows], 0.0, -torch.inf)
+        out[rows] = inside(TORCH, seen, out[rows])
 
 
 def chosen_rows(table: Tensor, chosen: NDArray[np.intp]) -> Tensor:

@@ -75,6 +75,13 @@ class Map(ABC):
         if winner is not None:
             kernels.keep_winner(winner, out)
 
+    def fill(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the probabilities of a block, none of them 0 or 1: what others see; `write` is for maps inside maps."""
+        over = isinstance(block, np.ndarray) and np.may_share_memory(block, out)
+        possible = block > -np.inf if over else None
+        self.write(block, out)
+        kernels.put_inside(out, block, possible)
+
     def check(self) -> None:  # noqa: B027 most maps have something to check, a few have not
         """Raise InputError unless the fields make a map."""
 
@@ -106,7 +113,7 @@ class Map(ABC):
             )
         rows = rows if rows is not None else Rows(logits)
         if not rows.on_device or self.on_device:
-            return rows.fill(self.write, room_for_probabilities(logits, out), whole=self.whole_blocks)
+            return rows.fill(self.fill, room_for_probabilities(logits, out), whole=self.whole_blocks)
         found = kernels.device_kernels().beside(self(on_host(logits)), logits)
         if out is None:
             return found

@@ -70,7 +70,7 @@ def coverage(accept: ArrayLike) -> float:
 
 @_share(title="miscoverage, P(reject | correct)", words="miscoverage, P(reject | right)", counts=miscoverage_counts)
 def miscoverage(accept: ArrayLike, correct: ArrayLike) -> float:
-    """Share of the right answers that are turned away, P(reject | correct); NaN without a correct row.
+    """Share of the right answers that are rejected, P(reject | correct); NaN without a correct row.
 
     Examples
     --------

@@ -234,8 +234,8 @@ def repeated_rows(*, repeated: int, rows: int) -> str:
     """Rows that repeat an earlier one."""
     return (
         f"{repeated:,} of {rows:,} rows repeat the logits of an earlier row: if these are copies, and not "
-        "different inputs, the rows are not independent and the confidence is void as stated. Keep one row of each, or "
-        "say which rows belong together: fit(..., units=), --unit-key."
+        "different inputs, the rows are not independent and the stated confidence does not hold. Keep one row of each, "
+        "or say which rows belong together: fit(..., units=), --unit-key."
     )
 
 

@@ -307,7 +307,7 @@ def cannot_certify(
     do = (
         f"{loosen}: {why}, so more rows would not help"
         if needed is None
-        else f"{loosen} or bring about {needed:,} rows"
+        else f"{loosen} or calibrate on about {needed:,} rows"
     )
     said, ((_, target), *_) = f"{what} cannot be certified: {can}; {do}.", promise.limits
     return InfeasibleTargetError(said, target=target, best=best, rows_needed=needed)

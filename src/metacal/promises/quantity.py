@@ -203,8 +203,8 @@ MISCOVERAGE = Quantity(
     accepting_is_safe=True,
     about_answers=False,
     sentence="At most {} of the correct predictions are rejected",
-    measured="of the right answers were turned away",
-    bad_rows="right answers turned away",
+    measured="of the right answers were rejected",
+    bad_rows="right answers rejected",
     bad_among="rejected among the right",
 )
 #: P(correct | accept).

@@ -62,7 +62,7 @@ def methods(settings: Settings, score: str, kind: str = "logits") -> Methods:
             "accuracy of accepted",
             "coverage accuracy, P(right | accept): share of right answers among the accepted rows",
         ),
-        ("miscoverage", "P(reject | right): share of the right answers that is turned away"),
+        ("miscoverage", "P(reject | right): share of the right answers that is rejected"),
         ("review per 1,000", "rejected rows per 1,000, for somebody to look at"),
         ("right", "the largest logit is the true class (lowest column on an exact tie)"),
         (

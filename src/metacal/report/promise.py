@@ -86,7 +86,7 @@ def spoken(part: Verdict, n_accepted: int, by: str = "") -> dict[str, Any]:
     >>> kept = Verdict(MISCOVERAGE, 0.1, 0.08, 0.07, 0.09, 0.95, True, False)
     >>> told = spoken(kept, 900)
     >>> told["direction"], told["limit"], told["counted"], told["curve"]
-    ('at most', '10%', 'of the right answers were turned away', 'miscoverage')
+    ('at most', '10%', 'of the right answers were rejected', 'miscoverage')
     """
     promised = part.quantity
     where = "" if part.part is None else f" in {by} {part.part}, which has the most against it"

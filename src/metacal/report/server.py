@@ -55,7 +55,8 @@ class Server:
             self._server = ThreadingHTTPServer((_OWN[0], port), partial(_Handler, self._content))
         except OSError as error:
             raise InputError(
-                f"port {port} cannot be had ({error.strerror or error}); give another with --port, or 0 for a free one."
+                f"port {port} cannot be used ({error.strerror or error}); choose another with --port, or 0 for a free "
+                "one."
             ) from None
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)

@@ -54,6 +54,7 @@ def status(
         "file": file,
         "ended": ended,
         "promise": None if certificate is None else certificate.statement,
+        "headline": _headline(None if certificate is None else certificate.statement, raised),
         "levels": stated(watch.alarms),
         "alarm": bool(raised),
         "raised": raised,
@@ -76,6 +77,15 @@ def status(
         "history": _history(watch),
         "classes": _classes(watch),
     }
+
+
+def _headline(promise: str | None, raised: list[str]) -> str:
+    """The promise as it stands: under an alarm it is no fact any more."""
+    if promise is None:
+        return "Nothing is promised; the confidence is watched."
+    if "promise" in raised:
+        return f"No longer kept: {promise}"
+    return f"In doubt: {promise}" if raised else promise
 
 
 def _told(alarm: Any, at: int | None) -> dict[str, Any]:
@@ -130,7 +140,7 @@ def _classes(watch: Watch) -> list[dict[str, Any]]:
 
 def lines(found: dict[str, Any]) -> list[str]:
     """A status for people, one line each."""
-    told = [f"{found['promise'] or 'Nothing is promised.'}", ""]
+    told = [found["headline"], ""]
     coverage = "" if found["coverage"] is None else f" ({100 * found['coverage']:.1f}%)"
     told.append(f"  rows         {found['rows']:,}, accepted {found['accepted']:,}{coverage}")
     waits = f", {found['waiting']:,} wait for a label" if found["waiting"] else ""
@@ -155,13 +165,13 @@ def lines(found: dict[str, Any]) -> list[str]:
         bar = found["estimate"]
         told.append(
             f"  estimate     {100 * bar['accuracy']:.2f}% of the accepted rows are right by their confidence alone, "
-            f"{100 * bar['low']:.2f}% to {100 * bar['high']:.2f}%: an estimate, which shift makes wrong"
+            f"{100 * bar['low']:.2f}% to {100 * bar['high']:.2f}%: an estimate, wrong if the rows have changed"
         )
     told.append("")
     for alarm in found["alarms"]:
         verdict = f"ALARM by row {alarm['at_row']:,}: {alarm['meaning']}" if alarm["raised"] else "no alarm"
         share = math.exp(min(alarm["log_evidence"] - alarm["log_needed"], _LARGEST_LOG))
-        told.append(f"  {alarm['name']:<12} {verdict}; {alarm['seen'][0]}; evidence {share:.3g} of what is needed")
+        told.append(f"  {alarm['name']:<12} {verdict}; {alarm['seen'][0]}; {share:.3g} of the evidence that raises it")
         told += [f"               {seen}" for seen in alarm["seen"][1:6]]
     told += [f"  {gone['name']:<12} cannot be watched: {gone['why']}" for gone in found["missing"]]
     return [*told, "", f"  {'levels':<12} {found['levels']}"]

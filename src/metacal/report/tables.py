@@ -55,7 +55,7 @@ class ClassTable:
 def class_table(names: NDArray[Any], rows: Measured) -> ClassTable:
     """Shares by true class, worst first: by what can be said of its miscoverage, or without a gate of its errors.
 
-    That is the lower end of the exact 95% interval: a class with a single row, wrong or turned away, is no headline.
+    That is the lower end of the exact 95% interval: a class with a single row, wrong or rejected, is no headline.
     """
     codes, correct, accept = rows.codes, rows.correct, rows.accept
     n = _counts(codes, names)

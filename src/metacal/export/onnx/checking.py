@@ -182,7 +182,7 @@ def compare(
     usable: Flags,
     groups: NDArray[np.int64] | None = None,
 ) -> None:
-    """Raise unless the answers are Python's, and what no stage could read, or of a group unknown, is turned away."""
+    """Raise unless the answers are Python's, and what no stage could read, or of a group unknown, is rejected."""
     names = None
     if groups is not None and gate.thresholds is not None:
         usable = usable & ((groups >= 0) & (groups < len(gate.thresholds.names)))[:, None]

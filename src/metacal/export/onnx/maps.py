@@ -17,6 +17,7 @@ import numpy as np
 from metacal.errors import InputError
 from metacal.export.onnx.traced import Traced, Value, has_no_masks, with_masks
 from metacal.formulas import curves, parts, temperature
+from metacal.formulas.inside import ends, inside
 from metacal.formulas.logits import bring_within_reach
 from metacal.kernels.columns import lifted
 from metacal.maps.map import Map
@@ -33,10 +34,26 @@ def probabilities(xp: Traced, fitted: Map, x: Value) -> Value:
         known = ", ".join(sorted({row.map.partition(":")[2] for row in METHODS.values()}))
         raise InputError(f"a {type(fitted).__name__} cannot be exported to ONNX; what can is {known}.")
     if fitted.in_table_precision:
-        return replace(xp, fast=SHORTCUTS).part(fitted, x)
+        return _inside(xp, x, replace(xp, fast=SHORTCUTS).part(fitted, x))
     double = replace(xp, dtype="float64", masks_read=True, fast=SHORTCUTS)
     written = double.part(fitted, double.value(_doubles(xp, x)))
-    return written if xp.dtype == "float64" else xp.cast(written)
+    return _inside(xp, x, written if xp.dtype == "float64" else xp.cast(written))
+
+
+def _inside(xp: Traced, x: Value, probs: Value) -> Value:
+    """None of them 0 or 1; masks are looked for where there may be some."""
+
+    def over_all(inner: Traced) -> Value:
+        least, most = ends(np.finfo(xp.dtype))
+        own = inner.value(probs)
+        own = inner.where(own < least, least, own)
+        return inner.where(own > most, most, own)
+
+    def over_possible(inner: Traced) -> Value:
+        own = inner.value(x) if inner.masks_read else with_masks(inner, x)
+        return inside(inner, own, inner.value(probs))
+
+    return _unless_masked(xp, x, over_all, over_possible)
 
 
 def _doubles(xp: Traced, x: Value) -> Value:

@@ -15,6 +15,7 @@ from metacal.errors import InputError
 from metacal.export.fitted import SUM_TOLERANCE, gate_of
 from metacal.export.torch.maps import Fixed, MapModule, beside, work_type
 from metacal.export.torch.scores import score_module
+from metacal.formulas.inside import inside
 from metacal.formulas.logits import REACH, bring_within_reach, read_masks, without_zeros
 from metacal.formulas.torch import TORCH
 from metacal.maps.temperature import TemperatureMap
@@ -103,7 +104,8 @@ class Gate(Fixed):
         readable = table if self.in_table_precision else _readable(table)
         probs = self.map(table.to(torch.float32) if single else readable).to(dtype)
         merged = not self.in_table_precision or dtype in (torch.float16, torch.bfloat16)
-        return _with_winner(table, probs) if self.keeps_predictions and merged else probs
+        found = _with_winner(table, probs) if self.keeps_predictions and merged else probs
+        return inside(TORCH, table, found)
 
     def _read(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, and which rows can be read as such. Comparisons with NaN are false: what is unclear is unusable."""

@@ -196,7 +196,7 @@ class Per(Promise):
         best = max((part.best for part in parts if part.best is not None), default=None)
         can = "" if best is None else f" the best that one of them certifies is {best:.4f};"
         do = (
-            f"lower the target, or bring about {min(needed):,} rows of a {self.by}"
+            f"lower the target, or calibrate on about {min(needed):,} rows of a {self.by}"
             if needed
             else "lower the target: more rows would not help"
         )

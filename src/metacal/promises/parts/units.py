@@ -147,7 +147,7 @@ class Importance:
                 raise InputError(f"the shares of label {name!r} must be positive, or 0 in the target alone.")
             ratios.append(target[name] / known[name])
         if missing := [name for name, share in target.items() if share > 0.0 and name not in set(names.tolist())]:
-            raise InputError(f"no calibration row has the label {missing[0]!r}, which the target has; bring some.")
+            raise InputError(f"no calibration row has the label {missing[0]!r}, which the target has; add some.")
         table = np.array(ratios)
         return cls(table[codes.reshape(-1)], float(table.max()), estimated=source is None)
 
@@ -278,7 +278,7 @@ def counted_rows(
         around = around.together(Circumstances(weights=known))
         notes.append(kept_by_weight(kept=len(rows), rows=before, random_state=random_state))
     if not len(rows):
-        raise InputError("no row is left to count: the weights are small against the largest; bring more rows.")
+        raise InputError("no row is left to count: the weights are small against the largest; use more rows.")
     if together is not None and together.per == "row":
         own = np.unique(codes[rows], return_inverse=True)[1].astype(np.intp)
         whole = replace(together, largest=around.largest_unit).whole(own, random_state)

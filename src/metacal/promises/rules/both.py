@@ -112,7 +112,7 @@ class Both(Promise):
         return InfeasibleTargetError(
             f"min accuracy {self.beta:g} and max miscoverage {self.alpha:g} cannot be certified together: on these "
             f"{len(sample):,} rows {self.surely}, with min accuracy {self.beta:g} the smallest max miscoverage is "
-            f"{smallest:.4f}, and {other}; loosen one of them, bring more rows, or find a better ranking score.",
+            f"{smallest:.4f}, and {other}; loosen one of them, use more rows, or find a better ranking score.",
             target=self.alpha,
             best=smallest,
         )
@@ -225,7 +225,7 @@ class AfterLooking(Promise):
             most = rounded_down(best)
             can = f"the best that these {len(sample):,} rows certify at every threshold at once is {most:.4f}"
             raise InfeasibleTargetError(
-                f"{asked} cannot be certified after looking: {can}; lower the target or bring more rows.",
+                f"{asked} cannot be certified after looking: {can}; lower the target or use more rows.",
                 target=self.beta,
                 best=rounded_down(best),
             )
@@ -233,7 +233,7 @@ class AfterLooking(Promise):
         raise InfeasibleTargetError(
             f"{asked} and max miscoverage {self.alpha:g} cannot be certified together after looking: with {asked} the "
             f"smallest max miscoverage is {smallest:.4f}, with max miscoverage {self.alpha:g} the best min accuracy is "
-            f"{other:.4f}; loosen one of them or bring more rows.",
+            f"{other:.4f}; loosen one of them or use more rows.",
             target=self.alpha,
             best=smallest,
         )

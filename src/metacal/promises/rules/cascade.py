@@ -262,7 +262,7 @@ class Difference:
         epsilon, surely = self.promise.epsilon, self.promise.surely
         least = self._smallest(seen, n, level)
         needed = math.ceil(math.log(self.promise.delta * (1.0 - GAMMA)) / math.log1p(-epsilon))
-        few = f"bring at least {needed:,} rows" if needed > n else "bring more rows, or a better small model"
+        few = f"use at least {needed:,} rows" if needed > n else "use more rows, or a better small model"
         can = f"the smallest certifiable on these {n:,} rows {surely} is {least:.4f}" if least else "nothing is"
         return InfeasibleTargetError(
             f"max loss {epsilon:g} cannot be certified, not even where the small model answers {seen.small:,} of "
@@ -308,7 +308,7 @@ class Binomial:
         return InfeasibleTargetError(
             f"min accuracy {beta:g} cannot be certified for this cascade: where it was tested first, "
             f"{seen.wrong:,} of {seen.answered:,} answers are wrong, which certifies {best:.4f} "
-            f"{self.promise.surely}; lower the target, bring more rows, {or_people}or find a better large model.",
+            f"{self.promise.surely}; lower the target, use more rows, {or_people}or find a better large model.",
             target=beta,
             best=best or None,
         )

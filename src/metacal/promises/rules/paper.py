@@ -183,7 +183,7 @@ def _other_split(certificate: Certificate, *, only_right: bool) -> str | None:
 def _draw(pool: NDArray[np.intp], n_rows: int, random_state: Any) -> tuple[Flags, Flags]:
     size = min(len(pool) // _SHARE, _MOST)
     if size < 1:
-        raise InputError(f"the paper's split sets aside a tenth of {len(pool)} rows; bring at least 10.")
+        raise InputError(f"the paper's split sets aside a tenth of {len(pool)} rows; use at least 10.")
     chosen = np.zeros(n_rows, dtype=bool)
     chosen[generator(random_state).choice(pool, size=size, replace=False)] = True
     return chosen, ~chosen

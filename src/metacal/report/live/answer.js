@@ -7,7 +7,7 @@ import { NOTHING, between, count, percent } from "./format.js";
 /** @param {State} state */
 export function answer(state) {
   put("badge", state.alarm ? badge("refuted", `Alarm: ${state.raised.join(", ")}`) : badge("kept", "No alarm"));
-  put("answer-title", state.promise ?? "Nothing is promised; the confidence is watched.");
+  put("answer-title", state.headline);
   const raised = state.alarms.filter((alarm) => alarm.raised);
   put(
     "why",
@@ -43,7 +43,7 @@ function numbersOf(state) {
       "Right, estimated",
       estimate ? percent(estimate.accuracy) : NOTHING,
       estimate
-        ? `${between(estimate.low, estimate.high)}; from confidence alone, wrong under shift`
+        ? `${between(estimate.low, estimate.high)}; from confidence alone: wrong if the rows have changed`
         : "no confidence to estimate from",
     ],
   ];

@@ -10,8 +10,6 @@ import { table } from "./table.js";
 
 /** Evidence in powers of ten: people read 10³ more easily than e⁷. */
 const TEN = Math.LN10;
-/** More than this says nothing more. */
-const MOST = 30;
 
 /**
  * The charts, once; what is returned draws them again.
@@ -36,7 +34,7 @@ export function evidenceCharts(seen) {
     return made;
   });
   return () => {
-    put("evidence-lead", `Powers of ten; it may be looked at at any time. There are ${seen.state.levels}.`);
+    put("evidence-lead", `In powers of ten; look whenever you like. There are ${seen.state.levels}.`);
     for (const made of charts) made.render();
     put("alarms-table", alarmTable(seen));
   };
@@ -60,7 +58,7 @@ const described = (alarm) =>
 function paintOne(svg, size, { state }, k, walk) {
   const alarm = state.alarms[k];
   const { rows } = state.history;
-  const values = state.history.evidence[alarm.name].map((value) => Math.max(-MOST, Math.min(MOST, value / TEN)));
+  const values = state.history.evidence[alarm.name].map((value) => value / TEN);
   const needed = alarm.log_needed / TEN;
   const low = Math.min(-1, ...values) * 1.05;
   const high = Math.max(needed * 1.35, ...values.map((value) => value * 1.05));

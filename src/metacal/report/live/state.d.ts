@@ -7,6 +7,8 @@ export interface State {
   file: string | null;
   ended: boolean;
   promise: string | null;
+  /** The promise, as it stands now: under an alarm it is no fact any more. */
+  headline: string;
   levels: string;
   alarm: boolean;
   raised: string[];

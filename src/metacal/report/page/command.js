@@ -31,7 +31,7 @@ export function certify(host, curves, source, point) {
     copy.disabled = text === null;
     note.textContent =
       text === null
-        ? "Too few rows speak about this point: accept more, or bring more rows."
+        ? "Too few rows speak about this point: accept more, or use more rows."
         : certifyNote(curves, source, point.at);
   });
 }
@@ -45,7 +45,7 @@ function certifyNote(curves, source, k) {
   const promises = [];
   const [beta, alpha] = [curves.min_accuracy[k], curves.max_miscoverage[k]];
   if (beta !== null) promises.push(`right at least ${plainPercent(beta)} of the time`);
-  if (alpha !== null) promises.push(`at most ${plainPercent(alpha)} of the right answers turned away`);
+  if (alpha !== null) promises.push(`at most ${plainPercent(alpha)} of the right answers rejected`);
   const rows = `the ${count(source.n_rows)} rows of ${source.file ?? "this page"}`;
   return (
     `It certifies the threshold ${limitOn(source.score, curves.threshold[k])[0]}, this one and no other, on ${rows}: ` +

@@ -14,11 +14,11 @@ export function frontierChart({ frontier, promise, source }) {
   const { beta: xs, alpha: ys, coverage } = frontier;
   put(
     "frontier-lead",
-    "For each accuracy of the accepted, the smallest share of right answers turned away that these rows certify ",
+    "For each accuracy of the accepted, the smallest share of right answers rejected that these rows certify ",
     `along with it. Every pair on the line holds, all at once, with ${plainPercent(1 - frontier.delta)} confidence.`,
   );
   if (xs.length < 2) {
-    put("frontier-chart", make("p", { class: "lead" }, "These rows certify no pair of promises: bring more rows."));
+    put("frontier-chart", make("p", { class: "lead" }, "These rows certify no pair of promises: use more rows."));
     return;
   }
   const [first, last] = [0, xs.length - 1];

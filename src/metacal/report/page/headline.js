@@ -195,7 +195,7 @@ function numbersOf({ evaluation }) {
     ? [
         tile("Accepted", gate.coverage, percent),
         tile("Right when accepted", gate.coverage_accuracy, percent),
-        tile("Right but turned away", gate.miscoverage, percent),
+        tile("Right but rejected", gate.miscoverage, percent),
       ]
     : [
         ["Rows", count(evaluation.n_rows), evaluation.n_classes > 0 && `${count(evaluation.n_classes)} classes`],

@@ -66,7 +66,7 @@ export function operating(data) {
     target: accuracy && 1 - accuracy.target,
   });
   draggable(curves, point, slider, {
-    heading: "Right answers turned away",
+    heading: "Right answers rejected",
     note: "Miscoverage against coverage; lower is better",
     values: curves.miscoverage.estimate,
     low: curves.miscoverage.low,

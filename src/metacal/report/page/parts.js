@@ -60,7 +60,7 @@ function picture(host, part, heading, level) {
   const { estimate, low, high } = judged(part);
   const shown = part.name.map((_, k) => k).filter((k) => estimate[k] !== null).slice(0, DRAWN);
   if (!shown.length) return;
-  const what = part.at_most ? "turned away of the right" : "right of the accepted";
+  const what = part.at_most ? "rejected, of the right answers" : "right, of the accepted";
   const least = Math.min(part.limit, ...shown.map((k) => low[k] ?? 0));
   const most = Math.max(part.limit, ...shown.map((k) => high[k] ?? 1));
   /** @type {[number, number]} */
@@ -146,7 +146,7 @@ function listed(part, gated, level) {
     { key: "n", head: "Rows", number: true, cell: (row) => count(row.n) },
     gated && { key: "accepted", head: "Accepted", number: true, cell: share(part.coverage) },
     { key: "accuracy", head: gated ? "Right when accepted" : "Right", number: true, cell: share(part.accuracy) },
-    gated && { key: "miscoverage", head: "Right, turned away", number: true, cell: share(part.miscoverage) },
+    gated && { key: "miscoverage", head: "Right, rejected", number: true, cell: share(part.miscoverage) },
     own && { head: "Threshold", number: true, cell: ({ at }) => thresholdText(part.threshold[at]) },
     { key: "evidence", head: "p-value", number: true, cell: (row) => general(row.evidence, 3) },
   ];
