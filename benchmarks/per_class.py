@@ -23,6 +23,7 @@ import numpy as np
 import metacal as mc
 from benchmarks.experiments.pool import in_order
 from metacal import datasets
+from metacal.promises.certificate import accepts
 from metacal.promises.parts.thresholds import policy_of
 from metacal.promises.sample import Sample
 from metacal.rows import Rows
@@ -88,9 +89,7 @@ def per_class(**options: object) -> object:
             found = promise.certify(sample)
         except mc.InfeasibleTargetError:
             return np.zeros(len(population.top), dtype=bool)
-        thresholds = policy_of(found, classes)
-        assert thresholds is not None
-        return thresholds.accepts(population.scores, population.top)
+        return accepts(population.scores, policy_of(found, classes).of(population.top))
 
     return rule
 

@@ -161,3 +161,32 @@ def test_a_pool_keeps_the_promise_taken_together():
         broken += pool.threshold > 0 and world.accuracy(pool.threshold, list(pool.names)) < 0.9
     assert kept > draws / 2
     assert broken / draws <= limit(DELTA, draws)
+
+
+def test_the_false_coverage_rate_is_kept_and_more_is_accepted():
+    """Thirty classes at the edge of the promise and thirty that keep it: broken ones among those that accept."""
+    rng, shares, accepted = np.random.default_rng(0), {"fcr": [], "together": []}, {"fcr": 0, "together": 0}
+    error = np.repeat([0.1001, 0.02], 30)
+    for _ in range(40):
+        codes = rng.integers(60, size=4800)
+        sample = Sample.of(rng.random(4800), rng.random(4800) > error[codes], part=codes, names=list(range(60)))
+        for kind in shares:
+            found = mc.PerClass(mc.MinAccuracy(0.9), shares=kind).certify(sample).parts
+            accepting = [part.names[0] for part in found.items if part.threshold > -np.inf]
+            shares[kind].append(np.mean([name < 30 for name in accepting]))
+            accepted[kind] += len(accepting)
+    assert np.mean(shares["fcr"]) <= 0.1
+    assert accepted["fcr"] > 1.1 * accepted["together"]
+
+
+def test_a_file_keeps_the_false_coverage_rate(tmp_path):
+    data = mc.datasets.load("cifar10-resnet110")
+    gate = mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.95), shares="fcr")).fit(data.logits[:5000], data.labels[:5000])
+    assert (
+        "an expected share of at most 10% of the classes that accept (false-coverage rate)"
+        in gate.certificate_.statement
+    )
+    mc.save(gate, tmp_path / "gate.json")
+    assert mc.load(tmp_path / "gate.json").certificate_ == gate.certificate_
+    with pytest.raises(mc.InputError, match="'together', 'each' or 'fcr'"):
+        mc.PerClass(mc.MinAccuracy(0.95), shares="all")

@@ -59,8 +59,8 @@ def test_scouts_are_of_each_group_and_ties_decide():
     seen = Scouting(seed=3).of(sample)
     assert seen.scouts is not None
     assert not seen.scouts.by_value
-    assert seen.scouts.aside == 44 == 1000 - len(seen)
-    assert len(seen.scouts.of([0]).score) == 22
+    assert seen.scouts.aside == 20 == 1000 - len(seen)
+    assert len(seen.scouts.of([0]).score) == 10
     assert seen.starts is None
     coarse = Sample.of(score.round(1), score < 0.9)
     assert Scouting().of(coarse).starts is not None

@@ -111,7 +111,7 @@ def test_groups_are_refused_where_nothing_goes_by_them():
         (lambda: mc.PerClass(mc.Both(0.1, 0.9)), "takes MinAccuracy"),
         (lambda: mc.PerClass(mc.PerClass(mc.MinAccuracy(0.9))), "takes MinAccuracy"),
         (lambda: mc.PerClass(mc.MinAccuracy(0.9, delta=None)), "shares a delta"),
-        (lambda: mc.PerClass(mc.MinAccuracy(0.9), shares="all"), "'together' or 'each'"),
+        (lambda: mc.PerClass(mc.MinAccuracy(0.9), shares="all"), "'together', 'each' or 'fcr'"),
         (lambda: mc.PerClass(mc.MinAccuracy(0.9), fallback="best"), "None or 'pooled'"),
     ],
 )

@@ -108,6 +108,10 @@ class PromiseOptions:
     each: bool = option(
         "With --per-class or --group-key: C for each by itself, not for all of them together.", default=False
     )
+    fcr: bool = option(
+        "With --per-class or --group-key: of those that accept rows, an expected share of at most 1 - C is broken.",
+        default=False,
+    )
     pool_small: bool = option(
         "With --per-class or --group-key: those with too few rows share one threshold.", default=False
     )
@@ -191,12 +195,15 @@ class PromiseOptions:
         if self.per_class and by_group:
             raise click.UsageError("--per-class and --group-key exclude each other; give one.")
         if not self.per_class and not by_group:
-            if self.each or self.pool_small:
-                other = "--each" if self.each else "--pool-small"
+            given = [name for name in ("each", "fcr", "pool_small") if getattr(self, name)]
+            if given:
+                other = f"--{given[0].replace('_', '-')}"
                 raise click.UsageError(
                     f"{other} says how classes or groups share: give --per-class or --group-key NAME."
                 )
             return
+        if self.each and self.fcr:
+            raise click.UsageError("--each and --fcr exclude each other; give one.")
         which = "--per-class" if self.per_class else "--group-key"
         if self.in_expectation or self.after_looking or self.at_threshold is not None:
             other = "--in-expectation" if self.in_expectation else "--after-looking"
@@ -228,7 +235,7 @@ class PromiseOptions:
 
         if self.sided:
             return self._about_sides(positive, classes)
-        shares: Literal["each", "together"] = "each" if self.each else "together"
+        shares: Literal["each", "fcr", "together"] = "each" if self.each else "fcr" if self.fcr else "together"
         fallback = "pooled" if self.pool_small else None
         if per_group:
             return mc.PerGroup(self._for_all(seed), shares, fallback)

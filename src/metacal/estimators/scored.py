@@ -104,7 +104,8 @@ class ScoreGate(GateEstimator, kw_only=False):
             Draws the rows that count, with `units` or `importance`, and those that are set aside.
         prior : array, optional
             Scores of other rows, unlabelled or older, wherever they come from: they choose the value at which the tests
-            of an accuracy begin. Without them some of the rows are set aside for that: the square root of their number.
+            of an accuracy begin. Without them some of the rows are set aside for that: the square root of their number,
+            or ten where these show no tie.
         """
         if is_table(score):
             truth: Any = correct if loss is None else loss

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +26,6 @@ from metacal.scores import ranked
 
 #: Rows that a decision is learned from: a tenth, at least so many, at most half.
 _SHARE, _FEWEST = 10, 40
-
-
-class Moved(NamedTuple):
-    """Rows decided at other log-odds than zero: as they are ranked, where the decision lies, and which rows count."""
-
-    rows: Rows
-    at: float
-    counted: Counted
 
 
 def check_two(n_classes: int, what: str) -> None:
@@ -72,8 +64,8 @@ def certified_sides(
     return Certified(rows, "margin", certificate, columns), parts
 
 
-def learned_decision(rows: Rows, codes: Any, counted: Counted | None) -> Moved:
-    """Move the decision to even calibrated odds, from a tenth of the rows, which then certify nothing.
+def learned_decision(rows: Rows, codes: Any, counted: Counted | None) -> tuple[Rows, float, Counted]:
+    """Rows decided at even calibrated odds, where these lie, and who counts: a tenth of the rows choose and do not.
 
     Which rows these are is drawn, not chosen: the others are as good a sample as before, and the decision is fixed
     before the first of them is looked at. (A decision, or a curve, from the rows that certify breaks .16 to .19 of
@@ -90,8 +82,7 @@ def learned_decision(rows: Rows, codes: Any, counted: Counted | None) -> Moved:
     speaker = np.full(len(rows), -1, dtype=np.intp)
     speaker[kept] = np.arange(len(kept))
     around, notes = (Circumstances(), ()) if counted is None else (counted.circumstances, counted.notes)
-    note = decision_learned(aside=aside, at=at)
-    return Moved(moved_rows(rows, at), at, Counted(kept, speaker, around, (*notes, note)))
+    return moved_rows(rows, at), at, Counted(kept, speaker, around, (*notes, decision_learned(aside=aside, at=at)))
 
 
 def disagreement(rows: Rows, base: Any, accept: NDArray[np.bool_]) -> Note | None:

@@ -136,16 +136,15 @@ class MonotoneMap(TemperedMap):
             raise InputError("level and rest must lie between 0 and 1.")
         total = self.rest
         for end in ("", "_2"):
-            own = (getattr(self, name + end) for name in formulas.CURVES if name != "slope")
-            low, width, rise, start, weight = own
+            low, width, rise, start, weight = (getattr(self, name + end) for name in formulas.CURVES if name != "slope")
             shapes = low.ndim == 1 and len(low) > 0 and width.shape == low.shape and start.ndim == 1
             if not shapes or rise.shape != (len(low), len(start)) or weight.shape != start.shape:
                 raise InputError("the curves of a monotone map need a rise for each of their pieces.")
-            finite = all(np.isfinite(array).all() for array in (low, width, rise, start, weight))
-            if not finite or (width <= 0.0).any() or (rise < 0.0).any() or (weight < 0.0).any():
+            sizes = [array.min(initial=0.0) >= 0.0 for array in (width, rise, weight)]
+            if not all(sizes) or not (width > 0.0).all() or not np.isfinite([*low, *rise.ravel(), *start]).all():
                 raise InputError("the curves of a monotone map must not fall, nor their weights be negative.")
             total += float(weight.sum())
-        if abs(total - 1.0) > 1e-6:
+        if not abs(total - 1.0) <= 1e-6:
             raise InputError(f"the weights of a monotone map must sum to 1; they sum to {total:.6g}.")
 
 
@@ -269,11 +268,9 @@ def _knots(x: Float, yes: Float, no: Float) -> Float:
     cumulative = np.cumsum(share[order]) - 0.5 * share[order]
     place = np.interp(np.linspace(0.0, cumulative[-1] if len(x) > 1 else 0.0, pieces + 1), cumulative, x[order])
     least = 1e-3 * max(1.0, float(x.max() - x.min()))
-    kept = [float(place[0])]
-    for knot in place[1:]:
-        if knot >= kept[-1] + least:
-            kept.append(float(knot))
-    return np.array(kept if len(kept) > 1 else [kept[0] - 0.5, kept[0] + 0.5])
+    cell = np.floor((place - place[0]) / least)
+    kept = place[np.unique(cell, return_index=True)[1]]
+    return kept if len(kept) > 1 else kept[0] + np.array([-0.5, 0.5])
 
 
 def _sums(design: Float, yes: Float, no: Float, theta: Float) -> Sums:

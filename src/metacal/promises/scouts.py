@@ -14,7 +14,8 @@ the test at l, and P(p(E(l), N(l)) <= delta) <= delta. Nothing is assumed of how
 **Why rows are set aside.** A start that the tested rows' own counts choose is not independent of them: where bad values
 are passed over for having few rows, so are their errors. Unlabelled or older rows serve as scouts for nothing, whatever
 source they come from: a bad choice costs coverage, never validity. Without any, a random sqrt(n) of the rows are set
-aside. They also say whether the score ties at all: where no two of them are equal, ranks are tested as for logits.
+aside. They also say whether the score ties: where two rows are equal with a chance below 1/sqrt(n), ranks are tested
+as for logits, and where no two of the first ten are, no more rows are set aside.
 
 **Not valid**: random order among equal scores, then accepting up to the last end of a block below the last rank that
 passed. That end may never have been tested: of two marks, .02 and .98 of the rows, the first with 1.002 times the
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 #: With fewer rows none is set aside, unless the score is known to be a scale of few marks.
 _FEWEST_ROWS = 100
+#: So many say whether more are needed.
+_FIRST = 10
 #: A table of more marks is not shown.
 _MOST_MARKS = 25
 #: Sets these draws apart from all others that a seed gives.
@@ -50,7 +53,7 @@ class Scouts:
     Attributes
     ----------
     by_value : bool
-        Whether values are tested: the score was declared to be a scale, or two of these rows are equal.
+        Whether values are tested: the score was declared to be a scale, or many of these rows are equal.
     aside : int
         How many of the calibration rows they are; 0: they are other rows.
     """
@@ -64,7 +67,7 @@ class Scouts:
     def among(cls, pool: NDArray[np.float64], drawn: int) -> Scouts | None:
         """The rest of a pool of which so many rows are drawn, where they are enough and show that the score ties."""
         rest = pool[drawn:]
-        return cls(rest) if len(rest) ** 2 >= drawn and len(np.unique(rest)) < len(rest) else None
+        return cls(rest) if len(rest) ** 2 >= drawn and chance_of_a_tie(rest) >= 1.0 / math.sqrt(drawn) else None
 
     def of(self, parts: Sequence[int]) -> Scouts:
         """Those of some parts; all of them where nobody knows their parts."""
@@ -87,25 +90,27 @@ class Scouting:
     def of(self, sample: Sample) -> Sample:
         """The rows that are tested, with their scouts."""
         if self.older is not None and len(self.older):
-            return replace(sample, scouts=Scouts(self.older, by_value=self._by_value(self.older)))
+            return replace(sample, scouts=Scouts(self.older, by_value=self._by_value(self.older, len(sample))))
         aside = self._aside(sample)
         if not aside.any():
             return sample
         own = sample.take(aside)
-        scouts = Scouts(own.score, own.part, self._by_value(own.score), int(aside.sum()))
+        scouts = Scouts(own.score, own.part, self._by_value(own.score, len(sample)), int(aside.sum()))
         return replace(sample.take(~aside), scouts=scouts)
 
-    def _by_value(self, scores: NDArray[np.float64]) -> bool:
-        return self.scale is not None or len(np.unique(scores)) < len(scores)
+    def _by_value(self, scores: NDArray[np.float64], n: int) -> bool:
+        """Whether values are tested: two rows are equal with a chance of at least 1/sqrt(n), as these show it."""
+        return self.scale is not None or chance_of_a_tie(scores) >= 1.0 / math.sqrt(n)
 
     def _aside(self, sample: Sample) -> NDArray[np.bool_]:
-        """A random square root of the rows, of each part by itself."""
+        """A random square root of the rows, of each part by itself; ten of them where these show no tie."""
         flags = np.zeros(len(sample), dtype=bool)
         turns = np.random.default_rng([self.seed, _OUR_OWN]).permutation(len(sample))
         parts = [turns] if sample.part is None else [turns[sample.part[turns] == i] for i in range(len(sample.names))]
         for rows in parts:
             if len(rows) >= _FEWEST_ROWS or self.scale is not None:
-                flags[rows[: round(math.sqrt(len(rows)))]] = True
+                ties = self.scale is not None or chance_of_a_tie(sample.score[rows[:_FIRST]]) > 0.0
+                flags[rows[: round(math.sqrt(len(rows))) if ties else _FIRST]] = True
         return flags
 
     def marks(self, sample: Sample) -> tuple[tuple[float, int, int], ...]:
@@ -121,3 +126,14 @@ class Scouting:
         up_to = np.searchsorted(ranking.scores, scale, side="right")
         rows, wrong = (np.diff(np.append(0, column)[up_to], prepend=0) for column in (ranking.ranks, ranking.errors))
         return tuple(zip(scale.tolist(), rows.tolist(), wrong.tolist()))
+
+
+def chance_of_a_tie(scores: NDArray[np.float64]) -> float:
+    """The share of pairs of rows that have the same score.
+
+    >>> chance_of_a_tie(np.array([1.0, 1.0, 2.0, 3.0]))
+    0.16666666666666666
+    """
+    counts = np.unique(scores, return_counts=True)[1].astype(np.float64)
+    n = len(scores)
+    return float((counts * (counts - 1.0)).sum() / (n * (n - 1.0))) if n > 1 else 0.0

@@ -84,7 +84,7 @@ class Verification:
     def tested(self) -> str:
         """What the test is about, which depends on what was promised."""
         parts = self.certificate.parts
-        if parts is not None and parts.shares == "each" and self.certificate.guarantee == "certified":
+        if parts is not None and parts.shares != "together" and self.certificate.guarantee == "certified":
             few = at_most(self.certificate.delta or 0.0)
             return f"the promise of each {parts.by}, which at most {few} of them break by bad luck"
         return _TESTED[self.certificate.guarantee].format(delta=at_most(self.certificate.delta or 0.0))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from metacal.errors import InputError
 from metacal.kernels.grid import RELATIVE
+from metacal.promises.parts.part import SHARED
 from metacal.promises.parts.part_words import (
     called,
     claim_of_parts,
@@ -150,16 +151,13 @@ def rule(certificate: Certificate) -> str:
     """
     named, parts, around = rule_named(certificate.rule), certificate.parts, certificate.circumstances
     said = named.at_values if around.by_value else named.text
-    if parts is not None and not parts.sides:
-        shared = "delta shared by all (Holm 1979)" if parts.shares == "together" else "delta for each"
-        said += f"; each {parts.by} by itself, {shared}"
+    said += "" if parts is None or parts.sides else f"; each {parts.by} by itself, {SHARED[parts.shares]}"
     if around.by_value:
         who = f"{around.aside:,} calibration rows, set aside," if around.aside else "other rows"
         said += f"; the scores of {who} chose the first value"
     elif around.aside:
         said += f"; {around.aside:,} calibration rows were set aside, and show a score without ties"
-    if around.scores > 1:
-        said += f", the best of {around.scores} scores, this one at {around.share:g} of delta"
+    said += f", the best of {around.scores} scores, this one at {around.share:g} of delta" if around.scores > 1 else ""
     said += ", one row of each unit" if around.units == "unit" else ""
     how = "estimated" if around.weights == "estimated" else "given"
     said += f", on rows kept in proportion to {how} weights" if around.weights else ""
@@ -236,8 +234,8 @@ def _lines_of_marks(certificate: Certificate) -> list[tuple[str, str]]:
     lines = []
     for mark, rows, wrong in certificate.marks:
         seen = f"{rows:,} rows, {wrong:,} wrong ({percent(round(wrong / rows, 3))})" if rows else "no row"
-        does = "accepted" if mark <= certificate.threshold else "not certified, rejected"
-        lines.append(("mark", f"{sign * mark + 0.0:.6g}: {seen}; {does}"))
+        seen += "; accepted" if mark <= certificate.threshold else "; not certified, rejected"
+        lines.append(("mark", f"{sign * mark + 0.0:.6g}: {seen}"))
     return lines
 
 

@@ -75,6 +75,8 @@ def claim_of_parts(parts: Parts, claim: str) -> str:
 
 def surely_of_parts(parts: Parts, confidence: str, broken: str) -> str:
     """How surely: the confidence for all together, or for each and what that means for all."""
+    if parts.shares == "fcr":
+        return f"but for an expected share of at most {broken} of the {parts.plural} that accept (false-coverage rate)"
     if parts.shares == "together":
         return f"with {confidence} confidence for all {parts.plural} together"
     return f"each with {confidence} confidence: the expected share of broken {parts.plural} is at most {broken}"

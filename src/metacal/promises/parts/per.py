@@ -18,12 +18,22 @@ breaking test passes.
 *Each.* Every part is tested at delta. Each promise then fails with probability at most delta, and the expected share
 of broken promises, of however many, is at most delta.
 
+*False-coverage rate* (Benjamini & Yekutieli 2005). Of K parts that have rows enough for a test at delta, R is the
+largest number r such that r of them certify something at delta·r/K, by tests laid out for one level; these accept what
+they certify at delta·R/K, and the expected share of broken ones among those that accept is at most delta. For one part
+i let R(i) be what R would be if it certified at any level: that depends on the others alone, and equals R where i
+accepts, since what passes at a level passes at every higher one. So i counts 1/R(i) where it accepts and is broken, and
+a breaking test of it passes with probability at most delta·R(i)/K, whatever R(i) is: delta/K for each, delta for all.
+One broken part among many is likely then; it is the share that stays small.
+
 *Pooled.* Which parts have few rows, less than twice what a test takes, is asked of every fourth row alone; these parts
 become one, which is tested on its other rows. Given the first quarter, the other rows in the pool are i.i.d. from the
 pool's own mixture: the promise holds for the pooled parts taken together, and for no single one of them. (Were the pool
 chosen by all its counts, parts that happen to have few rows would go into it, and its rows would be no sample of what
 comes.)
 
+Benjamini & Yekutieli, "False discovery rate-adjusted multiple confidence intervals for selected parameters", Journal
+of the American Statistical Association 2005.
 Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979.
 """
 
@@ -32,7 +42,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 
@@ -49,6 +59,8 @@ from metacal.promises.sample import Codes, Flags, Sample
 #: least. So few pass only where hardly any of them is wrong.
 _SCOUTS = 4
 _ENOUGH = 2
+#: Under the false-coverage rate tests are laid out for this share of delta: that of the parts that accept, about.
+_PLANNED = 0.6
 
 
 @dataclass
@@ -69,8 +81,8 @@ class Per(Promise):
                 f"{type(self).__name__} shares a delta; give the promise one, say delta=0.1: in expectation nothing "
                 "can be said of all parts."
             )
-        if self.shares not in ("together", "each"):
-            raise InputError(f"shares must be 'together' or 'each', got {self.shares!r}.")
+        if self.shares not in get_args(Shares):
+            raise InputError(f"shares must be 'together', 'each' or 'fcr', got {self.shares!r}.")
         if self.fallback not in (None, "pooled"):
             raise InputError(f"fallback must be None or 'pooled', got {self.fallback!r}.")
 
@@ -106,7 +118,8 @@ class Per(Promise):
             table = [replace(rows, scouts=scouts.of(own)) for rows, own in zip(table, members)]
         settled = settle_parts(self.promise, table, self.delta, self.shares)
         tested = sum(level is not None for *_, level in settled)
-        spare = self.delta if self.shares == "each" else self.delta / (tested + 1)  # what one part more is tested at
+        # What one part more is tested at.
+        spare = self.delta / (tested + 1) if self.shares == "together" else self.delta
         parts = tuple(
             self._part([names[i] for i in own], rows, threshold, level, spare)
             for own, rows, (threshold, _, level) in zip(members, table, settled)
@@ -154,7 +167,10 @@ class Per(Promise):
     def _impossible_levels(self, parts: Parts) -> str | None:
         levels = [part.delta for part in parts.items if part.delta is not None]
         still = sum(part.delta is not None and not part.accepts_everything for part in parts.items)
-        most = self.delta if self.shares == "each" else self.delta / max(1, still)
+        most = self.delta if self.shares != "together" else self.delta / max(1, still)
+        if self.shares == "fcr":
+            accepting = sum(part.delta is not None and part.status != "always rejected" for part in parts.items)
+            most = self.delta * accepting / max(1, len(levels))
         if any(not 0.0 < level <= SLACK * most for level in levels):
             return f"a {self.by} was tested at more than its share of delta {self.delta:g}"
         return None
@@ -224,9 +240,11 @@ class PerClass(Per):
     ----------
     promise : MinAccuracy or MaxMiscoverage
         What is promised of each class.
-    shares : "together" or "each"
+    shares : "together", "each" or "fcr"
         "together": all promises hold at once with probability 1 - delta. "each": each does by itself, so that the
-        expected share of broken classes is at most delta; it takes far fewer rows.
+        expected share of broken classes is at most delta; it takes far fewer rows. "fcr", the false-coverage rate: the
+        expected share of broken classes among those that accept rows is at most delta; nearly as few rows, and classes
+        that accept nothing do not make it look smaller.
     fallback : None or "pooled"
         "pooled": classes with too few rows share one threshold, certified for all of them taken together and for none
         by itself. The proofs stand above.
@@ -284,7 +302,7 @@ def shared_by(counts: Sequence[int], promise: ByPart, delta: float, shares: Shar
     >>> shared_by([400, 20, 90, 60], MinAccuracy(0.95), 0.1, "together")
     [0, 2]
     """
-    if shares == "each":
+    if shares != "together":
         return [i for i, n in enumerate(counts) if n >= promise.fewest(delta)]
     order = sorted(range(len(counts)), key=lambda i: -counts[i])
     share = sum(counts[part] >= promise.fewest(delta / (k + 1)) for k, part in enumerate(order))
@@ -297,6 +315,8 @@ def settle_parts(
     """Of each part: threshold, None where no test passed; whether every test did; level, None where none was made."""
     settled: list[tuple[float | None, bool, float | None]] = [(None, False, None)] * len(table)
     still = shared_by([promise.counted(rows.right) for rows in table], promise, delta, shares)
+    if shares == "fcr":
+        return _settle_fcr(promise, table, delta, still)
     planned = level = delta if shares == "each" else delta / max(1, len(still))
     while still:
         for i in still:
@@ -305,6 +325,23 @@ def settle_parts(
         if shares == "each" or len(left) == len(still):
             break
         still, level = left, delta / max(1, len(left))
+    return settled
+
+
+def _settle_fcr(
+    promise: ByPart, table: Sequence[Sample], delta: float, tested: Sequence[int]
+) -> list[tuple[float | None, bool, float | None]]:
+    """The same at the level of the false-coverage rate: from all of delta down, while fewer certify than it takes."""
+    settled: list[tuple[float | None, bool, float | None]] = [(None, False, None)] * len(table)
+    accepting = len(tested)
+    while accepting:
+        level = delta * accepting / len(tested)
+        for i in tested:
+            settled[i] = *promise.settle(table[i], level, _PLANNED * delta), level
+        certified = sum(settled[i][0] is not None for i in tested)
+        if certified >= accepting:
+            break
+        accepting = certified
     return settled
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,21 +36,17 @@ def even_odds(s: NDArray[np.float64], positive: NDArray[np.bool_]) -> float:
 
 
 def decision_point(ordered: NDArray[np.float64], low: int, high: int, even: float) -> float:
-    """Where calling changes: at even odds or, where these are called by one class, beside the last row called so."""
-    n = len(ordered)
-    if low and even < ordered[low - 1]:
-        return _between(float(ordered[low - 1]), float(ordered[low]) if low < n else math.inf)
-    if high and even >= ordered[n - high]:
-        return _between(float(ordered[n - high - 1]) if high < n else -math.inf, float(ordered[n - high]))
-    return even
+    """Where calling changes: at even odds, or as near as the rows called from either end leave it.
 
-
-def _between(low: float, high: float) -> float:
-    """The middle, or one beyond the finite one; never the upper end."""
-    if math.isinf(low) or math.isinf(high):
-        return 0.0 if math.isinf(low) and math.isinf(high) else high - 1.0 if math.isinf(low) else low + 1.0
-    middle = 0.5 * low + 0.5 * high
-    return middle if middle < high else low
+    >>> decision_point(np.arange(10.0), 4, 2, 5.2), decision_point(np.arange(10.0), 7, 2, 5.2)
+    (5.2, 6.5)
+    """
+    finite = ordered[np.isfinite(ordered)]
+    ends = float(finite.min(initial=0.0)) - 1.0, float(finite.max(initial=0.0)) + 1.0
+    around = np.concatenate([ends[:1], np.clip(ordered, *ends), ends[1:]])
+    between = 0.5 * around[:-1] + 0.5 * around[1:]
+    lowest, highest = between[low] if low else -np.inf, between[len(ordered) - high] if high else np.inf
+    return float(np.clip(even, lowest, highest))
 
 
 def rows_below(ranking: Ranking, score: float) -> int:

@@ -204,11 +204,11 @@ class Side(Sided):
     def too_few(self, ranking: Ranking, names: Sequence[Name]) -> str:
         """What is said where no row may be called so."""
         wrong, code = int(ranking.errors[-1]), self.calls(names)
-        takes = f"at {100 * (1 - self.delta):g}% confidence it takes {self.fewest():,} rows"
         there = f"rows that are {names[1 - code]}; there are {wrong:,}"
         if not self.limits[0][0].of_class:
-            there = f"without an error from that end; {ranking.n - wrong:,} of {ranking.n:,} are {names[code]}"
-        return f"{self.limits[0][0]} {self.level:g} cannot be certified: {takes} {there.removeprefix('rows ')}"
+            there = f"rows without an error from that end; {ranking.n - wrong:,} of {ranking.n:,} are {names[code]}"
+        takes = f"at {100 * (1 - self.delta):g}% confidence it takes {self.fewest():,} {there}"
+        return f"{self.limits[0][0]} {self.level:g} cannot be certified: {takes}"
 
 
 @dataclass
@@ -375,16 +375,13 @@ class TwoSided(Sided):
                 f"both promises are about what is called {names[code]}; give one about either side, say "
                 "TwoSided(MinPrecision(0.9), MinRecall(0.95))."
             )
-        share = next((side.share for side in both.values() if isinstance(side, MinPrecision) and side.share), None)
-        rare = None if share is None or _RARE <= share <= 1 - _RARE else self._rare(both, share)
-        parts = {code: 0.5 if rare is None else _TO_THE_RARE if code == rare else 1 - _TO_THE_RARE for code in both}
+        parts = dict.fromkeys(both, 0.5)
+        for code, side in both.items():
+            share = side.share if isinstance(side, MinPrecision) and side.share else 0.5
+            if min(share, 1 - share) < _RARE:  # of this class, or of the other
+                rare = code if share < _RARE else 1 - code
+                parts = {rare: _TO_THE_RARE, 1 - rare: 1 - _TO_THE_RARE}
         return {code: replace(side, delta=self.delta * parts[code]) for code, side in both.items()}
-
-    @staticmethod
-    def _rare(both: Mapping[int, Side], share: float) -> int:
-        """The side that calls the rare class, by the share that was declared of one."""
-        code = next(code for code, side in both.items() if isinstance(side, MinPrecision) and side.share == share)
-        return code if share < _RARE else 1 - code
 
 
 def _threshold(ranking: Ranking, accepted: int) -> float:

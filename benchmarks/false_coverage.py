@@ -1,0 +1,71 @@
+"""PerClass with the false-coverage rate, beside "together" and "each": coverage, and how many classes are broken.
+
+    python -m benchmarks.false_coverage --data FOLDER [--jobs 16] [--out benchmarks/results/false-coverage.json]
+
+Every `*.npz` file of a hundred classes is a truth of its own; calibration rows are drawn from it with replacement. A
+class is broken in a draw where what is accepted of it is right less than beta of the time. About 2 minutes on 16 cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import metacal as mc
+from benchmarks.experiments.pool import in_order
+from metacal.promises.certificate import accepts
+from metacal.promises.parts.thresholds import policy_of
+from metacal.promises.sample import Sample
+from metacal.rows import Rows
+from metacal.scores import score_rows
+
+HERE = Path(__file__).resolve().parent
+DELTA, DRAWS, SIZES, BETAS = 0.1, 100, (5000, 10_000, 20_000), (0.9, 0.95)
+
+
+def measured(path: str, n: int, beta: float, shares: str) -> dict[str, Any]:
+    """One rule on one file: means over the draws."""
+    with np.load(path) as file:
+        logits, labels = file["logits"], file["labels"]
+    scores, top = score_rows(Rows(logits), "entropy"), logits.argmax(axis=1)
+    correct, classes = top == labels, np.arange(logits.shape[1])
+    promise, rng = mc.PerClass(mc.MinAccuracy(beta, DELTA), shares=shares), np.random.default_rng([n, int(100 * beta)])
+    found = np.zeros((DRAWS, 3))
+    for i in range(DRAWS):
+        rows = rng.integers(0, len(top), n)
+        sample = Sample.of(scores[rows], correct[rows], part=top[rows], names=classes.tolist())
+        try:
+            accept = accepts(scores, policy_of(promise.certify(sample), classes).of(top))
+        except mc.InfeasibleTargetError:
+            continue
+        kept = np.bincount(top[accept], minlength=len(classes))
+        broken = (np.bincount(top[accept & correct], minlength=len(classes)) < beta * kept - 1e-9) & (kept > 0)
+        found[i] = accept.mean(), broken.sum() / max(1, (kept > 0).sum()), broken.any()
+    coverage, share, anyone = found.mean(axis=0).round(4).tolist()
+    at = {"set": Path(path).stem, "n": n, "beta": beta, "shares": shares}
+    return {**at, "coverage": coverage, "broken_of_accepting": share, "any_broken": anyone}
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "false-coverage.json")
+    options = parser.parse_args()
+    files = sorted(map(str, options.data.glob("cifar100*.npz")))
+    kinds = ("together", "each", "fcr")
+    tasks = [(path, n, beta, shares) for path in files for n in SIZES for beta in BETAS for shares in kinds]
+    rows = list(in_order(measured, tasks, options.jobs))
+    print(*rows, sep="\n")
+    lines = ",\n  ".join(json.dumps(row) for row in rows)
+    head = f'"draws": {DRAWS}, "delta": {DELTA}'
+    options.out.write_text("{" + head + ', "rows": [\n  ' + lines + "\n]}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
