@@ -13,9 +13,9 @@ import pytest
 
 from metacal.errors import InputError
 from metacal.io.apply import Made, fill
+from metacal.io.disk import part_beside
 from metacal.io.opening import NoRowsError
 from metacal.io.results import JOURNAL, ResultFolder, read_unchanged
-from metacal.io.writing import part_beside
 from simulation.world import World
 
 OUT = "/out"

@@ -20,12 +20,13 @@ import numpy as np
 from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
 from metacal.io.batches import BatchGate, decided_columns
+from metacal.io.disk import part_beside
 from metacal.io.formats import FORMATS, endings
 from metacal.io.many import Paths, copies_removed, files_of, suffix_of
 from metacal.io.opening import NoRowsError
 from metacal.io.predictions import read_for_gate
 from metacal.io.results import Fingerprint, ResultFolder, make_folder, read_unchanged, result_names
-from metacal.io.writing import open_table, part_beside
+from metacal.io.writing import open_table
 from metacal.rows import Rows, advance, told, workers
 from metacal.rows.executors import ExecutorLike, executor_of, is_remote, threads_of
 from metacal.rows.stored import StoredTable

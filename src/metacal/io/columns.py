@@ -333,13 +333,7 @@ def _columns_of_classes(request: Request, header: Sequence[str], prefixes: tuple
 
 
 def labels_are_in(column: str) -> str:
-    """How to say that a column holds the labels.
-
-    Examples
-    --------
-    >>> labels_are_in("target")
-    "if it holds the labels say label_key='target' (--label-key target), "
-    """
+    """How to say that a column holds the labels."""
     return f"if it holds the labels say label_key={column!r} (--label-key {shlex.quote(column)}), "
 
 

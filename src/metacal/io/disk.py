@@ -114,8 +114,7 @@ class Disk:
     def write(self, path: str, content: bytes) -> None:
         """Put these bytes in the place of a file: whole or not at all, whatever happens. A link stays a link."""
         target = os.path.realpath(path)
-        folder, name = os.path.split(target)
-        part = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:12]}.part")
+        part = part_beside(target)
         try:
             self.append(part, content)
             self.replace(part, target)
@@ -165,6 +164,13 @@ class Disk:
 
 #: The one that everything uses unless it is given another.
 DISK = Disk()
+
+
+def part_beside(target: str | os.PathLike[str]) -> str:
+    """A name that nobody else has, in the folder of `target`, for what will take its place."""
+    folder, name = os.path.split(target)
+    # The suffix stays last: writers that look at it (np.savez appends .npz) must find it.
+    return os.path.join(folder, f".{name}.{uuid.uuid4().hex[:12]}.part{os.path.splitext(name)[1]}")
 
 
 @contextlib.contextmanager

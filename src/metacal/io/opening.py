@@ -153,13 +153,7 @@ def unpacking(limit: int | None) -> Iterator[None]:
 
 
 def unpack_limit(held: int) -> int:
-    """The number of bytes that a file of `held` bytes may unpack to.
-
-    Examples
-    --------
-    >>> unpack_limit(1000), unpack_limit(1 << 30)
-    (2147483648, 21474836480)
-    """
+    """The number of bytes that a file of `held` bytes may unpack to."""
     given = _given.get()
     if given is not None:
         return given

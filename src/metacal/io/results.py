@@ -58,7 +58,7 @@ class ResultFolder:
     Examples
     --------
     >>> import tempfile
-    >>> from metacal.io.writing import part_beside
+    >>> from metacal.io.disk import part_beside
     >>> folder = tempfile.mkdtemp()
     >>> source = f"{folder}/in.csv"
     >>> DISK.write(source, b"1,2")

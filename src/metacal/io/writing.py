@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import tempfile
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.io.disk import DISK, plain_write_errors
+from metacal.io.disk import DISK, part_beside, plain_write_errors
 from metacal.io.formats import FORMATS, endings
 from metacal.io.terminal import VisibleText, on_a_terminal
 
@@ -55,13 +54,6 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         with contextlib.suppress(NotADirectoryError):
             part.unlink(missing_ok=True)
-
-
-def part_beside(target: str | os.PathLike[str]) -> str:
-    """A name that nobody else has, in the folder of `target`, for what will take its place."""
-    folder, name = os.path.split(target)
-    # The suffix stays last: writers that look at it (np.savez appends .npz) must find it.
-    return os.path.join(folder, f".{name}.{uuid.uuid4().hex[:12]}.part{os.path.splitext(name)[1]}")
 
 
 @contextlib.contextmanager

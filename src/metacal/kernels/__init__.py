@@ -60,13 +60,7 @@ takes_whole_blocks = hasattr(active, "walkable")
 
 
 def on_device(table: Any) -> bool:
-    """Whether a table, block or column is a torch tensor on a GPU. torch itself is not imported to find out.
-
-    Examples
-    --------
-    >>> on_device(np.zeros((2, 3)))
-    False
-    """
+    """Whether a table, block or column is a torch tensor on a GPU. torch itself is not imported to find out."""
     return type(table).__module__.partition(".")[0] == "torch" and hasattr(table, "detach") and bool(table.is_cuda)
 
 

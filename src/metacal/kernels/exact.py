@@ -44,24 +44,12 @@ def in_units(block: NDArray[Any]) -> Iterator[Float]:
 
 
 def counted(parts: Float, unit: float) -> NDArray[np.int64]:
-    """Whole units, or sums of them, as integers.
-
-    Examples
-    --------
-    >>> counted(np.array([0.5]), UNITS[0])
-    array([536870912])
-    """
+    """Whole units, or sums of them, as integers."""
     return (parts / unit).astype(np.int64)
 
 
 def value(units: NDArray[np.int64]) -> Float:
-    """What sums of coarse and fine units, shape (2, ...), come to.
-
-    Examples
-    --------
-    >>> value(np.array([[1 << 29], [1]]))
-    array([0.5])
-    """
+    """What sums of coarse and fine units, shape (2, ...), come to."""
     return np.asarray(units[0] * UNITS[0] + units[1] * UNITS[1])
 
 

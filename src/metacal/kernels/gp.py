@@ -23,13 +23,7 @@ CENTRES = ("mean", "log_softmax")
 
 
 def tempered(block: NDArray[Any], centre: str, inverse_temperature: float) -> Float:
-    """t = b·(x - centre of the row), a fresh array.
-
-    Examples
-    --------
-    >>> tempered(np.array([[5.0, 3.0]]), "mean", 0.5)
-    array([[ 0.5, -0.5]])
-    """
+    """t = b·(x - centre of the row), a fresh array."""
     table = np.asarray(within_reach(block), dtype=np.float64)
     return np.asarray(NUMPY.run(centred, table, centre) * inverse_temperature)
 

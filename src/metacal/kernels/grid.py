@@ -100,13 +100,7 @@ class Grid:
         return math.copysign(middle, threshold)
 
     def just_below(self, point: float) -> float:
-        """The middle below a grid point: the largest settled threshold that rejects it.
-
-        Examples
-        --------
-        >>> RELATIVE.just_below(1.0) < 1.0 < RELATIVE.settled(1.0)
-        True
-        """
+        """The middle below a grid point: the largest settled threshold that rejects it."""
         return self.settled(math.nextafter(point, -math.inf))
 
 

@@ -97,13 +97,7 @@ def warn_of_suspicion(table: Any, input: str = "logits") -> Suspicion | None:
 
 
 def suspicion_in(table: Any) -> Suspicion | None:
-    """What is odd about a table of logits, if anything; two rows are enough to clear most tables.
-
-    Examples
-    --------
-    >>> suspicion_in(np.full((100, 2), 0.5)).kind
-    'alike'
-    """
+    """What is odd about a table of logits, if anything; two rows are enough to clear most tables."""
     first = _as_array(table[0:2])
     if len(first) == 2 and first.max(initial=-np.inf) > _ABOVE_ONE and not _whole(first) and not _alike(first):
         return None
@@ -131,13 +125,7 @@ _unquestioned: ContextVar[bool] = ContextVar("metacal_unquestioned", default=Fal
 
 
 def sample_of(table: Any) -> NDArray[np.float64]:
-    """A few rows of a table as an array: all of a short one, else some from its beginning, its middle and its end.
-
-    Examples
-    --------
-    >>> sample_of(np.arange(20_000.0).reshape(-1, 2)).shape
-    (512, 2)
-    """
+    """A few rows of a table as an array: all of a short one, else some from its beginning, its middle and its end."""
     n, n_columns = table.shape
     most = int(np.clip(_ELEMENTS // max(1, n_columns), _FEWEST_ROWS, _ROWS))
     if n <= most:

@@ -33,13 +33,7 @@ Span = tuple[int, int]
 
 
 def run_rows(n_classes: int) -> int:
-    """Rows of a run: whole strips, some four thousand rows where a strip has fewer. It depends on the classes alone.
-
-    Examples
-    --------
-    >>> run_rows(10), run_rows(1000)
-    (6553, 4095)
-    """
+    """Rows of a run: whole strips, some four thousand rows where a strip has fewer. It depends on the classes alone."""
     strip = max(1, STRIP_ELEMENTS // n_classes)
     return strip * max(1, 4096 // strip)
 

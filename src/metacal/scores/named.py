@@ -79,23 +79,12 @@ def reach(score: str, n_classes: int) -> tuple[float, float]:
     """The lowest and the highest value that a score can take on rows of so many classes; infinite where it has no end.
 
     Entropy lies in [0, log K], one minus the largest probability in [0, 1 - 1/K], minus a margin is never positive.
-
-    Examples
-    --------
-    >>> reach("max_probability", 4), reach("margin", 4), reach("energy", 4)
-    ((0.0, 0.75), (-inf, 0.0), (-inf, inf))
     """
     return NAMED[score].reach(n_classes) if score in NAMED else without_end(n_classes)
 
 
 def needs_logits(score: str | Score) -> bool:
-    """Whether a score says nothing on probabilities.
-
-    Examples
-    --------
-    >>> needs_logits("energy"), needs_logits("entropy"), needs_logits(len)
-    (True, False, False)
-    """
+    """Whether a score says nothing on probabilities."""
     return isinstance(score, str) and score in NAMED and NAMED[score].needs_logits
 
 
@@ -105,13 +94,7 @@ def name_of(score: str | Score) -> str:
 
 
 def grid_of(score: str | Score) -> Grid:
-    """The grid that a score lies on: that of its name, or what a learned score calls its `grid`.
-
-    Examples
-    --------
-    >>> grid_of("energy").floor, grid_of("margin") == grid_of(len)
-    (1.0, True)
-    """
+    """The grid that a score lies on: that of its name, or what a learned score calls its `grid`."""
     found = NAMED[score].grid if isinstance(score, str) else getattr(score, "grid", RELATIVE)
     return found if isinstance(found, Grid) else RELATIVE
 
@@ -202,14 +185,7 @@ def unrounded(rows: Rows, score: str | Score) -> NDArray[np.float64]:
 
 
 def collected(rows: Rows, fn: Any, *columns: NDArray[Any]) -> tuple[Rows, NDArray[np.float64]]:
-    """The rows, looked over, and what a function that scores says of them.
-
-    Examples
-    --------
-    >>> collected(Rows(np.array([[1.0, np.inf]]), unseen=True), resolve("margin").unrounded)
-    Traceback (most recent call last):
-    metacal.errors.InputError: logits must not contain NaN or +infinity; row 0, column 1 is infinity. ...
-    """
+    """The rows, looked over, and what a function that scores says of them."""
     if not kernels.walks_blocks(fn, rows.table):
         rows = rows.looked_over()
     return _carefully(rows, lambda here, how: here.collect(partial(fn, **how) if how else fn, *columns))

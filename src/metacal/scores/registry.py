@@ -184,13 +184,6 @@ def candidates(n_classes: int) -> dict[str, float]:
 
     Entropy is hardly ever far from the best and has most of it; the others win by much on a few networks, which a tenth
     of delta shows too (docs/ranking.md has the numbers). For two classes all of them rank alike.
-
-    Examples
-    --------
-    >>> candidates(10)
-    {'entropy': 0.8, 'margin': 0.1, 'maxlogit_pnorm': 0.1}
-    >>> candidates(2)
-    {'entropy': 1.0}
     """
     return {"entropy": 0.8, "margin": 0.1, "maxlogit_pnorm": 0.1} if n_classes > 2 else {"entropy": 1.0}
 
@@ -215,14 +208,7 @@ def register_score(score: NamedScore) -> None:
 
 
 def learned_of(kind: type) -> LearnedScore | None:
-    """The row of a ranker's class, or of the nearest class that it is derived from; None for something else.
-
-    Examples
-    --------
-    >>> from metacal.scores.learned import PairwiseRanker
-    >>> learned_of(PairwiseRanker).saved, learned_of(dict)
-    (True, None)
-    """
+    """The row of a ranker's class, or of the nearest class that it is derived from; None for something else."""
     rows = {row.ranker: row for row in LEARNED.values()}
     places = (f"{cls.__module__}:{cls.__qualname__}" for cls in kind.__mro__)
     return next((rows[place] for place in places if place in rows), None)

@@ -255,14 +255,6 @@ def resolved(annotation: Any) -> Any:
 
     From NumPy 2.5 on `NDArray` is a `typing.TypeAliasType`: the origin of `NDArray[np.float64]` is the alias, no longer
     `np.ndarray`.
-
-    Examples
-    --------
-    >>> from numpy.typing import NDArray
-    >>> get_origin(resolved(NDArray[np.float64])) is np.ndarray
-    True
-    >>> resolved(float)
-    <class 'float'>
     """
     if get_origin(annotation) is NotRequired:
         return resolved(get_args(annotation)[0])
@@ -282,17 +274,11 @@ def options_of(annotation: Any) -> tuple[Any, ...]:
     """The types that a union allows, of those that a file can hold (a random Generator is none); of others itself."""
     if get_origin(annotation) not in (Union, types.UnionType) or annotation in FAMILIES:
         return (annotation,)
-    return tuple(option for option in map(resolved, get_args(annotation)) if get_origin(option) or _can_be_held(option))
-
-
-def _can_be_held(cls: Any) -> bool:
-    return (
-        cls in _PLAIN
-        or cls in CHOICES
-        or cls is np.ndarray
-        or cls in FORMS
-        or is_dataclass(cls)
-        or family_of(cls) is not None
+    known = {*_PLAIN, *CHOICES, *FORMS, np.ndarray}
+    return tuple(
+        option
+        for option in map(resolved, get_args(annotation))
+        if get_origin(option) or option in known or is_dataclass(option) or family_of(option) is not None
     )
 
 

@@ -37,13 +37,7 @@ def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def brief(error: BaseException) -> str:
-    """What an error says, on one line of at most 300 characters: it may quote the file.
-
-    Examples
-    --------
-    >>> brief(ValueError(f"two{chr(10)}lines")), brief(MemoryError())
-    ('two lines', 'MemoryError')
-    """
+    """What an error says, on one line of at most 300 characters: it may quote the file."""
     said = " ".join(str(error).split()) or type(error).__name__
     plain = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in said[:300])
     return f"{plain} ..." if len(said) > 300 else plain

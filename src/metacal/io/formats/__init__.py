@@ -81,13 +81,7 @@ FORMATS: dict[str, Format] = {
 
 
 def endings(*, written: bool = False, text: bool = False) -> tuple[str, ...]:
-    """The endings of files that can be read; of those that can be written, or are text.
-
-    Examples
-    --------
-    >>> endings(text=True)
-    ('.csv', '.jsonl', '.ndjson', '.tsv')
-    """
+    """The endings of files that can be read; of those that can be written, or are text."""
     return tuple(
         sorted(
             ending
