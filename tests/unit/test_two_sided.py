@@ -77,12 +77,6 @@ def test_sides_that_overlap_meet_at_even_odds():
     assert abs(certificate.decision_at - even_odds(s, positive)) < 1.0
 
 
-def test_a_promise_that_says_nothing_is_called_so():
-    with pytest.warns(mc.errors.MetacalWarning, match="calling every row 0 keeps"):
-        certificate = mc.MinPrecision(0.9, positive=0).certify(Sample(SCORES[:N], np.arange(N) % 50 == 0))
-    assert (certificate.coverage, certificate.notes[0].kind) == (1.0, "says_nothing")
-
-
 def test_a_side_that_cannot_be_certified_is_closed():
     s, few = np.arange(2000.0), np.arange(2000) >= 1980
     certificate = mc.TwoSided(mc.MinPrecision(0.5), mc.MinRecall(0.99)).certify(Sample(s, few, names=("fine", "fraud")))
@@ -183,7 +177,8 @@ def test_command_line(tmp_path):
     assert done.exit_code == 0, done.output
     assert "called fraud if log-odds >" in done.output
     assert mc.load(saved).promise == mc.TwoSided(mc.MinPrecision(0.85, "fraud"), mc.MinRecall(0.95, "fraud"))
-    npv = CliRunner().invoke(main, [*fit, "--min-npv", "0.97"])
-    assert "At least 97% of what is called fine is fine" in npv.output
-    for wrong in (["--min-recall", "0.9", "--min-npv", "0.9"], ["--min-recall", "0.9", "--in-expectation"]):
-        assert CliRunner().invoke(main, [*fit, *wrong]).exit_code in (1, 2)
+    for wrong in (
+        ["--min-precision", "0.9", "--max-false-positive-rate", "0.1"],
+        ["--min-recall", "0.9", "--in-expectation"],
+    ):
+        assert CliRunner().invoke(main, [*fit, "--min-precision", "0.9", *wrong]).exit_code in (1, 2)

@@ -84,9 +84,6 @@ class PromiseOptions:
     min_recall: float | None = option(
         "Two classes; promise: at least B of what is positive is caught or sent to review.", type=share, metavar="B"
     )
-    min_npv: float | None = option(
-        "Two classes; promise: at least B of what is called negative is negative.", type=share, metavar="B"
-    )
     positive_share: float | None = option(
         "With --min-precision: about how many rows are positive, from training data or experience.",
         type=share,
@@ -129,7 +126,7 @@ class PromiseOptions:
             "--max-cost": self.max_cost is not None,
             "--max-risk": self.max_risk is not None,
             "--cheapest": self.cheapest,
-            "--min-precision, --max-false-positive-rate, --min-recall and --min-npv": self.sided,
+            "--min-precision, --max-false-positive-rate and --min-recall": self.sided,
         }
         given = [name for name, there in asked.items() if there]
         if not given:
@@ -160,7 +157,7 @@ class PromiseOptions:
     @property
     def sided(self) -> bool:
         """Whether something is promised about what rows of two classes are called."""
-        about = (self.min_precision, self.max_false_positive_rate, self.min_recall, self.min_npv)
+        about = (self.min_precision, self.max_false_positive_rate, self.min_recall)
         return about.count(None) < len(about)
 
     def _check_the_papers(self) -> None:
@@ -234,7 +231,7 @@ class PromiseOptions:
         import metacal as mc
 
         if self.sided:
-            return self._about_sides(positive, classes)
+            return self._about_sides(positive)
         shares: Literal["each", "fcr", "together"] = "each" if self.each else "fcr" if self.fcr else "together"
         fallback = "pooled" if self.pool_small else None
         if per_group:
@@ -266,25 +263,19 @@ class PromiseOptions:
             return mc.MaxMiscoverage(self.max_miscoverage, self.delta)
         return mc.Both(self.max_miscoverage, self.min_accuracy, self.delta)
 
-    def _about_sides(self, positive: Any, classes: list[Any] | None) -> Promise:
+    def _about_sides(self, positive: Any) -> Promise:
         """One promise about what rows are called, or one for either side."""
         import metacal as mc
 
-        names = classes or [0, 1]
-        negative = names[0] if positive in (None, names[-1]) else names[-1]
         own: dict[str, Any] = {"positive": positive, "delta": self.delta}
-        asked: list[tuple[Any, float | None, dict[str, Any]]] = [
-            (mc.MinPrecision, self.min_precision, {**own, "share": self.positive_share}),
-            (mc.MaxFalsePositiveRate, self.max_false_positive_rate, own),
-            (mc.MinRecall, self.min_recall, own),
-            (mc.MinPrecision, self.min_npv, {**own, "positive": negative}),
-        ]
-        sides: list[Any] = [promise(level, **how) for promise, level, how in asked if level is not None]
-        if len(sides) > 2:
-            raise click.UsageError("give one promise about what is called positive, and one about the negative.")
-        if len(sides) == 1:
-            return sides[0]
-        return mc.TwoSided(sides[0], sides[1], self.delta or 0.0)
+        sides: list[Any] = []
+        if self.min_precision is not None:
+            sides.append(mc.MinPrecision(self.min_precision, share=self.positive_share, **own))
+        if self.max_false_positive_rate is not None:
+            sides.append(mc.MaxFalsePositiveRate(self.max_false_positive_rate, **own))
+        if self.min_recall is not None:
+            sides.append(mc.MinRecall(self.min_recall, **own))
+        return sides[0] if len(sides) == 1 else mc.TwoSided(sides[0], sides[-1], self.delta or 0.0)
 
     def _about_costs(self, seed: int, classes: list[Any] | None) -> Promise:
         import metacal as mc

@@ -16,7 +16,7 @@ from metacal.formulas.temperature import tempered
 #: Log-odds beyond this say nothing more: e^-700 is the smallest probability of full precision.
 FARTHEST = 700.0
 #: What a monotone map has of its curves, of either kind.
-CURVES = ("low", "width", "rise", "start", "slope", "weight")
+CURVES = ("low", "width", "rise", "start", "weight")
 #: The predicted class's probability is at least this times that of any other: a tie would be no prediction.
 AHEAD = 1.0 + 1e-6
 
@@ -79,9 +79,9 @@ def monotone(xp: Operations, fitted: Any, x: Any) -> Any:
         s = confidence_log_odds(xp, scaled)
     first, second = fitted.rest * (1.0 - fitted.level), fitted.rest * fitted.level
     for end, seen in (("", s), ("_2", _shrunk(xp, fitted.n_rows, s))):
-        low, width, rise, start, slope, weight = (getattr(fitted, name + end) for name in CURVES)
+        low, width, rise, start, weight = (getattr(fitted, name + end) for name in CURVES)
         beyond = xp.minimum(seen - low[0], 0.0) + xp.maximum(seen - low[-1] - width[-1], 0.0)
-        h = xp.clip((seen - low) / width, 0.0, 1.0) @ rise + start + beyond * slope
+        h = xp.clip((seen - low) / width, 0.0, 1.0) @ rise + start + beyond * (rise.sum(0) / width.sum())
         first = first + xp.sum(xp.logistic(-h) * weight)
         second = second + xp.sum(xp.logistic(h) * weight)
     if fitted.two_classes:

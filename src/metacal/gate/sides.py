@@ -13,6 +13,7 @@ from metacal.errors import InputError
 from metacal.gate.ranked import Certified, Columns, RowParts
 from metacal.gate.table import moved_rows
 from metacal.kernels.grid import RELATIVE
+from metacal.maps.monotone import log_odds
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.notes import Note, decision_disagrees, decision_learned
 from metacal.promises.parts.units import Counted
@@ -34,23 +35,13 @@ def check_two(n_classes: int, what: str) -> None:
         raise InputError(f"{what} is for two classes; the table has {n_classes} columns.")
 
 
-def log_odds(rows: Rows) -> NDArray[np.float64]:
-    """Those of the second class, in double."""
-    return rows.on_host().collect(_log_odds)
-
-
-def _log_odds(block: NDArray[Any]) -> NDArray[np.float64]:
-    double = np.asarray(block, dtype=np.float64)
-    return np.asarray(double[:, 1] - double[:, 0])
-
-
 def certified_sides(
     rows: Rows, codes: Any, promise: Sided, counted: Counted | None, names: Sequence[Any]
 ) -> tuple[Certified, RowParts]:
     """The certificate of a promise about either side, and what the rows are called."""
     check_two(rows.n_classes, type(promise).__name__)
     rows, truth = rows.looked_over(), np.asarray(on_host(codes, "labels"))
-    sample = Sample(log_odds(rows), truth == 1, part=truth, names=names)
+    sample = Sample(rows.on_host().collect(log_odds), truth == 1, part=truth, names=names)
     certificate = promise.certify(sample if counted is None else sample.take(counted.rows))
     if counted is not None:
         certificate = counted.told(certificate)
@@ -77,7 +68,7 @@ def learned_decision(rows: Rows, codes: Any, counted: Counted | None) -> tuple[R
     aside = min(max(_FEWEST, len(all_rows) // _SHARE), len(all_rows) // 2)
     drawn = np.zeros(len(all_rows), dtype=bool)
     drawn[generator(0).permutation(len(all_rows))[:aside]] = True
-    at = even_odds(log_odds(rows)[all_rows[drawn]], truth[all_rows[drawn]] == 1)
+    at = even_odds(rows.on_host().collect(log_odds)[all_rows[drawn]], truth[all_rows[drawn]] == 1)
     kept = all_rows[~drawn]
     speaker = np.full(len(rows), -1, dtype=np.intp)
     speaker[kept] = np.arange(len(kept))

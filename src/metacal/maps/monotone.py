@@ -25,7 +25,7 @@ classes share the rest in proportion.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -106,7 +106,6 @@ class MonotoneMap(TemperedMap):
     weight_2: NDArray[np.float64]
 
     formula = staticmethod(formulas.monotone)
-    derived = ("slope", "slope_2")
 
     @property
     def n_classes(self) -> int | None:
@@ -118,33 +117,23 @@ class MonotoneMap(TemperedMap):
         """Of more than two classes the winner stays the winner; of two the curve decides."""
         return not self.two_classes
 
-    @cached_property
-    def slope(self) -> Float:
-        """The mean slope of each curve in s."""
-        return np.asarray(self.rise.sum(axis=0) / self.width.sum())
-
-    @cached_property
-    def slope_2(self) -> Float:
-        """The mean slope of each of the other curves."""
-        return np.asarray(self.rise_2.sum(axis=0) / self.width_2.sum())
-
     def check(self) -> None:
         """Raise unless the fields make a map."""
         super().check()
         positive("n_rows", self.n_rows)
-        if not (0.0 < self.level < 1.0 and 0.0 < self.rest < 1.0):
-            raise InputError("level and rest must lie between 0 and 1.")
         total = self.rest
         for end in ("", "_2"):
-            low, width, rise, start, weight = (getattr(self, name + end) for name in formulas.CURVES if name != "slope")
-            shapes = low.ndim == 1 and len(low) > 0 and width.shape == low.shape and start.ndim == 1
-            if not shapes or rise.shape != (len(low), len(start)) or weight.shape != start.shape:
-                raise InputError("the curves of a monotone map need a rise for each of their pieces.")
-            sizes = [array.min(initial=0.0) >= 0.0 for array in (width, rise, weight)]
-            if not all(sizes) or not (width > 0.0).all() or not np.isfinite([*low, *rise.ravel(), *start]).all():
+            low, width, rise, start, weight = (getattr(self, name + end) for name in formulas.CURVES)
+            shapes = low.ndim == start.ndim == 1 and low.shape == width.shape and weight.shape == start.shape
+            rising = shapes and len(low) > 0 and rise.shape == (*low.shape, *start.shape) and (width > 0.0).all()
+            if (
+                not rising
+                or not (np.append(rise, weight) >= 0.0).all()
+                or not np.isfinite([*low, *start, rise.sum()]).all()
+            ):
                 raise InputError("the curves of a monotone map must not fall, nor their weights be negative.")
             total += float(weight.sum())
-        if not abs(total - 1.0) <= 1e-6:
+        if not (abs(total - 1.0) <= 1e-6 and 0.0 < self.level < 1.0 and 0.0 < self.rest < 1.0):
             raise InputError(f"the weights of a monotone map must sum to 1; they sum to {total:.6g}.")
 
 
@@ -158,7 +147,7 @@ def fit_monotone(rows: Rows, labels: Labels, weights: Weights = None) -> Monoton
     two = rows.n_classes == 2
     temperature = 1.0 if two else fit_temperature(*sample).inverse_temperature
     if two:
-        s, right = sample.rows.collect(_log_odds), np.asarray(on_host(sample.labels)) == 1
+        s, right = sample.rows.collect(log_odds), np.asarray(on_host(sample.labels)) == 1
     else:
         s, right = sample.rows.collect(partial(_confidence, temperature)), sample.correct() > 0.0
     counts = np.asarray(on_host(sample.counts), dtype=np.float64)
@@ -187,7 +176,8 @@ def plain_monotone() -> MonotoneMap:
     return MonotoneMap(1.0, True, 1.0, 0.5, _NO_REST, *straight, *pieces, none, none[0], none[0])
 
 
-def _log_odds(block: NDArray[Any]) -> Float:
+def log_odds(block: NDArray[Any]) -> Float:
+    """Of the second of two classes, in double."""
     double = np.asarray(block, dtype=np.float64)
     with np.errstate(invalid="ignore"):
         return np.asarray(double[:, 1] - double[:, 0])
@@ -202,8 +192,6 @@ def _cells(s: Float, right: NDArray[np.bool_], counts: Float) -> tuple[Float, Fl
     """Places on the line, and the weight of rows of either kind there: each row, or of many those of a cell."""
     if not len(s):
         return np.zeros(1), np.zeros(1), np.zeros(1)
-    if len(s) <= _CELLS:
-        return s, counts * right, counts * (1.0 - right)
     order = np.argsort(s, kind="stable")
     cell = np.empty(len(s), dtype=np.intp)
     cell[order] = np.arange(len(s)) * _CELLS // len(s)

@@ -173,15 +173,6 @@ def decision_disagrees(*, rows: int, differ: int) -> str:
 
 
 @noted
-def says_nothing(*, called: str) -> str:
-    """Of two classes: a promise about what is called by one is kept by calling every row so."""
-    return (
-        f"calling every row {called} keeps what is promised of rows called so, which then says nothing about scores: "
-        "ask for more than the share of the class, or promise the recall of the other one (MinRecall)."
-    )
-
-
-@noted
 def weights_not_certified() -> str:
     """Sample weights are the calibrator's."""
     return "sample weights are not used by the certificate."

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from metacal.errors import InputError
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.parts.part import SHARED
 from metacal.promises.parts.part_words import (
     called,
     claim_of_parts,
@@ -149,6 +148,8 @@ def rule(certificate: Certificate) -> str:
     umbrella order statistic of the correct scores (Tong, Feng & Li 2018), the best of 3 scores, this one at 0.8 of
     delta, one row of each unit
     """
+    from metacal.promises.parts.part import SHARED
+
     named, parts, around = rule_named(certificate.rule), certificate.parts, certificate.circumstances
     said = named.at_values if around.by_value else named.text
     said += "" if parts is None or parts.sides else f"; each {parts.by} by itself, {SHARED[parts.shares]}"

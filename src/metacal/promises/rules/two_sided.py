@@ -15,12 +15,11 @@ class it is called":
   level: of the n₁ rows that must not be called so, the r-th from the end; strictly beyond it lies P ~ Beta(r, n₁ + 1 -
   r) (Tong, Feng & Li 2018). The largest r with P(Bin(n₁, limit) <= r - 1) <= delta.
 
-**Both sides** have their shares of delta, halves or, of a declared share below a fifth, .8 to what is called by the
-rare class; the union bound does the rest. Where u < l, both walks have passed ranks that overlap. Every rank that a
-walk has passed is certified, all at once: each side then takes the highest of them on its own side of even calibrated
-odds, a point that may depend on labels since it only chooses among what is certified. (The point itself is no
-threshold: it was never tested, and breaks up to .9 of promises.) A threshold lies just before the next row that is not
-accepted, never at a row.
+**Both sides** have half of delta each; the union bound does the rest. Where u < l, both walks have passed ranks that
+overlap. Every rank that a walk has passed is certified, all at once: each side then takes the highest of them on its
+own side of even calibrated odds, a point that may depend on labels since it only chooses among what is certified. (The
+point itself is no threshold: it was never tested, and breaks up to .9 of promises.) A threshold lies just before the
+next row that is not accepted, never at a row.
 
 A side whose rows cannot carry its promise is closed, and its rows go to review. Only where no side is left it is an
 error.
@@ -37,10 +36,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from metacal.errors import InfeasibleTargetError, InputError, warn_caller
+from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate
-from metacal.promises.notes import says_nothing
 from metacal.promises.parts.part import Name, Part, Parts
 from metacal.promises.promise import Promise
 from metacal.promises.quantity import FALSE_POSITIVE_RATE, PRECISION, RECALL, Limits
@@ -61,8 +59,6 @@ SIDES = register_rule(
 _GEOMETRIC = (0, 1, 3, 8, 20, 50, 120, 300)
 #: With a declared share: the fallbacks as shares of λ, and of delta.
 _FALLBACKS = ((Fraction("0.3"), Fraction("0.05")), (Fraction("0.65"), Fraction("0.05")))
-#: A class that is declared rarer than this has most of delta on the side that calls it.
-_RARE, _TO_THE_RARE = 0.2, 0.8
 
 
 class Sided(Promise):
@@ -87,7 +83,8 @@ class Sided(Promise):
             for code, side in sides.items():
                 accepted[code] = side.passed(rankings[code], rows_below(rankings[code], -even if code else even))
         if not any(accepted.values()):
-            raise self._infeasible(sides, rankings, names)
+            said = "; ".join(side.too_few(rankings[code], names) for code, side in sides.items())
+            raise InfeasibleTargetError(f"{said}.", target=self.limits[0][1], best=None, rows_needed=None)
         at = decision_point(np.sort(s), accepted.get(0, 0), accepted.get(1, 0), even)
         return self._with_sides(s, codes, at, accepted, names)
 
@@ -113,12 +110,8 @@ class Sided(Promise):
             quantity=first,
             target=target,
         )
-        idle = [names[code] for code, rows in accepted.items() if rows == len(s)]
-        notes = tuple(says_nothing(called=str(name)) for name in idle)
-        for note in notes:
-            warn_caller(str(note))
         whole = Parts("class", "together", tuple(parts))
-        return replace(found, max_miscoverage=None, notes=notes, score="margin", decision_at=at, parts=whole)
+        return replace(found, max_miscoverage=None, score="margin", decision_at=at, parts=whole)
 
     def impossible(self, certificate: Certificate) -> str | None:
         parts = certificate.parts
@@ -139,11 +132,6 @@ class Sided(Promise):
 
     def _limits_in(self, certificate: Certificate) -> Limits:
         return ((certificate.quantity, certificate.target),)
-
-    def _infeasible(self, sides: Mapping[int, Side], rankings: Sequence[Ranking], names: Any) -> InfeasibleTargetError:
-        said = (side.too_few(rankings[code], names) for code, side in sides.items())
-        needed = max(side.fewest() for side in sides.values())
-        return InfeasibleTargetError(f"{'; '.join(said)}.", target=self.limits[0][1], best=None, rows_needed=needed)
 
 
 @dataclass
@@ -203,12 +191,10 @@ class Side(Sided):
 
     def too_few(self, ranking: Ranking, names: Sequence[Name]) -> str:
         """What is said where no row may be called so."""
-        wrong, code = int(ranking.errors[-1]), self.calls(names)
-        there = f"rows that are {names[1 - code]}; there are {wrong:,}"
-        if not self.limits[0][0].of_class:
-            there = f"rows without an error from that end; {ranking.n - wrong:,} of {ranking.n:,} are {names[code]}"
-        takes = f"at {100 * (1 - self.delta):g}% confidence it takes {self.fewest():,} {there}"
-        return f"{self.limits[0][0]} {self.level:g} cannot be certified: {takes}"
+        wrong, what = int(ranking.errors[-1]), self.limits[0][0]
+        rows = f"rows that are {names[1 - self.calls(names)]}; there are {wrong:,}"
+        rows = rows if what.of_class else "rows without an error from that end of the scores, or more with some"
+        return f"{what} {self.level:g} cannot be certified: at this delta it takes {self.fewest():,} {rows}"
 
 
 @dataclass
@@ -375,13 +361,7 @@ class TwoSided(Sided):
                 f"both promises are about what is called {names[code]}; give one about either side, say "
                 "TwoSided(MinPrecision(0.9), MinRecall(0.95))."
             )
-        parts = dict.fromkeys(both, 0.5)
-        for code, side in both.items():
-            share = side.share if isinstance(side, MinPrecision) and side.share else 0.5
-            if min(share, 1 - share) < _RARE:  # of this class, or of the other
-                rare = code if share < _RARE else 1 - code
-                parts = {rare: _TO_THE_RARE, 1 - rare: 1 - _TO_THE_RARE}
-        return {code: replace(side, delta=self.delta * parts[code]) for code, side in both.items()}
+        return {code: replace(side, delta=self.delta / 2.0) for code, side in both.items()}
 
 
 def _threshold(ranking: Ranking, accepted: int) -> float:
