@@ -103,6 +103,8 @@ def _entries() -> list[Entry]:
         Entry("paper/paper", "benchmarks paper --data benchmarks/data --data {data} -n {jobs} -o {folder}",
               ("benchmarks/paper/runs.py", "promises/rules/paper.py", *_ACCURACY, _RANK, "maps/temperature.py",
                "maps/ensemble.py", "maps/gp.py", "metrics/binning.py"), 5400, alone=False),
+        Entry("joint-band", "benchmarks.joint_band --data {data} --jobs {jobs} --out {out}",
+              ("benchmarks/joint_band.py", "promises/rules/bands.py", "promises/rules/levels.py"), 2000, alone=False),
         Entry("per-class", "benchmarks.per_class --jobs {jobs} --out {out}",
               ("benchmarks/per_class.py", "promises/parts/per.py", "promises/parts/thresholds.py", *_ACCURACY), 900),
         Entry("promises", "benchmarks.promises --jobs {jobs} --out {out}",

@@ -115,6 +115,7 @@ TABLES: dict[str, Table] = {
     "quality-accepted": _quality(quality_tables.accepted),
     "default-base": Table("default-base", default_base_tables.accepted),
     "default-base-sets": Table("default-base", default_base_tables.by_set),
+    "joint-band": Table("joint-band", rules_tables.joint_band),
     "selective-means": _selective(selective_tables.means),
     "selective-leads": _selective(selective_tables.leads),
     **{f"selective-{n}": _selective(selective_tables.comparison, n) for n in (300, 1000, 5000)},

@@ -152,3 +152,50 @@ def graded(results: Results) -> list[str]:
         for name, own in results["graded"].items()
     ]
     return table(("losses, n", *rules), rows)
+
+
+def ties(results: Results) -> list[str]:
+    """Share of the oracle's coverage by digits, size and target, a column for each rule; the most broken file."""
+    rules = ("wrong first", "set aside", "other rows", "ranks, then", "skip")
+    own = {(r["variant"], r["n"], r["beta"], r["rule"]): r for r in results["summary"]}
+    rows = []
+    for variant, n, beta in dict.fromkeys(key[:3] for key in own):
+        cells = [own.get((variant, n, beta, rule)) for rule in rules]
+        shown = ("-" if r is None else f"{number(r['share'], 3)} ({number(r['most_broken'], 3)})" for r in cells)
+        rows.append((variant, f"{n:,}", number(beta, 2), *shown))
+    return table(("confidence", "n", "β", *rules), sorted(rows, key=lambda row: row[0]))
+
+
+def hostile_ties(results: Results) -> list[str]:
+    """Of the populations that are made to break a rule: the share of broken promises, the most of both sizes."""
+    rules = ("set aside", "other rows", "ranks, then", "never tested")
+    own = [r for r in results["records"] if r["rule"] in rules and r["beta"] == 0.9]
+    rows = []
+    for name, delta in dict.fromkeys((r["population"], r["delta"]) for r in own):
+        most = (
+            max(r["broken"] for r in own if (r["population"], r["delta"], r["rule"]) == (name, delta, rule))
+            for rule in rules
+        )
+        rows.append((name, number(delta, 2), *(number(value, 3) for value in most)))
+    return table(("population", "δ", *rules), rows)
+
+
+def joint_band(results: Results) -> list[str]:
+    """AfterLooking's coverage as a share of the oracle's, before and with the joint band."""
+    rows = [
+        (f"{r['n']:,}", number(r["beta"], 2), str(r["sets"]), number(r["before"], 3), number(r["now"], 3))
+        for r in results["summary"]
+    ]
+    return table(("n", "β", "sets", "two bands on distribution functions", "the joint band"), rows)
+
+
+def false_coverage(results: Results) -> list[str]:
+    """Coverage, share of broken classes among those that accept, share of draws with any: means over the files."""
+    own = results["rows"]
+    rows = []
+    for n, beta, shares in dict.fromkeys((r["n"], r["beta"], r["shares"]) for r in own):
+        mine = [r for r in own if (r["n"], r["beta"], r["shares"]) == (n, beta, shares)]
+        keys = ("coverage", "broken_of_accepting", "any_broken")
+        means = (number(float(np.mean([r[key] for r in mine])), 3) for key in keys)
+        rows.append((f"{n:,}", number(beta, 2), f"`{shares}`", *means))
+    return table(("n", "β", "shares", "coverage", "broken among those that accept", "any broken"), rows)

@@ -268,3 +268,12 @@ def test_a_signed_gate(fitted, folder):
     fitted("fit judge.jsonl --score-key confidence --min-accuracy 0.95 -o signed.json --sign secret.key")
     assert "signed by hmac-sha256, verified" in fitted("show signed.json --key secret.key").stdout
     assert "it is not signed" in fitted("apply cal.json new.jsonl --json --key secret.key", code=2).stderr
+
+
+def test_other_rows_choose_where_tests_begin(fitted, folder):
+    done = fitted(
+        "fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.95 --prior new.jsonl --json"
+    )
+    certificate = json.loads(done.stdout)["certificate"]
+    assert certificate["n_rows"] == 5000
+    assert certificate["circumstances"]["by_value"]

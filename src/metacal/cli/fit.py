@@ -79,6 +79,11 @@ class Options:
     marks: str | None = option(
         "With a score: the values that it can have, as a judge's scale; the certificate shows each.", metavar="1,2,3"
     )
+    prior: str | None = option(
+        "With a score: other rows, unlabelled or older, from anywhere; their scores choose where tests begin.",
+        type=click.Path(),
+        metavar="FILE",
+    )
     positive: str | None = option(
         "Of two classes the one that the score, or the second column, speaks for.", metavar="LABEL"
     )
@@ -164,8 +169,9 @@ def command(file: str, options: Options) -> None:
     check_can_sign(key, output)
     if reading.unit_key is not None and reading.id_key is not None:
         raise click.UsageError("--unit-key and --id-key exclude each other here: a gate keeps no ids.")
-    if reading.score_key is None and options.marks is not None:
-        raise click.UsageError("--marks is about scores in place of logits; give --score-key.")
+    if reading.score_key is None and (options.marks is not None or options.prior is not None):
+        other = "--marks" if options.marks is not None else "--prior"
+        raise click.UsageError(f"{other} is about scores in place of logits; give --score-key.")
     if reading.score_key is not None:
         if options.executor is not None:
             raise click.UsageError("--executor works on logits; scores are few enough for this machine.")
@@ -196,6 +202,7 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
     """A gate on the scores of FILE."""
     import numpy as np
 
+    from metacal.cli.reading import read_scored
     from metacal.gate import Marks, fit_scored
 
     asked, higher_is = options.asked, options.reading.higher_is or "surer"
@@ -214,6 +221,7 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
         groups=found.groups,
         random_state=options.seed,
         marks=_marks(options.marks),
+        prior=None if options.prior is None else read_scored(options.prior, options.reading).score,
     )
 
 

@@ -231,7 +231,7 @@ def max_calibration_error(
     return ece(proba, labels, n_bins, binning, norm=inf, classes=classes)
 
 
-@_error(title="ECE, sup over binnings", statistic=gaps.sup_ece_statistic, words=None, evaluated=True)
+@_error(title="ECE, sup over binnings", statistic=gaps.sup_ece_statistic, words=None, evaluated=True, needs_errors=True)
 def sup_ece(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> float:
     """Supremum of the ECE: the largest that any binning gives.
 

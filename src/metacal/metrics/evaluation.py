@@ -271,11 +271,11 @@ def evaluate_rows(
         same_length(proba=top.confidence, accept=accepted)
     kept = None
     if accepted is not None and accepted.any():
-        kept = plan.measure(rows.subset(accepted).wanted(n_bins), int(accepted.sum()))
+        kept = plan.measure(rows.subset(accepted).wanted(n_bins), int(accepted.sum()), _errors(top, accepted))
         give_back_freed_memory(len(top) * n_classes)
     # The gate's numbers come from the same resamples as those of all rows: both are drawn once.
     gate = gate_wanted(top, accepted, correct, score)
-    whole = plan.measure([*rows.wanted(n_bins), *gate], len(top))
+    whole = plan.measure([*rows.wanted(n_bins), *gate], len(top), _errors(top, accepted))
     shares = {metric.name: whole.pop(metric.name) for metric, _ in gate}
     return Evaluation(
         all_rows=whole,
@@ -361,6 +361,11 @@ def gate_wanted(
         ranking = Ranking(ranks, right)
         found += [(metric, metric.measured(ranking)) for metric in registry.evaluated(RANKING)]
     return found
+
+
+def _errors(top: TopLabel, accept: NDArray[np.bool_] | None) -> float:
+    """How many rows are wrong, of those that are accepted where a gate makes the others uniform."""
+    return float((top.correct[slice(None) if accept is None else accept] < 1.0).sum())
 
 
 def _hidden(top: TopLabel, accept: NDArray[np.bool_] | None, correct: ArrayLike | None) -> bool:

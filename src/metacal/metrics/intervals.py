@@ -20,6 +20,8 @@ Column = NDArray[np.float64]
 EXACT = "Clopper-Pearson"
 BOOTSTRAP = "bootstrap"
 NO_INTERVAL = "none"
+#: These rows cannot tell: there are too few wrong ones among them.
+TOO_FEW_ERRORS = "none: too few errors"
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Interval:
     def __str__(self) -> str:
         if isnan(self.estimate):
             return "undefined"
+        if self.method == TOO_FEW_ERRORS:
+            return f"{self.estimate:.4f} (too few errors)"
         if isnan(self.low):
             return f"{self.estimate:.4f}"
         return f"{self.estimate:.4f} {display.outward(self.low, self.high)}"

@@ -18,7 +18,7 @@ from metacal.metrics.toplabel import CheckedTable, FloatColumn, checked_table
 
 __all__ = ["BrierDecomposition", "brier", "brier_decomposition", "nll"]
 
-_rule = partial(register, input=PROBABILITIES, evaluated=True, compared=True, proper=True)
+_rule = partial(register, input=PROBABILITIES, evaluated=True, compared=True, proper=True, needs_errors=True)
 
 
 def log_loss_rows(checked: CheckedTable) -> FloatColumn:

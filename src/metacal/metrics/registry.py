@@ -81,6 +81,8 @@ class Metric:
         Whether `evaluate` (and the report) and `compare` show it.
     proper : bool
         A proper scoring rule; comparisons show these first.
+    needs_errors : bool
+        Whether a few wrong rows make most of it: without enough of them no resample knows how large it may be.
     needs_rejected : bool
         Of a decision: whether the model's own answer on rejected rows enters.
     words : str or None
@@ -102,6 +104,7 @@ class Metric:
     evaluated: bool = False
     compared: bool = False
     proper: bool = False
+    needs_errors: bool = False
     needs_rejected: bool = True
     words: str | None = ""
 

@@ -11,9 +11,14 @@
 and the basic bootstrap, ``θ ± max(q_high - θ, θ - q_low)``, clipped to the metric's range. A plug-in calibration error
 is too large on a finite sample, and its resamples are larger again: the percentile interval can exclude its own
 estimate, the basic one stops short above; the hull contains the estimate by construction. The interval of a
-**calibration error** that could be chance alone reaches down to 0: decided by giving the residuals random signs (a
-wild bootstrap) and asking whether errors as large as the estimate are rarer than the level allows. A resample is a
-vector of row weights, never a resampled table.
+**calibration error** reaches down by what chance may have added: giving the residuals random signs (a wild bootstrap)
+says how large the error would be on average without any gap, c. Noise of mean absolute size c makes of a gap g at most
+g + c on average (the triangle inequality), so that the lower end is the estimate less c and less half the spread of the
+resamples, or the hull's where that is lower; it is 0 where errors as large as the estimate could be chance alone. A
+resample is a vector of row weights, never a resampled table.
+
+A log loss or Brier score of rows that are nearly all right is made by the few that are wrong, and with fewer than five
+of them no resample knows how large it may be: it has no interval then, and says why.
 
 A draw is one small whole number a row. It is kept as such, a byte each, and turned into floats a few resamples at a
 time: those stay in the cache while everything is computed from them. A bootstrap is thousands of small products with
@@ -37,9 +42,9 @@ from numpy.typing import ArrayLike
 
 from metacal.errors import InputError
 from metacal.metrics.binning import Statistic, Weights, estimate, per_resample
-from metacal.metrics.intervals import BOOTSTRAP, NO_INTERVAL, Interval, clopper_pearson
+from metacal.metrics.intervals import BOOTSTRAP, NO_INTERVAL, TOO_FEW_ERRORS, Interval, clopper_pearson
 from metacal.metrics.registry import METRICS, Measured, Metric
-from metacal.metrics.toplabel import FloatColumn
+from metacal.metrics.toplabel import FloatColumn, TopLabel
 from metacal.rows import advance
 from metacal.rows.arrays import fraction
 from metacal.rows.draws import generator
@@ -49,6 +54,8 @@ RandomState = int | np.random.Generator | None
 
 #: Rows up to which fetching memory anew takes longer than the work.
 _SMALL = 1 << 14
+#: Wrong rows from which on a metric that they make has an interval.
+_FEWEST_ERRORS = 5
 #: Draws of random signs for the question whether an error could be chance.
 _CHANCE_DRAWS = 200
 #: Weights drawn at once, as small whole numbers, up to 64 resamples of them: one product with a whole table.
@@ -177,8 +184,13 @@ class Resampling:
         if self.n_resamples != int(self.n_resamples) or self.n_resamples < 0:
             raise InputError(f"n_resamples must be a whole number, got {self.n_resamples!r}; 1000 is the usual choice.")
 
-    def measure(self, wanted: Iterable[tuple[Metric, Measured]], n_rows: int) -> dict[str, Interval]:
-        """Return each metric's interval: exact for a proportion, from shared resamples otherwise, none for a number."""
+    def measure(
+        self, wanted: Iterable[tuple[Metric, Measured]], n_rows: int, errors: float = inf
+    ) -> dict[str, Interval]:
+        """Return each metric's interval: exact for a proportion, from shared resamples otherwise, none for a number.
+
+        `errors` of the rows are wrong, where that is known.
+        """
         rows = list(wanted)
         targets = {
             metric.name: Target(found, *metric.range, metric.calibration_error, metric.whole_table)
@@ -186,6 +198,10 @@ class Resampling:
             if callable(found)
         }
         drawn = self.intervals(targets, n_rows) if targets else {}
+        if self.n_resamples and errors < _FEWEST_ERRORS:
+            for metric, found in rows:
+                if callable(found) and metric.needs_errors and isfinite(drawn[metric.name].estimate):
+                    drawn[metric.name] = replace(self.bare(drawn[metric.name].estimate), method=TOO_FEW_ERRORS)
         return {
             metric.name: drawn[metric.name] if callable(found) else self._without_draws(found) for metric, found in rows
         }
@@ -221,7 +237,8 @@ class Resampling:
         signs = batches(_CHANCE_DRAWS if doubted else 0, n_rows, lambda: 2 * by_chance.integers(2, size=n_rows) - 1)
         chance = replicates(doubted, signs)
         return found | {
-            name: self._down_to_chance(found[name], np.concatenate(drawn)) for name, drawn in chance.items()
+            name: self._down_to_chance(found[name], np.concatenate(drawn), np.concatenate(drawn_again[name]))
+            for name, drawn in chance.items()
         }
 
     def _hull(self, value: float, replicates: list[FloatColumn], target: Target) -> Interval:
@@ -241,10 +258,15 @@ class Resampling:
         low, high = max(value - reach, target.low), min(value + reach, target.high)
         return Interval(value, min(low, value), max(high, value), self.level, BOOTSTRAP)
 
-    def _down_to_chance(self, found: Interval, drawn: FloatColumn) -> Interval:
-        """Let the interval reach 0 when chance alone gives errors as large as the estimate often enough."""
+    def _down_to_chance(self, found: Interval, drawn: FloatColumn, again: FloatColumn) -> Interval:
+        """Let the interval reach down by what chance adds, to 0 where it alone gives as much often enough."""
         by_chance = float(np.quantile(drawn, (1.0 + self.level) / 2.0, method="inverted_cdf"))
-        return replace(found, low=0.0) if found.estimate <= by_chance * (1.0 + 1e-9) else found
+        if found.estimate <= by_chance * (1.0 + 1e-9):
+            return replace(found, low=0.0)
+        tail = (1.0 - self.level) / 2.0
+        lower, upper = np.quantile(again[~np.isnan(again)], [tail, 1.0 - tail], method="inverted_cdf").tolist()
+        low = found.estimate - float(drawn.mean()) - 0.5 * (upper - lower)
+        return replace(found, low=max(0.0, min(found.low, low)))
 
 
 def replicates(targets: Mapping[str, Target], drawn: Iterable[Weights]) -> dict[str, list[FloatColumn]]:
@@ -305,7 +327,11 @@ def interval(
         counts = row.counts(*data, **options) if row.counts is not None else None
         return plan.measure([(row, counts or (0, 0))], 0)[row.name]
     source = read(*data, **({"classes": options.pop("classes")} if "classes" in options else {}))
-    return plan.measure([(row, row.measured(source, **options))], len(source))[row.name]
+    errors = inf
+    if row.needs_errors:
+        top = source if isinstance(source, TopLabel) else source.top_label()
+        errors = float((top.correct < 1.0).sum())
+    return plan.measure([(row, row.measured(source, **options))], len(source), errors)[row.name]
 
 
 def _check_options(metric: Callable[..., float], options: Mapping[str, Any]) -> None:

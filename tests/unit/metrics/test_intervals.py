@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from metacal import metrics
 from metacal.errors import InputError
+from metacal.metrics import classwise_ece, evaluate, interval, nll
 from metacal.metrics.ranking import RANKING
 from metacal.metrics.registry import DECISION, METRICS, PROBABILITIES, TOP_LABEL
 from metacal.rows.draws import generator
@@ -171,3 +173,30 @@ def test_the_interval_of_a_clear_error_stays_away_from_zero():
 def test_bad_requests_are_refused(call, words):
     with pytest.raises(InputError, match=words):
         call()
+
+
+@pytest.mark.slow
+def test_the_class_wise_interval_holds_the_truth_on_few_rows():
+    """A plug-in error is mostly chance there: the interval reaches down by what chance may have added."""
+
+    def drawn(n, seed):
+        random = np.random.default_rng([11, seed])
+        logits = random.normal(0.0, 2.0, (n, 10))
+        return softmax(1.3 * logits, axis=1), (logits + random.gumbel(size=logits.shape)).argmax(axis=1)
+
+    truth = classwise_ece(*drawn(300_000, 10**6))
+    held = sum(truth in interval(classwise_ece, *drawn(300, seed), n_resamples=100) for seed in range(40))
+    assert held >= 34
+
+
+def test_with_too_few_errors_a_log_loss_has_no_interval_and_says_so():
+    proba, labels = np.array([[0.98, 0.02]] * 300), np.zeros(300, dtype=int)
+    labels[:4] = 1
+    found = interval(nll, proba, labels, n_resamples=50)
+    assert (found.method, np.isnan(found.low)) == ("none: too few errors", True)
+    assert str(found).endswith("(too few errors)")
+    labels[:5] = 1
+    assert interval(nll, proba, labels, n_resamples=50).high > found.estimate
+    whole = evaluate(proba, labels, accept=np.arange(300) >= 3, n_resamples=50)
+    assert np.isnan(whole.accepted_rows["brier"].low)
+    assert whole.accepted_rows["ece"].high > 0.0
