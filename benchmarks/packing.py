@@ -20,6 +20,7 @@ def pack(logits: NDArray[Any]) -> Packed:
     True
     >>> bool(np.float16(30.001) == np.float16(30.0))  # what plain rounding would do
     True
+    >>> from metacal.datasets.packing import unpack
     >>> unpack(*pack(np.array([[2.5, 1.0], [0.0, 4.0]], dtype=np.float32)))
     array([[2.5, 1. ], [0. , 4. ]], dtype=float32)
     """
@@ -41,6 +42,7 @@ def write_packed(
     Examples
     --------
     >>> import io
+    >>> from metacal.datasets.packing import read_packed
     >>> file = io.BytesIO()
     >>> write_packed(file, np.eye(2), np.array([0, 1]), np.array([False, True]), "made by hand")
     >>> _ = file.seek(0)

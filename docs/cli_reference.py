@@ -138,7 +138,7 @@ Error: Invalid value for '--min-accuracy': 97 is not strictly between 0 and 1; w
 $ metacal fit val.npz --min-acuracy 0.97
 Usage: metacal fit [OPTIONS] FILE
 ...
-Error: No such option ... Did you mean '--min-accuracy'?
+Error: No such option ...
 
 $ metacal evaluate gate.json test.npz --resamples 200
 test.npz, through gate.json: 1,000 rows, 10 classes; 939 accepted

@@ -54,6 +54,8 @@ class Promise(ABC):
     rules: ClassVar[Sequence[str]]
     #: The rules that certify it of a cascade, without people in it and with; none where there are none.
     cascade_rules: ClassVar[tuple[str, ...]] = ()
+    #: Whether it is about what rows of two classes are called (`rules.two_sided`).
+    sided: ClassVar[bool] = False
     #: The calibrator that goes with it, by its name on the command line; None: the usual one.
     calibrator: ClassVar[str | None] = None
     #: Whether it is about a loss of each row, a number between 0 and 1, and not only about right and wrong.
