@@ -77,7 +77,7 @@ def _list(stale: list[State]) -> None:
 
 
 def _accept(names: list[str], reason: str, *, anew: bool) -> None:
-    """Put results on the list of those that may be stale; take the others off it. `anew`: also where one has a reason."""
+    """Put results on the list of those that may be stale; take the others off it. `anew`: known reasons, too."""
     stale = {one.entry.name for one in states() if one.stale}
     known = {name: why for name, why in accepted().items() if name in stale}
     given = dict.fromkeys(names, reason)
