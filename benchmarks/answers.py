@@ -1,6 +1,6 @@
 """Cascades over scores and graded losses: how far each rule comes, how often it breaks its promise.
 
-    python -m benchmarks.answers --data FOLDER [--draws 1000] [--jobs 16] [-o RESULT.json] [--only duel]
+    python -m benchmarks.answers --data FOLDER [--draws N] [--jobs 16] [-o RESULT.json] [--only duel]
 
 `duel`: the share of rows that go to the large model, calibration labels included, beside the least possible one; of a
 pool and of its source; BARGAIN (package `bargain` 0.1.3, its own algorithm, its models answered from arrays) on the
@@ -327,15 +327,15 @@ def _means(row: dict[str, list[float]]) -> dict[str, float]:
 def main() -> None:
     """Run all three, or one."""
     parser = argparse.ArgumentParser(description=__doc__)
-    runs = {"duel": duel, "stages": stages, "graded": graded}
+    runs = {"duel": (duel, 1000), "stages": (stages, 250), "graded": (graded, 400)}
     parser.add_argument("--only", choices=runs)
     parser.add_argument("--data", default="benchmarks/data")
-    parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--draws", type=int)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("-o", "--out")
     options = parser.parse_args()
     chosen = runs if options.only is None else {options.only: runs[options.only]}
-    found = {name: run(options.data, options.draws, options.jobs) for name, run in chosen.items()}
+    found = {name: run(options.data, options.draws or usual, options.jobs) for name, (run, usual) in chosen.items()}
     text = json.dumps({"delta": DELTA, **found}, indent=1)
     print(text) if options.out is None else Path(options.out).write_text(text + "\n", encoding="utf-8")
 

@@ -64,6 +64,8 @@ def test_several_models_do_what_every_gate_does(people, tmp_path):
     scores, agrees = models(m=3)
     costs = [1, 10, 100, 1000]
     cascade = mc.Cascade(mc.MaxLoss(0.02), people=people).fit(scores=scores, agrees=agrees, costs=costs)
+    positional = mc.Cascade(mc.MaxLoss(0.02), people=people).fit(scores, agrees, costs=costs)
+    assert positional.certificate_ == cascade.certificate_
     path = tmp_path / "cascade.json"
     mc.save(cascade, path)
     again, (new, same) = mc.load(path), models(m=3, seed=1)

@@ -151,17 +151,19 @@ class Cascade(GateEstimator):
         names the rows that need one. `thresholds_from`, further rows like X without labels, choose the thresholds;
         otherwise a part of X does, and is not tested on.
 
-        Any number of models goes by scores alone: `scores` has a column for each (or X is the one of the small model)
-        and `agrees`, or y, one for each but the last: whether its answer is the last one's; None in rows without a
-        label. With `people=True` people answer after the last, and `agrees` says of each model whether it is right.
-        `costs` is what it costs to ask each. With `pool` the promise is about these rows, of which those with a label
-        were drawn at random: `metacal.promises.rules.staged`.
+        Any number of models goes by scores alone: `scores`, or X as a list, has a column for each (or X is the small
+        model's) and `agrees`, or y, one for each but the last: whether its answer is the last one's; None in rows
+        without a label. With `people=True` people answer after the last, and `agrees` says of each model whether it is
+        right. `costs` is what it costs to ask each. With `pool` the promise is about these rows, of which those with a
+        label were drawn at random: `metacal.promises.rules.staged`.
 
         `groups`, `units` and `importance`, which other fits take, are refused with what to do instead.
         """
         promise = as_promise(self.promise)
-        if scores is not None or (X is not None and np.ndim(X) == 1):
-            columns, truth = [X] if scores is None else scores, y if agrees is None else agrees
+        several = isinstance(X, list | tuple) and self.small is None and large is None
+        if scores is not None or several or (X is not None and np.ndim(X) == 1):
+            columns = scores if scores is not None else [X] if np.ndim(X[0]) == 0 else X
+            truth = y if agrees is None else agrees
             own = {"people": bool(self.people), "random_state": self.random_state}
             more: dict[str, Any] = {"costs": costs, "pool": pool, "higher_is": higher_is, **own}
             self.gate_ = fit_scored_cascade(columns, truth, promise, **more)
@@ -280,7 +282,7 @@ class Cascade(GateEstimator):
         return validate.class_list(own if self.classes is None else self.classes, n_columns)
 
     def _fit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
-        base = base_calibrator(self.calibrator, None)
+        base = base_calibrator(self.calibrator, None, rows.n_classes)
         if not isinstance(base, Calibrator):
             raise InputError(f"calibrator must be one of metacal's own; got {type(base).__name__}.")
         fitted: Calibrator = chosen(base.fit_rows(rows, codes, weights))
