@@ -35,6 +35,10 @@ PROMISES: dict[str, Callable[[], Any]] = {
     "MaxRisk": lambda: mc.MaxRisk(0.15),
     "Cheapest": lambda: mc.Cheapest(wrong=10, review=1),
     "MaxLoss": lambda: mc.MaxLoss(0.1),
+    "MinPrecision": lambda: mc.MinPrecision(0.8),
+    "MinRecall": lambda: mc.MinRecall(0.9),
+    "MaxFalsePositiveRate": lambda: mc.MaxFalsePositiveRate(0.1),
+    "TwoSided": lambda: mc.TwoSided(mc.MinPrecision(0.8), mc.MinRecall(0.9)),
     "paper.MaxMiscoverage": lambda: mc.paper.MaxMiscoverage(0.1),
     "paper.MinCoverageAccuracy": lambda: mc.paper.MinCoverageAccuracy(0.85),
 }
@@ -51,9 +55,15 @@ FLAGS = {
     "MaxRisk": ["--max-risk", "0.15"],
     "Cheapest": ["--cheapest", "--cost-wrong", "10", "--cost-review", "1"],
     "MaxLoss": ["--max-loss", "0.1"],
+    "MinPrecision": ["--min-precision", "0.8"],
+    "MinRecall": ["--min-recall", "0.9"],
+    "MaxFalsePositiveRate": ["--max-false-positive-rate", "0.1"],
+    "TwoSided": ["--min-precision", "0.8", "--min-recall", "0.9"],
     "paper.MaxMiscoverage": ["--max-miscoverage", "0.1", "--rule", "paper"],
     "paper.MinCoverageAccuracy": ["--min-accuracy", "0.85", "--rule", "paper"],
 }
+#: Promises about what rows of two classes are called.
+OF_TWO = ("MinPrecision", "MinRecall", "MaxFalsePositiveRate", "TwoSided")
 KINDS = ("logits", "probabilities", "scores", "cascade")
 
 
@@ -81,12 +91,12 @@ class Half:
         return self.logits.argmax(axis=1) == self.labels
 
 
-def halves() -> tuple[Half, Half]:
+def halves(n_classes: int = K) -> tuple[Half, Half]:
     rng = np.random.default_rng(20)
 
     def half() -> Half:
-        y = rng.integers(K, size=N)
-        small, large = (rng.normal(size=(N, K)) + gap * np.eye(K)[y] for gap in (2.5, 4.0))
+        y = rng.integers(n_classes, size=N)
+        small, large = (rng.normal(size=(N, n_classes)) + gap * np.eye(n_classes)[y] for gap in (2.5, 4.0))
         return Half(2 * small, 2 * large, y, rng.choice(["north", "south"], size=N), np.arange(N) // 2)
 
     return half(), half()
@@ -244,9 +254,10 @@ def outcome(deed: Callable[[], None]) -> str:
 
 def cells(kinds: tuple[str, ...] = KINDS) -> Iterator[tuple[str, str, str, str]]:
     """(promise, evidence, deed, outcome) for every cell; what needs a fit that failed has that one's reason."""
-    fit, new = halves()
+    rows, of_two = halves(), halves(2)
     for kind in kinds:
         for name in PROMISES:
+            fit, new = of_two if name in OF_TWO else rows
             with tempfile.TemporaryDirectory() as folder:
                 own = Cells(name, kind, fit, new, Path(folder))
                 for deed in DEEDS:

@@ -200,7 +200,14 @@ def test_fit_save_show_and_load_without_scikit_learn(val):
 def test_the_parameters_in_files_are_those_of_the_estimator(name):
     cls = MetaCal if name == "MetaCal" else METHODS[name].estimator_class()
     by_name = ("score", "ranking", "first", "then")  # code, or another estimator: files have its name
-    elsewhere = ("classes", "promise", "calibrator", *by_name)
+    elsewhere = (
+        "classes",
+        "positive",
+        "decision",
+        "promise",
+        "calibrator",
+        *by_name,
+    )  # files have the classes in their order
     of_a_gate = {"reject_label": Any, "input": str, "n_jobs": int | None}
     hints = get_type_hints(cls if is_dataclass(cls) else cls.__init__)
     own = {key: hints[key] for key in inspect.signature(cls).parameters if key not in elsewhere}

@@ -43,7 +43,7 @@ def test_the_usual_base_gives_way_where_it_does_not_help(honest, tmp_path):
     logits, labels = honest
     with pytest.warns(mc.MetacalWarning, match=SAYS_SO):
         gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(logits[:300], labels[:300])
-    assert gate.gate_.source.map == gate.calibrator_.map_ == plain_softmax()
+    assert gate.gate_.source.map == gate.calibrator_.map_ == plain_softmax(gate.gate_.n_classes)
     assert str(gate.certificate_.notes[-1]).endswith("the probabilities are the softmax of the logits, not calibrated.")
     accept = gate.accepts(logits)
     np.testing.assert_allclose(gate.predict_proba(logits)[accept], TemperatureMap(1.0)(logits)[accept], atol=1e-6)

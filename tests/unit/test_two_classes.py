@@ -116,9 +116,33 @@ def test_one_score_in_a_file(tmp_path):
     fit = ["fit", str(tmp_path / "val.csv"), "--logits-key", "margin", "--min-accuracy", "0.9"]
     saved = str(tmp_path / "cal.json")
     asked = CliRunner().invoke(main, fit)
-    assert asked.exit_code == 1
+    assert asked.exit_code == 2
     assert "--positive" in asked.output
     assert CliRunner().invoke(main, [*fit, "--positive", "fraud", "-o", saved]).exit_code == 0
     again = mc.load(saved)
     assert again.classes_.tolist() == ["fine", "fraud"]
     assert np.array_equal(again.accepts(SCORES), fitted("names").accepts(SCORES))
+
+
+def test_auto_never_falls_and_is_as_good_as_its_base():
+    labels, along = POSITIVE.astype(int), np.linspace(-20.0, 20.0, 400)
+    auto, base = mc.AutoCalibrator().fit(SCORES, labels), mc.MonotoneCalibration().fit(SCORES, labels)
+    for fitted_map in (auto, base):
+        chance = fitted_map.predict_proba(along)[:, 1]
+        assert (np.diff(chance) >= 0.0).all()
+        assert 0.0 < chance[0] < chance[-1] < 1.0
+    assert set(auto.weights_) <= {"monotone", "beta", "isotonic"}
+    assert (
+        mc.metrics.nll(auto.predict_proba(SCORES), labels) < mc.metrics.nll(base.predict_proba(SCORES), labels) + 0.002
+    )
+
+
+def test_the_base_has_the_share_of_the_class():
+    rng = np.random.default_rng(0)
+    score = rng.normal(size=5000)
+    rare = rng.random(5000) < 1.0 / (1.0 + np.exp(5.0 - 1.5 * score))
+    shifted = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(score + 4.0, rare)  # as after class weights
+    said = shifted.gate_.source.map(np.column_stack([np.zeros(5000), score + 4.0]))[:, 1]
+    assert abs(said.mean() - rare.mean()) < 0.001
+    temperature = mc.TemperatureScaling().fit(score + 4.0, rare).predict_proba(score + 4.0)[:, 1]
+    assert abs(temperature.mean() - rare.mean()) > 0.2

@@ -176,7 +176,7 @@ def _fitted(small: str, large: str, promise: Promise, people: bool, options: Opt
             codes,
             promise,
             options.score,
-            method_named(options.calibrator, options.seed)[0],
+            method_named(options.calibrator, options.seed, tables[0].shape[1])[0],
             plan=Plan(people, options.review_cost, options.seed, scores),
             classes=classes,
             reject_label=label,

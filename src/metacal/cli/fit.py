@@ -44,7 +44,7 @@ from metacal.maps.methods import every_method
 from metacal.scores.registry import AUTO
 
 if TYPE_CHECKING:
-    from metacal.gate import FitMap, Gate, Recipe
+    from metacal.gate import Decided, FitMap, Gate, Recipe
     from metacal.io.predictions import Predictions
     from metacal.io.scores import Scores
 
@@ -60,7 +60,7 @@ class Options:
     calibrator: str | None = option(
         "What turns logits into probabilities.",
         type=OneOf(CALIBRATORS),
-        show_default="composed; temperature with --rule paper",
+        show_default="composed, monotone of two classes; temperature with --rule paper",
     )
     seed: int = option(
         "Seed of the folds, for the calibrators that draw some, and of the split of --rule paper.", type=SEED, default=0
@@ -86,6 +86,11 @@ class Options:
     )
     positive: str | None = option(
         "Of two classes the one that the score, or the second column, speaks for.", metavar="LABEL"
+    )
+    decision: Decided = option(
+        "Two classes: whose decision is promised about, the larger score's or that at even calibrated odds.",
+        type=click.Choice(("largest", "calibrated")),
+        default="largest",
     )
     reject_label: str | None = option("Prediction for rejected rows.  [default: -1, or 'rejected']", metavar="LABEL")
     reading: Reading = reading_options()
@@ -149,7 +154,7 @@ def command(file: str, options: Options) -> None:
       metacal fit 'logs/*.parquet' --executor dask://host:8786 --min-accuracy 0.97 -o cal.json
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
       metacal fit answers.jsonl --score-key judge.score --loss-key loss --max-risk 0.1 -o cal.json
-      metacal fit scores.csv --logits-key margin --positive fraud --min-accuracy 0.95 -o cal.json
+      metacal fit scores.csv --logits-key margin --positive fraud --min-precision 0.9 --min-recall 0.95 -o cal.json
       metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
       metacal fit visits.csv --unit-key patient --every-row --largest-unit 40 --min-accuracy 0.9 -o cal.json
     """  # noqa: D301
@@ -238,13 +243,17 @@ def _fitted(found: Predictions, options: Options) -> Gate:
 
     seed, score, calibrator, threads = options.seed, options.score, options.calibrator, threads_for(options.n_jobs)
     names = None if found.class_names is None else list(found.class_names)
-    promise: Any = options.asked.promise(seed, names, per_group=found.groups is not None)
+    own = None if found.class_names or found.table.shape[1] != 2 else _two_labels(found, options.positive)
+    named = names if own is None else own.tolist()
+    promise: Any = options.asked.promise(
+        seed, named, per_group=found.groups is not None, positive=_named(options.positive, named)
+    )
     label = reject_label_for(options.reject_label, found)
-    check_gate(promise, score, found.input)
-    fit_map, recipe = method_named(calibrator or promise.calibrator, seed)
+    check_gate(promise, score, found.input, options.decision)
+    fit_map, recipe = method_named(calibrator or promise.calibrator, seed, found.table.shape[1])
     with cluster(options.executor, threads) as remote, workers(threads, remote) as executor:
         table = validate.logits_from(found.table, found.input, executor=executor, later=True)
-        classes = validate.class_list(found.class_names or _two_labels(found, table, options.positive), table.shape[1])
+        classes = validate.class_list(found.class_names if own is None else own, table.shape[1])
         rows = Rows(table, executor=executor, unseen=validate.may_wait(table, found.input))
         known: dict[str, Any] = {
             "classes": classes,
@@ -260,36 +269,41 @@ def _fitted(found: Predictions, options: Options) -> Gate:
                 raise click.BadParameter(why, param_hint="'--calibrator'")
             return fit_unlabelled(rows, promise, score, **known)
         codes = validate.label_codes(found.require_truth(), len(table), classes)
-        gate = fit_gate(
-            rows, codes, promise, score, fit_map, groups=found.groups, gives_way=calibrator is None, **known
-        )
+        known |= {"gives_way": calibrator is None, "decision": options.decision}
+        gate = fit_gate(rows, codes, promise, score, fit_map, groups=found.groups, **known)
     return gate.with_source(recipe=recipe())
 
 
-def _two_labels(found: Predictions, table: Any, positive: str | None) -> Any:
+def _two_labels(found: Predictions, positive: str | None) -> Any:
     """What the classes are called where two columns have no names: as the labels are, the positive one last."""
     from metacal.rows.labels import flat_labels, two_classes
 
-    if table.shape[1] != 2 or found.labels is None:
-        if positive is not None:
-            raise click.UsageError(f"--positive is for labels of two classes; FILE has {table.shape[1]} columns.")
+    if found.labels is None:
         return None
-    named = {str(label): label for label in dict.fromkeys(flat_labels(found.labels).tolist())}
-    if positive is not None and positive not in named:
-        raise click.UsageError(f"--positive {positive} is none of the labels ({', '.join([*named][:5])}).")
-    return two_classes(found.labels, named.get(positive or ""), one_score=positive is not None)
+    named = _named(positive, flat_labels(found.labels).tolist())
+    return two_classes(found.labels, named, one_score=positive is not None)
 
 
-def method_named(name: str | None, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
+def _named(positive: str | None, labels: list[Any] | None) -> Any:
+    """The label that is written so."""
+    if positive is None:
+        return None
+    known = {str(label): label for label in dict.fromkeys([0, 1] if labels is None else labels)}
+    if positive not in known:
+        raise click.UsageError(f"--positive {positive} is none of the labels ({', '.join([*known][:5])}).")
+    return known[positive]
+
+
+def method_named(name: str | None, seed: int, n_classes: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
     """What fits the base map, the usual one without a name, and what says, once it has, how it was fitted."""
     from metacal.gate import Recipe
-    from metacal.maps.composed import DEFAULT_BASE
+    from metacal.maps.composed import default_base
     from metacal.maps.methods import CHOOSERS, METHODS, calibrator
 
     if name in CHOOSERS:  # an estimator, and with it scikit-learn
         chooser = calibrator(name)(random_state=seed)
         return lambda *given: chooser.fit_rows(*given).map_, lambda: chooser.gate_.source.recipe
-    method = METHODS[name or DEFAULT_BASE]
+    method = METHODS[name or default_base(n_classes)]
     options = {"random_state": seed} if "random_state" in method.options() else {}
     return partial(method.fit_function(), **options), lambda: Recipe(method.public_name, options)
 

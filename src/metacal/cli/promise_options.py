@@ -75,6 +75,20 @@ class PromiseOptions:
         "Or a file with a line for each true class and in it the cost of each answer.", type=click.Path(), metavar="CSV"
     )
     cost_review: float | None = option("What it costs to review a row, for --cheapest.", type=cost, metavar="R")
+    min_precision: float | None = option(
+        "Two classes; promise: at least B of what is called positive is positive.", type=share, metavar="B"
+    )
+    max_false_positive_rate: float | None = option(
+        "Two classes; promise: at most A of what is negative is called positive.", type=share, metavar="A"
+    )
+    min_recall: float | None = option(
+        "Two classes; promise: at least B of what is positive is caught or sent to review.", type=share, metavar="B"
+    )
+    positive_share: float | None = option(
+        "With --min-precision: about how many rows are positive, from training data or experience.",
+        type=share,
+        metavar="P",
+    )
     confidence: float | None = option(
         "How surely, over the draw of the rows of FILE.  [default: 0.9]", type=share, metavar="C"
     )
@@ -112,13 +126,15 @@ class PromiseOptions:
             "--max-cost": self.max_cost is not None,
             "--max-risk": self.max_risk is not None,
             "--cheapest": self.cheapest,
+            "--min-precision, --max-false-positive-rate and --min-recall": self.sided,
         }
         given = [name for name, there in asked.items() if there]
         if not given:
             raise click.UsageError(
                 "give a promise: --min-accuracy (say 0.97: what is accepted is right at least 97% of the time), "
                 "--max-miscoverage (say 0.05: at most 5% of the right answers are rejected), or both; --max-review, "
-                "--max-cost, --max-risk or --cheapest."
+                "--max-cost, --max-risk or --cheapest; of two classes --min-precision, --min-recall, "
+                "--max-false-positive-rate."
             )
         if len(given) > 1:
             raise click.UsageError(f"{' and '.join(given)} do not go together; give one promise.")
@@ -137,6 +153,12 @@ class PromiseOptions:
             raise click.UsageError(f"{other} and --in-expectation exclude each other; give one.")
         if self.rule == "paper":
             self._check_the_papers()
+
+    @property
+    def sided(self) -> bool:
+        """Whether something is promised about what rows of two classes are called."""
+        about = (self.min_precision, self.max_false_positive_rate, self.min_recall)
+        return about.count(None) < len(about)
 
     def _check_the_papers(self) -> None:
         """The paper has a rule for each limit and none for both, and none of them says how surely."""
@@ -191,11 +213,13 @@ class PromiseOptions:
         """How surely; 1 - 0.9 is 0.09999999999999998: say 0.1, as the user did."""
         return None if self.in_expectation else round(1.0 - (0.9 if self.confidence is None else self.confidence), 12)
 
-    def promise(self, seed: int = 0, classes: list[Any] | None = None, *, per_group: bool = False) -> Promise:
+    def promise(
+        self, seed: int = 0, classes: list[Any] | None = None, *, per_group: bool = False, positive: Any = None
+    ) -> Promise:
         """The promise itself, for each group where there are some.
 
         `seed` draws the split of the paper's rules and the order of bets, others draw nothing. `classes` are the names
-        of the columns, if they have any: a table of costs may name them.
+        of the columns, if they have any: a table of costs may name them. `positive` is the positive of two classes.
 
         Examples
         --------
@@ -206,6 +230,8 @@ class PromiseOptions:
         """
         import metacal as mc
 
+        if self.sided:
+            return self._about_sides(positive)
         shares: Literal["each", "fcr", "together"] = "each" if self.each else "fcr" if self.fcr else "together"
         fallback = "pooled" if self.pool_small else None
         if per_group:
@@ -236,6 +262,20 @@ class PromiseOptions:
         if self.min_accuracy is None:
             return mc.MaxMiscoverage(self.max_miscoverage, self.delta)
         return mc.Both(self.max_miscoverage, self.min_accuracy, self.delta)
+
+    def _about_sides(self, positive: Any) -> Promise:
+        """One promise about what rows are called, or one for either side."""
+        import metacal as mc
+
+        own: dict[str, Any] = {"positive": positive, "delta": self.delta}
+        sides: list[Any] = []
+        if self.min_precision is not None:
+            sides.append(mc.MinPrecision(self.min_precision, share=self.positive_share, **own))
+        if self.max_false_positive_rate is not None:
+            sides.append(mc.MaxFalsePositiveRate(self.max_false_positive_rate, **own))
+        if self.min_recall is not None:
+            sides.append(mc.MinRecall(self.min_recall, **own))
+        return sides[0] if len(sides) == 1 else mc.TwoSided(sides[0], sides[-1], self.delta or 0.0)
 
     def _about_costs(self, seed: int, classes: list[Any] | None) -> Promise:
         import metacal as mc

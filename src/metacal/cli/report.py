@@ -182,7 +182,7 @@ def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
     >>> fit_command("my rows.csv", Reading(label_key="truth"))
     "metacal fit 'my rows.csv' --label-key truth"
     """
-    from metacal.maps.composed import DEFAULT_BASE
+    from metacal.maps.composed import default_base
 
     words = ["metacal", "fit", f"./{file}" if file.startswith("-") and file != "-" else file]
     more: list[str] = []
@@ -194,7 +194,7 @@ def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
             more += ["--input", gate.source.input]
         kinds = {kind: name for name, kind in CALIBRATORS.items()}
         base = None if gate.source.recipe is None else kinds.get(gate.source.recipe.estimator)
-        if base not in (None, DEFAULT_BASE) and (gate.certificate is None or gate.certificate.labelled):
+        if base not in (None, default_base(gate.n_classes)) and (gate.certificate is None or gate.certificate.labelled):
             more += ["--calibrator", str(base)]
     for field in fields(reading):
         value = getattr(reading, field.name)

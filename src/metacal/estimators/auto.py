@@ -42,15 +42,16 @@ class AutoCalibrator(Calibrator):
         What is mixed; when None: temperature scaling, the same with a uniform part, the usual spline on top of that,
         local temperature, IRM, and a Gaussian process on the uniform part; on top of that process intercepts,
         structured scaling, and Dirichlet calibration at three strengths (of more than 300 classes: structured scaling
-        at three). With "select": simplest first.
+        at three). Of two classes increasing curves alone, so that the mixture increases too: `MonotoneCalibration`,
+        beta calibration, isotonic regression. With "select": simplest first.
     combine : "stack" or "select"
         "select" takes the simplest candidate whose cross-validated log loss is as good as the best one's: within two
         standard errors of the paired difference (the rule of Breiman, Friedman, Olshen & Stone 1984, for pairs).
     keep_predictions : bool
         Whether only candidates that keep every prediction take part.
     n_splits : int, optional
-        Folds; when None 5, of up to 1,000 rows 10. Of large tables some of them are enough: 2,000 to 10,000 rows that
-        have been held out.
+        Folds; when None 5, of up to 1,000 rows of more than two classes 10. Of large tables some of them are enough:
+        2,000 to 10,000 rows that have been held out.
     random_state : int
         Seed of the folds.
     input, classes, positive, n_jobs

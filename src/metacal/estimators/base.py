@@ -19,7 +19,7 @@ from metacal import kernels
 from metacal.errors import InputError, WrongTypeError
 from metacal.gate import Gate, Recipe, Table
 from metacal.gate.verbs import Verbs
-from metacal.maps.composed import DEFAULT_BASE
+from metacal.maps.composed import default_base
 from metacal.maps.map import Map
 from metacal.maps.methods import calibrator, method_of
 from metacal.promises.certificate import Certificate
@@ -284,16 +284,16 @@ def calibrator_from(given: Any) -> Any:
     return calibrator(given)() if isinstance(given, str) else clone(given)
 
 
-def base_calibrator(given: Any, promise: object) -> Any:
-    """A fresh estimator for a gate's base map: the one given or, if None, what goes with the promise.
+def base_calibrator(given: Any, promise: object, n_classes: int | None = None) -> Any:
+    """A fresh estimator for a gate's base map: the one given or, if None, what goes with the promise and the classes.
 
     Examples
     --------
-    >>> base_calibrator(None, None), base_calibrator("platt", None)
-    (ComposedCalibration(), PlattScaling())
+    >>> base_calibrator(None, None), base_calibrator("platt", None), base_calibrator(None, None, 2)
+    (ComposedCalibration(), PlattScaling(), MonotoneCalibration())
     """
     usual = promise.calibrator if isinstance(promise, Promise) else None
-    return calibrator_from(given if given is not None else usual or DEFAULT_BASE)
+    return calibrator_from(given if given is not None else usual or default_base(n_classes))
 
 
 def name_of(given: Any) -> str:

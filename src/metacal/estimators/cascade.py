@@ -282,7 +282,7 @@ class Cascade(GateEstimator):
         return validate.class_list(own if self.classes is None else self.classes, n_columns)
 
     def _fit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
-        base = base_calibrator(self.calibrator, None)
+        base = base_calibrator(self.calibrator, None, rows.n_classes)
         if not isinstance(base, Calibrator):
             raise InputError(f"calibrator must be one of metacal's own; got {type(base).__name__}.")
         fitted: Calibrator = chosen(base.fit_rows(rows, codes, weights))

@@ -190,7 +190,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
     ) -> None:
         """Fit `calibrator_` on the classifier's logits."""
         if self.promise is None:
-            self.calibrator_ = base_calibrator(self.calibrator, None)
+            self.calibrator_ = base_calibrator(self.calibrator, None, part.logits.shape[1])
             known = codes >= 0  # a calibrator learns nothing from a label that has no column
             weighted = {} if weights is None else {"sample_weight": weights[known]}
             self.calibrator_.fit(part.logits[known], codes[known], **weighted)

@@ -15,7 +15,7 @@ from metacal.errors import InputError
 from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator, GateEstimator, LogitsEstimator, base_calibrator
 from metacal.estimators.temperature import TemperatureScaling
-from metacal.gate import Decision, Gate, Recipe, Rejected, check_gate, fit_gate, fit_unlabelled, needs_labels
+from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate, fit_unlabelled, needs_labels
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
 from metacal.promises.parts.units import Counted, Importance, Units, counted_rows
@@ -63,7 +63,8 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     calibrator : str or estimator, optional
         The base calibrator, by its name on the command line ("spline", "auto", …) or any estimator with `fit` and
         `predict_proba` on logits. When None a monotone spline on temperature scaling with a uniform part,
-        ComposedCalibration(); with the paper's own rules TemperatureScaling(), as in the paper.
+        ComposedCalibration(), of two classes MonotoneCalibration(); with the paper's own rules TemperatureScaling(), as
+        in the paper.
     score : str or callable
         The ranking score, higher = less sure: "entropy", "max_probability", "margin", "maxlogit_pnorm", "energy", or a
         function of a block of logits that returns one number per row. "auto": entropy, margin and maxlogit_pnorm share
@@ -81,6 +82,10 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         Of two classes the one that a single score per row speaks for: X may then be what `decision_function` gives,
         shape (n,) or (n, 1), or with input="probabilities" the probability of this class. The larger label when None;
         names have no order, so that it must be said.
+    decision : "largest" or "calibrated"
+        Of two classes, whose decision the promise is about and `predict` returns: the larger logit's or, where class
+        weights or resampling have moved that, the one at even calibrated odds, learned from a tenth of the rows, which
+        then certify nothing. Promises about what rows are called (`MinPrecision`, `MinRecall`) have their own.
     n_jobs : int, optional
         Threads; -1 for one per core. It never changes the result.
 
@@ -120,6 +125,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     input: str = "logits"
     classes: Sequence[Any] | None = None
     positive: Any = None
+    decision: Decided = "largest"
     n_jobs: int | None = None
 
     calibrator_: Any = field(init=False)
@@ -164,7 +170,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             client. Of a table that stays in its files (`read_predictions`) descriptions travel,
             never rows. It never changes the result.
         """
-        check_gate(self.promise, self.score, self.input)
+        check_gate(self.promise, self.score, self.input, self.decision)
         if is_remote(executor):
             self._check_remote()
         with self._rows(X, reset=True, later=True, executor=executor) as rows:
@@ -183,7 +189,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         groups: ArrayLike | None = None,
     ) -> Self:
         """The same where labels are column numbers, and -1 stands for a label that no column has: always wrong."""
-        check_gate(self.promise, self.score, self.input)
+        check_gate(self.promise, self.score, self.input, self.decision)
         with self._rows(X, reset=True, later=True) as rows:
             if (codes >= 0).all():
                 return self._fit_codes(rows, self._read_labels(codes, rows.table), weights, counted, groups)
@@ -209,6 +215,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             groups=groups,
             refit=self._refit_base,
             gives_way=self.calibrator is None,
+            decision=self.decision,
             **self._known(),
         )
         if self.calibrator is None and isinstance(self.calibrator_, Calibrator):
@@ -286,7 +293,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
 
     def _refit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         """The map of one of metacal's own calibrators, fitted anew and kept nowhere."""
-        base = base_calibrator(self.calibrator, self.promise)
+        base = base_calibrator(self.calibrator, self.promise, rows.n_classes)
         return base.fit_rows(rows, codes, weights).map_
 
     def _check_remote(self) -> None:
@@ -301,7 +308,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
 
     def _fit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         """Fit `calibrator_`; return its map."""
-        base = base_calibrator(self.calibrator, self.promise)
+        base = base_calibrator(self.calibrator, self.promise, rows.n_classes)
         if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device):
             rows, codes = rows.on_host(), validate.on_host(codes)
         if isinstance(base, Calibrator):

@@ -93,7 +93,8 @@ def _parameters(gate: Gate) -> dict[str, Any]:
     held = {"promise": gate.promise, "score": source.score, "reject_label": gate.reject_label, "input": source.input}
     held["classes"] = gate.classes.tolist() if source.classes_given else None
     if gate.kind == "logits":
-        return {**held, "calibrator": _asked_for(gate)}
+        learned = bool(source.decision_at) and not (gate.promise is not None and gate.promise.sided)
+        return {**held, "calibrator": _asked_for(gate), "decision": "calibrated" if learned else "largest"}
     assert certificate is not None
     assert certificate.stages is not None
     return {**held, "large_score": gate.stages[1].source.score, "people": certificate.stages.people}
@@ -106,7 +107,7 @@ def _changed(estimator: Any) -> str | None:
         given = estimator.classes
         return None if given is None or np.array_equal(np.asarray(given), gate.classes) else "classes"
     if isinstance(estimator, MetaCal) and gate.certificate.labelled:
-        base = base_calibrator(estimator.calibrator, estimator.promise)
+        base = base_calibrator(estimator.calibrator, estimator.promise, gate.n_classes)
         if not isinstance(base, AutoCalibrator) and type(base).__name__ != _recipe_of(gate).estimator:
             return "calibrator"
     for name, fitted in _parameters(gate).items():
@@ -117,7 +118,8 @@ def _changed(estimator: Any) -> str | None:
             continue  # names always come from a user, if not by this parameter; two classes may be in the labels alone
         if name == "classes" and now is not None:
             now = np.asarray(now).tolist()
-        same = name in _FREE or now is fitted or now == fitted or (name == "score" and now == AUTO)
+        own_score = name == "score" and (now == AUTO or gate.promise.sided)
+        same = name in _FREE or now is fitted or now == fitted or own_score
         if not same:
             return name
     return None
@@ -147,7 +149,7 @@ def _asked_for(gate: Gate) -> Calibrator | None:
     """The calibrator that was asked for; None where it is what goes with the promise, or nothing was learned."""
     if gate.certificate is not None and not gate.certificate.labelled:
         return None
-    made, usual = _made(_recipe_of(gate)), base_calibrator(None, gate.promise)
+    made, usual = _made(_recipe_of(gate)), base_calibrator(None, gate.promise, gate.n_classes)
     same = type(made) is type(usual) and made.get_params() == usual.get_params()
     return None if same else made
 

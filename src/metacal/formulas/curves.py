@@ -15,6 +15,8 @@ from metacal.formulas.temperature import tempered
 
 #: Log-odds beyond this say nothing more: e^-700 is the smallest probability of full precision.
 FARTHEST = 700.0
+#: What a monotone map has of its curves, of either kind.
+CURVES = ("low", "width", "rise", "start", "weight")
 #: The predicted class's probability is at least this times that of any other: a tie would be no prediction.
 AHEAD = 1.0 + 1e-6
 
@@ -62,6 +64,34 @@ def spline(xp: Operations, fitted: Any, x: Any) -> Any:
     scaled = x * fitted.inverse_temperature
     z = spline_value(xp, fitted, confidence_log_odds(xp, scaled))
     return _with_top(xp, scaled, xp.logistic(z), xp.logistic(-z))
+
+
+@formula
+def monotone(xp: Operations, fitted: Any, x: Any) -> Any:
+    """(1 - e)·Σ_m w_m σ(h_m(s)) + e·r: of two classes for the second, s its log-odds; of more for the winner's own.
+
+    h_m is straight between knots, of s or of log((n·p + ½)/(n·(1 - p) + ½)), p = σ(s).
+    """
+    scaled = x * fitted.inverse_temperature
+    if fitted.two_classes:
+        s = xp.clip(xp.column(scaled, 1) - xp.column(scaled, 0), -FARTHEST, FARTHEST)
+    else:
+        s = confidence_log_odds(xp, scaled)
+    first, second = fitted.rest * (1.0 - fitted.level), fitted.rest * fitted.level
+    for end, seen in (("", s), ("_2", _shrunk(xp, fitted.n_rows, s))):
+        low, width, rise, start, weight = (getattr(fitted, name + end) for name in CURVES)
+        beyond = xp.minimum(seen - low[0], 0.0) + xp.maximum(seen - low[-1] - width[-1], 0.0)
+        h = xp.clip((seen - low) / width, 0.0, 1.0) @ rise + start + beyond * (rise.sum(0) / width.sum())
+        first = first + xp.sum(xp.logistic(-h) * weight)
+        second = second + xp.sum(xp.logistic(h) * weight)
+    if fitted.two_classes:
+        return _of_two(xp, x, first, second, lambda: tempered(xp, x, 1.0))
+    return _with_top(xp, scaled, second, first)
+
+
+def _shrunk(xp: Operations, n_rows: Any, s: Any) -> Any:
+    """The log-odds of n·σ(s) + ½ against n·σ(-s) + ½: what is beyond one in n says little more."""
+    return xp.log(xp.logistic(s) * n_rows + 0.5) - xp.log(xp.logistic(-s) * n_rows + 0.5)
 
 
 def follow(xp: Operations, fitted: Any, at: Any) -> Any:

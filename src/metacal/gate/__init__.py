@@ -13,6 +13,7 @@ from metacal.lazy import names_of
 
 _HOME = {
     "FitMap": "metacal.maps.map",
+    "Decided": "metacal.gate.fitting",
     "Decision": "metacal.gate.decision",
     "Gate": "metacal.gate.gate",
     "Marks": "metacal.gate.marks",
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from metacal.gate.cascade import fit_cascade as fit_cascade
     from metacal.gate.decision import Decision as Decision
     from metacal.gate.fit_marks import fit_scored as fit_scored
+    from metacal.gate.fitting import Decided as Decided
     from metacal.gate.fitting import check_gate as check_gate
     from metacal.gate.fitting import fit_gate as fit_gate
     from metacal.gate.gate import Gate as Gate

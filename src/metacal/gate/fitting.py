@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,12 @@ from metacal.gate.helping import helping
 from metacal.gate.long_rows import Counts, accepted_and_right, remarks_on_long_rows
 from metacal.gate.meanwhile import WORTH_A_THREAD, meanwhile
 from metacal.gate.ranked import Columns, parts_of_rows, ranked_and_certified
-from metacal.gate.table import Table, check_score
+from metacal.gate.sides import certified_sides, disagreement, learned_decision
+from metacal.gate.table import Table, check_score, moved
 from metacal.maps.composed import plain_softmax
 from metacal.maps.heldout import soon_fitted
 from metacal.maps.map import FitMap, Map
-from metacal.promises.certificate import accepts
+from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import (
     Note,
@@ -37,6 +38,7 @@ from metacal.promises.notes import (
 from metacal.promises.parts.thresholds import Policy, policy_of
 from metacal.promises.parts.units import Counted
 from metacal.promises.promise import Promise
+from metacal.promises.rules.two_sided import Sided
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows import Rows, run_rows
@@ -45,6 +47,8 @@ from metacal.rows.plausibility import Suspicion, warn_of_suspicion
 from metacal.scores import Score
 from metacal.scores.registry import AUTO
 
+#: Whose decision a promise is about: the largest logit, or of two classes even calibrated odds.
+Decided = Literal["largest", "calibrated"]
 #: Entries of the table that the profile's confidence is computed from, at most.
 _LOOKED_AT = 1 << 20
 
@@ -64,6 +68,7 @@ def fit_gate(
     refit: FitMap | None = None,
     gives_way: bool = False,
     reject_label: Any = -1,
+    decision: Decided = "largest",
     **known: Any,
 ) -> Gate:
     """Certify a threshold on the rows' scores, then fit the base map on the rows that the promise names for it.
@@ -73,7 +78,8 @@ def fit_gate(
     `fit_map(rows, codes, weights)` is a method's fit function, its options bound; which rows it gets is for
     `promise.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those of `counted`
     (`metacal.promises.parts.units`). `groups` has the group of each row, for a promise per group. `notes` go into the
-    certificate. `known` are further fields of its source: `input`, `recipe`, `classes_given`.
+    certificate. `known` are further fields of its source: `input`, `recipe`, `classes_given`. Of two classes the
+    `decision` may be "calibrated": at even odds, learned from some of the rows (`gate.sides`).
 
     Log loss and ECE of the accepted rows with the map and without are compared by cross-fitting (`gate.helping`), by
     `refit` where fitting leaves traces. If the map does not help, the certificate says so; with `gives_way` it is the
@@ -92,9 +98,18 @@ def fit_gate(
     """
     classes = np.arange(rows.n_classes) if classes is None else classes
     odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
-    parts = parts_of_rows(promise, rows, classes, groups)
-    early = meanwhile(rows, promise, fit_map, codes, weights)
-    rows, score, certificate, seen = ranked_and_certified(rows, codes, promise, score, counted, parts, early)
+    parts, at, early = parts_of_rows(promise, rows, classes, groups), 0.0, None
+    if isinstance(promise, Sided):
+        (rows, score, certificate, seen), parts = certified_sides(rows, codes, promise, counted, classes.tolist())
+        at = certificate.decision_at
+    elif decision == "calibrated":
+        there, at, counted = learned_decision(rows, codes, counted)
+        parts = parts_of_rows(promise, there, classes, groups)
+        _, score, certificate, seen = ranked_and_certified(there, codes, promise, score, counted, parts)
+        rows, certificate = rows.looked_over(), replace(certificate, decision_at=at)
+    else:
+        early = meanwhile(rows, promise, fit_map, codes, weights)
+        rows, score, certificate, seen = ranked_and_certified(rows, codes, promise, score, counted, parts, early)
     fingerprint: Callable[[], str]
     if isinstance(seen, Counts):
         fingerprint, further = partial(str, seen.fingerprint), remarks_on_long_rows(rows, score, certificate, odd)
@@ -120,21 +135,30 @@ def fit_gate(
     kept, own = (rows, slice(None)) if used.all() else (rows.where(used), used)
     fitting = kept, codes[own], None if weights is None else weights[own]
     base = (early.told() if early is not None and kept is rows else None) or fit_map(*fitting)
-    base, remarks = _checked_help(
-        base, refit or fit_map, fitting, decided.accept[own], promise, gives_way=gives_way, classes=classes
-    )
-    certificate = certificate.with_notes(*remarks)
-    if not base.preserves_accuracy and certificate.quantity.about_answers:
-        certificate = certificate.with_notes(about_largest_logit())
+    if not at:  # what is compared are answers by the largest logit
+        base, remarks = _checked_help(
+            base, refit or fit_map, fitting, decided.accept[own], promise, gives_way=gives_way, classes=classes
+        )
+        certificate = certificate.with_notes(*remarks, *_about_answers(rows, base, decided.accept, certificate))
     gate = Gate.of(
-        Table(base, classes, score, **known),
+        Table(base, classes, score, decision_at=at, **known),
         policy,
         certificate=certificate,
         promise=promise,
         reject_label=reject_label,
         data_hash=fingerprint(),
     )
-    return replace(gate, profile=_profile(base, rows, seen.ranking, decided, counted))
+    return replace(gate, profile=_profile(base, rows, seen.ranking, decided, counted, at))
+
+
+def _about_answers(rows: Rows, base: Map, accept: Flags, certificate: Certificate) -> list[Note]:
+    """What there is to say where the map may change the largest class, and a promise is about the largest logit."""
+    if base.preserves_accuracy or not certificate.quantity.about_answers:
+        return []
+    found = disagreement(rows, base, accept)
+    if found is not None:
+        warn_caller(str(found))
+    return [about_largest_logit() if found is None else found]
 
 
 def _checked_help(
@@ -161,7 +185,7 @@ def _checked_help(
     remarks += [] if off is None else [off_by_class(**off)]
     for remark in remarks:
         warn_caller(str(remark))
-    return (plain_softmax() if given_way else base), remarks
+    return (plain_softmax(fitting[0].n_classes) if given_way else base), remarks
 
 
 class _Decided(NamedTuple):
@@ -194,7 +218,7 @@ def _decided(
     return _Decided(accept, seen.correct, np.where(accept, -np.inf, np.inf), seen.available)
 
 
-def _profile(base: Map, rows: Rows, ranking: Ranking, decided: _Decided, counted: Counted | None) -> Profile:
+def _profile(base: Map, rows: Rows, ranking: Ranking, decided: _Decided, counted: Counted | None, at: float) -> Profile:
     """What the gate keeps of its calibration rows: all scores, the confidence of some of the accepted rows."""
     if rows.on_device:
         return profile_of(ranking)
@@ -203,19 +227,23 @@ def _profile(base: Map, rows: Rows, ranking: Ranking, decided: _Decided, counted
     if not len(chosen):
         return profile_of(ranking)
     chosen = chosen[:: -(-len(chosen) * rows.n_classes // _LOOKED_AT)]
-    confidence = rows.picked(chosen).collect(partial(_confidence, base))
+    confidence = rows.picked(chosen).collect(partial(_confidence, base, at))
     return profile_of(ranking, confidence, decided.correct[chosen])
 
 
-def _confidence(fitted: Map, block: NDArray[Any]) -> NDArray[Any]:
-    """The calibrated probability of the largest logit, which the promise is about."""
+def _confidence(fitted: Map, at: float, block: NDArray[Any]) -> NDArray[Any]:
+    """The calibrated probability of the answer, which the promise is about: of the largest logit, unless moved."""
     room = np.empty(block.shape, dtype=np.float64 if block.dtype == np.float64 else np.float32)
     fitted.fill(block, room)
-    return room[np.arange(len(block)), kernels.predicted(block)]
+    return room[np.arange(len(block)), kernels.predicted(moved(at, block) if at else block)]
 
 
-def check_gate(promise: Any, score: str | Score, input: str) -> None:
+def check_gate(promise: Any, score: str | Score, input: str, decision: str = "largest") -> None:
     """Raise unless these can make a gate."""
+    if decision not in ("largest", "calibrated"):
+        raise InputError(f"decision must be 'largest' or 'calibrated', got {decision!r}.")
+    if isinstance(promise, Sided) and decision == "calibrated":
+        raise InputError(f"{type(promise).__name__} has decisions of its own; leave out decision='calibrated'.")
     if isinstance(promise, type) or not isinstance(promise, Promise):
         raise InputError(f"promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.97); got {promise!r}.")
     if score != AUTO:

@@ -196,5 +196,10 @@ def check_scored(promise: Any, higher_is: Any) -> None:
     """Raise unless these can make a gate."""
     if isinstance(promise, type) or not isinstance(promise, Promise):
         raise InputError(f"promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got {promise!r}.")
+    if promise.sided:
+        raise InputError(
+            f"{type(promise).__name__} is about what rows of two classes are called, and takes rows with their labels: "
+            "MetaCal(promise).fit(scores, labels), with one score per row or a column per class."
+        )
     if higher_is not in HIGHER_IS:
         raise InputError(f"higher_is must be 'surer' or 'doubtful', got {higher_is!r}.")

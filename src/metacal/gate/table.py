@@ -16,8 +16,10 @@ from metacal.gate.decision import Codes, Decision, Flags, Float
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import accepts
+from metacal.promises.counts import OPTIONAL
 from metacal.promises.parts.thresholds import Policy
 from metacal.rows import Rows, run_rows
+from metacal.rows.stored import ConvertedTable
 from metacal.rows.validate import is_one_score, label_codes, logits_from, two_columns
 from metacal.scores import Score, grid_of, name_of, needs_logits, ranked_block, resolve, score_rows
 
@@ -51,6 +53,9 @@ class Table:
         How the base map was fitted.
     classes_given : bool
         Whether the classes were named, and are not just the column numbers.
+    decision_at : float
+        Of two classes: the log-odds above which a row is answered by the second. The score ranks rows by how far from
+        there they are; probabilities are those of the logits as they come.
     """
 
     map: Map
@@ -59,6 +64,7 @@ class Table:
     input: str = "logits"
     recipe: Recipe | None = None
     classes_given: bool = False
+    decision_at: float = field(default=0.0, metadata=OPTIONAL)
     kind: ClassVar[str] = "logits"
 
     def __post_init__(self) -> None:
@@ -69,7 +75,7 @@ class Table:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Table):
             return NotImplemented
-        same = all(getattr(self, name) == getattr(other, name) for name in ("map", "score", "input"))
+        same = all(getattr(self, name) == getattr(other, name) for name in ("map", "score", "input", "decision_at"))
         return same and np.array_equal(self.classes, other.classes)
 
     __hash__ = None  # type: ignore[assignment]
@@ -145,11 +151,19 @@ class Table:
 
     def doubts(self, rows: Rows) -> Float:
         """The ranking score of each row."""
-        return score_rows(rows, self.score)
+        return score_rows(self._moved(rows), self.score)
+
+    def _moved(self, rows: Rows) -> Rows:
+        """The rows as they are decided on."""
+        return moved_rows(rows, self.decision_at)
+
+    def _at(self, block: NDArray[Any]) -> NDArray[Any]:
+        """A block as it is decided on."""
+        return moved(self.decision_at, block) if self.decision_at else block
 
     def accepts(self, rows: Rows, policy: Policy, limits: Float | None) -> Flags:
         """Whether each row is accepted; `limits` are the thresholds of rows by their group."""
-        top = rows.collect(kernels.predicted) if policy.by == "class" else None
+        top = self._moved(rows).collect(kernels.predicted) if policy.by == "class" else None
         return accepts(self.doubts(rows), policy.of(top) if limits is None else limits)
 
     def decide(
@@ -181,7 +195,7 @@ class Table:
     def write(self, policy: Policy, block: NDArray[Any], out: NDArray[Any], limits: Float | None = None) -> None:
         """Write the probabilities of a block of logits into `out`, 1/K where it is rejected."""
         # First: `out` may be the block itself.
-        accept = self._accepts_block(policy, resolve(self.score).unrounded(block), block, limits)
+        accept = self._accepts_block(policy, resolve(self.score).unrounded(self._at(block)), block, limits)
         self.map.fill(block, out)
         if not accept.all():
             out[~accept] = 1.0 / block.shape[1]
@@ -190,12 +204,12 @@ class Table:
         """The decision on scores that are not rounded yet: a settled threshold decides them alike, for fewer calls."""
         if policy.by is None:
             return accepts(unrounded, grid_of(self.score).settled(policy.threshold))
-        return accepts(unrounded, policy.of(kernels.predicted(block)) if limits is None else limits)
+        return accepts(unrounded, policy.of(kernels.predicted(self._at(block))) if limits is None else limits)
 
     def _answer_block(
         self, dtype: Any, calibrator: bool, block: NDArray[Any], score: Float, top: Codes, code: Codes
     ) -> None:
-        score[...] = ranked_block(self.score, block, top)
+        score[...] = ranked_block(self.score, self._at(block), top)
         code[...] = top
         if calibrator:
             room = np.empty(block.shape, dtype=dtype)
@@ -216,7 +230,7 @@ class Table:
         code: Codes,
         limits: Float | None = None,
     ) -> None:
-        score[...] = ranked_block(self.score, block, top)
+        score[...] = ranked_block(self.score, self._at(block), top)
         self.map.fill(block, table)
         table[np.isnan(score)] = 1.0 / block.shape[1]  # no row of logits: nothing to calibrate
         code[...] = kernels.predicted(table) if calibrator else top
@@ -233,7 +247,7 @@ class Table:
         probabilities: bool,
         calibrator: bool,
     ) -> Decision:
-        score, top = self.doubts(rows), rows.collect(kernels.predicted)
+        score, top = self.doubts(rows), self._moved(rows).collect(kernels.predicted)
         if not probabilities and not calibrator:
             return self._decision(policy, limits, top, top, score)
         device, share = kernels.device_kernels(), 1.0 / rows.n_classes
@@ -262,6 +276,23 @@ class Table:
         score = kernels.rounded(score, grid_of(self.score))
         accept = accepts(score, policy.of(top) if limits is None else limits)
         return Decision(accept, score, score, top, confidence, self.classes[codes], probabilities=table)
+
+
+def moved(at: float, block: NDArray[Any]) -> NDArray[np.float64]:
+    """A block of two classes where the second is answered above these log-odds: in double, the second column less them.
+
+    >>> moved(2.0, np.array([[0.0, 1.5]], dtype=np.float32))
+    array([[ 0. , -0.5]])
+    """
+    return np.asarray(np.asarray(block, dtype=np.float64) - np.array([0.0, at]))
+
+
+def moved_rows(rows: Rows, at: float) -> Rows:
+    """The same of a whole table."""
+    if not at:
+        return rows
+    rows = rows.on_host()
+    return rows.replaced(table=ConvertedTable(rows.table, partial(moved, at), np.float64))
 
 
 def check_score(score: str | Score, input: str) -> None:

@@ -33,7 +33,7 @@ from metacal.io.strays import strays_among
 from metacal.rows.labels import several_labels
 from metacal.rows.plausibility import suspicion_in
 from metacal.rows.stored import StoredTable
-from metacal.rows.validate import class_list, label_codes
+from metacal.rows.validate import class_list, label_codes, two_columns
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
@@ -202,17 +202,7 @@ def _two_classes(request: Request, columns: Columns) -> Columns:
     named = request.input == "probabilities" or request.logits_key is not None
     if not named or not alone or table.dtype.kind not in "fiu":
         return columns
-    second = np.asarray(table).reshape(len(table), 1)
-    if request.input == "logits":
-        return replace(columns, table=np.concatenate([0 * second, second], axis=1), class_names=None)
-    beyond = ~((second >= 0.0) & (second <= 1.0))[:, 0]  # written so that NaN fails too
-    if beyond.any():
-        row = int(beyond.argmax())
-        raise InputError(
-            f"{request.path}: row {row} has the probability {second[row, 0]:g}; one column of probabilities must lie "
-            "between 0 and 1. For a score of another kind name it with score_key (--score-key)."
-        )
-    return replace(columns, table=np.concatenate([1.0 - second, second], axis=1), class_names=None)
+    return replace(columns, table=two_columns(np.asarray(table), request.input), class_names=None)
 
 
 def _check_shapes(request: Request, columns: Columns) -> None:

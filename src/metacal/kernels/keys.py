@@ -69,6 +69,8 @@ def ranked(scores: Any, flags: Any) -> tuple[Float, Places, Places, Places]:
 
 
 def _blocks(ordered: Float, marked: Flags) -> tuple[Float, Places, Places, Places]:
+    if not len(ordered):
+        return ordered, *(np.empty(0, dtype=np.intp) for _ in range(3))  # type: ignore[return-value]
     ranks, errors = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, len(ordered)), np.cumsum(~marked)
     return ordered[ranks - 1], ranks, errors[ranks - 1], np.flatnonzero(~marked) + 1
 

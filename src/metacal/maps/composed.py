@@ -5,10 +5,10 @@ leaves no class with a probability below ε/K, so that a few rows with an almost
 follows. Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020, compose temperature scaling and isotonic regression so.
 
 The usual pair, a monotone spline on a temperature with a uniform part, fitted on all rows, is what a gate's base map is
-by default. Why not a temperature on the accepted rows: accepted rows have few errors, and a few rows with an almost
-impossible true class among them rule T. The uniform part takes those over, and the spline mends the confidence, which
-is what a gate shows. Both parts keep every prediction, so a promise about the largest logit stays one about the largest
-probability. Measured in `docs/quality.md`.
+by default beyond two classes. Why not a temperature on the accepted rows: accepted rows have few errors, and a few rows
+with an almost impossible true class among them rule T. The uniform part takes those over, and the spline mends the
+confidence, which is what a gate shows. Both parts keep every prediction, so a promise about the largest logit stays one
+about the largest probability. Measured in `docs/quality.md`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from metacal.formulas.parts import composed, lifted
 from metacal.maps.labelled import Labelled, Labels, Weights
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
+from metacal.maps.monotone import plain_monotone
 from metacal.maps.spline import SplineMap, fit_averaged
 from metacal.maps.uniform import UniformTemperatureMap, fit_uniform_seen
 from metacal.rows import Rows
@@ -37,8 +38,6 @@ _Map = TypeVar("_Map", bound=Map)
 
 #: Elements of a table in memory that is mapped once and held; a larger one, or one on disk, is mapped again each pass.
 _HELD, _HELD_OF_STORED = 1 << 25, 1 << 22
-#: The name of the method that fits a gate's base map where nothing else is asked for.
-DEFAULT_BASE = "composed"
 #: The parts that are fitted and applied together.
 USUAL = ("uniform-temperature", "spline")
 #: The logarithm of a probability that was rounded to zero, of a class that is not masked.
@@ -132,14 +131,27 @@ def fit_composed(
     return ComposedMap(front, METHODS[then].fit_function()(seen_through(front, rows), labels, weights))
 
 
-def plain_softmax() -> ComposedMap:
-    """The usual pair that changes nothing.
+def default_base(n_classes: int | None) -> str:
+    """The name of the method that fits a gate's base map where nothing else is asked for.
+
+    Of two classes an increasing curve with an offset, which no temperature can learn.
+
+    >>> default_base(2), default_base(10)
+    ('monotone', 'composed')
+    """
+    return "monotone" if n_classes == 2 else "composed"
+
+
+def plain_softmax(n_classes: int) -> Map:
+    """The default base that changes nothing.
 
     Examples
     --------
-    >>> plain_softmax()(np.array([[2.0, 0.0]])).round(3)
-    array([[0.881, 0.119]])
+    >>> [plain_softmax(2)(np.array([[2.0, 0.0]])).round(3), plain_softmax(3)(np.array([[2.0, 0.0, 0.0]])).round(3)]
+    [array([[0.881, 0.119]]), array([[0.787, 0.107, 0.107]])]
     """
+    if n_classes == 2:
+        return plain_monotone()
     return ComposedMap(UniformTemperatureMap(1.0, 0.0), SplineMap(np.zeros(1), np.ones(1), 0.0))
 
 

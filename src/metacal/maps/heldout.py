@@ -259,7 +259,7 @@ def _mapped(
 
 def _fitted_anew(refit: FitMap, rows: Rows, labels: Any, weights: Any, fold: Any) -> HeldOut:
     table = rows.gathered()
-    line, right = np.arange(len(table)), kernels.predicted(table) == labels
+    line, top = np.arange(len(table)), kernels.predicted(table)  # the answer, whatever a map makes the likeliest
     plain, found = (np.empty(table.shape, dtype=np.float64) for _ in range(2))
     kernels.softmax(table, 1.0, plain)
     for k in range(int(fold.max()) + 1):
@@ -267,8 +267,8 @@ def _fitted_anew(refit: FitMap, rows: Rows, labels: Any, weights: Any, fold: Any
         fitted = refit(Rows(table[own]), labels[own], _part(weights, own))
         found[~own] = fitted(table[~own])
     with np.errstate(divide="ignore"):
-        after, before = (_capped(-np.log(p[line, labels]), p.max(axis=1)) for p in (found, plain))
-    return HeldOut(fold, after[0], after[1], before[0], before[1], right.astype(np.float64))
+        after, before = (_capped(-np.log(p[line, labels]), p[line, top]) for p in (found, plain))
+    return HeldOut(fold, after[0], after[1], before[0], before[1], (top == labels).astype(np.float64))
 
 
 def _part(weights: Any, own: NDArray[np.bool_]) -> Any:

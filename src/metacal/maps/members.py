@@ -66,7 +66,12 @@ MEMBERS: dict[str, Member] = {
     "process+dirichlet 1": Member("dirichlet", {"regularisation": 1.0}, _PROCESS, 0.5),
     "process+dirichlet 0.1": Member("dirichlet", {"regularisation": 0.1}, _PROCESS, 1.25),
     "process+dirichlet 0.01": Member("dirichlet", {"regularisation": 0.01}, _PROCESS, 2.0),
+    "monotone": Member("monotone", near=True),
+    "beta": Member("beta", {}, None, 1.0),
+    "isotonic": Member("isotonic", {}, None, 3.0),
 }
+#: Of two classes: increasing curves with an offset, so that their mixture is one too.
+_OF_TWO = ("monotone", "beta", "isotonic")
 #: A full matrix learns more than a scale for each class; with more classes than this its K² coefficients take minutes.
 _MATRIX_CLASSES = 300
 _OF_FEW = ("process+dirichlet 1", "process+dirichlet 0.1", "process+dirichlet 0.01")
@@ -80,10 +85,12 @@ def default_members(n_classes: int) -> list[str]:
     --------
     >>> sorted(set(default_members(10)) - set(default_members(1000)))
     ['process+dirichlet 0.01', 'process+dirichlet 0.1', 'process+dirichlet 1']
-    >>> sorted(set(default_members(1000)) - set(default_members(10)))
-    ['process+structured 0.03', 'process+structured 0.1']
+    >>> sorted(set(default_members(1000)) - set(default_members(10))), default_members(2)
+    (['process+structured 0.03', 'process+structured 0.1'], ['monotone', 'beta', 'isotonic'])
     """
-    left_out = _OF_MANY if n_classes <= _MATRIX_CLASSES else _OF_FEW
+    if n_classes == 2:
+        return list(_OF_TWO)
+    left_out = {*_OF_TWO, *(_OF_MANY if n_classes <= _MATRIX_CLASSES else _OF_FEW)}
     return [name for name in MEMBERS if name not in left_out]
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from metacal.estimators.composed import ComposedCalibration as ComposedCalibration
     from metacal.estimators.curves import BetaCalibration as BetaCalibration
     from metacal.estimators.curves import GaussianProcessCalibration as GaussianProcessCalibration
+    from metacal.estimators.curves import MonotoneCalibration as MonotoneCalibration
     from metacal.estimators.curves import PlattScaling as PlattScaling
     from metacal.estimators.curves import SplineCalibration as SplineCalibration
     from metacal.estimators.isotonic import IRM as IRM
@@ -145,6 +146,7 @@ _ROWS = (  # simplest first: the order of `compare`
     _row("matrix", "affine:MatrixScaling", "affine:fit_matrix", "MatrixMap"),
     _row("dirichlet", "affine:DirichletCalibration", "affine:fit_dirichlet", "DirichletMap"),
     _row("platt", "curves:PlattScaling", "logistic:fit_platt", "PlattMap"),
+    _row("monotone", "curves:MonotoneCalibration", "monotone:fit_monotone", "MonotoneMap"),
     _row("beta", "curves:BetaCalibration", "logistic:fit_beta", "BetaMap"),
     _row("isotonic", "isotonic:IsotonicCalibration", "isotonic:fit_isotonic", _PIECEWISE, sums=False),
     _row("irova-ts", "isotonic:IROvATS", "isotonic:fit_irova_ts", _PIECEWISE, sums=False),

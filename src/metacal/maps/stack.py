@@ -130,14 +130,16 @@ def stack(
 
     The weights on the simplex make Σ_i log Σ_m w_m p_im large (see `_weights`). Those with less than 3% are left out;
     who is left is fitted on all rows. With `keep_predictions` only candidates that keep every prediction take part.
-    Without a number of folds there are 5, of up to 1,000 rows 10. They are not stratified (see `random_folds`).
+    Without a number of folds there are 5, of up to 1,000 rows of more than two classes 10. They are not stratified (see
+    `random_folds`).
     """
     if keep_predictions:
         names = [name for name in names if name not in MEMBERS or MEMBERS[name].keeps_predictions]
     if not names:
         raise InputError("there is no candidate to stack; give at least one calibrator.")
     rows, labels, weights = sample = Labelled(rows, labels, weights).usable()
-    n_splits = min(n_splits or (_FOLDS_OF_FEW if len(labels) <= _FEW else _FOLDS), len(labels))
+    few = len(labels) <= _FEW and rows.n_classes > 2  # of two classes the candidates differ little
+    n_splits = min(n_splits or (_FOLDS_OF_FEW if few else _FOLDS), len(labels))
     losses: dict[str, float] = {}
     if len(names) > 1 and n_splits > 1:
         weigh = partial(fit_members, rough=True) if fit is fit_members else fit

@@ -96,6 +96,8 @@ class Certificate:
     marks : tuple of (float, int, int)
         Of a score of few values, a judge's marks: each as the gate sees it (higher is less sure), with how many rows
         have it and how many of those are wrong.
+    decision_at : float
+        Of two classes: the log-odds above which a row is called by the second; 0 is the classifier's own decision.
     other_traffic : Traffic or None
         Where only some of the calibration rows certify, as in the paper's split: the counts of all of them.
 
@@ -132,6 +134,7 @@ class Certificate:
     circumstances: Circumstances = field(default=_NOTHING_PARTICULAR, metadata=OPTIONAL)
     stages: Stages | None = field(default=None, metadata=OPTIONAL)
     marks: tuple[tuple[float, int, int], ...] = field(default=(), metadata=OPTIONAL)
+    decision_at: float = field(default=0.0, metadata=OPTIONAL)
     other_traffic: Traffic | None = None
 
     def __post_init__(self) -> None:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from metacal.promises.rules.max_risk import MaxRisk as MaxRisk
     from metacal.promises.rules.order_statistic import MaxMiscoverage as MaxMiscoverage
     from metacal.promises.rules.order_statistic import MaxReview as MaxReview
+    from metacal.promises.rules.two_sided import MaxFalsePositiveRate as MaxFalsePositiveRate
+    from metacal.promises.rules.two_sided import MinPrecision as MinPrecision
+    from metacal.promises.rules.two_sided import MinRecall as MinRecall
+    from metacal.promises.rules.two_sided import TwoSided as TwoSided
 
 #: Name in files -> "module:Class".
 PROMISES: dict[str, str] = {
@@ -37,6 +41,10 @@ PROMISES: dict[str, str] = {
     "MaxRisk": "metacal.promises.rules.max_risk:MaxRisk",
     "Cheapest": "metacal.promises.rules.cheapest:Cheapest",
     "MaxLoss": "metacal.promises.rules.cascade:MaxLoss",
+    "MinPrecision": "metacal.promises.rules.two_sided:MinPrecision",
+    "MinRecall": "metacal.promises.rules.two_sided:MinRecall",
+    "MaxFalsePositiveRate": "metacal.promises.rules.two_sided:MaxFalsePositiveRate",
+    "TwoSided": "metacal.promises.rules.two_sided:TwoSided",
     "PerClass": "metacal.promises.parts.per:PerClass",
     "PerGroup": "metacal.promises.parts.per:PerGroup",
     "paper.MaxMiscoverage": "metacal.promises.rules.paper:MaxMiscoverage",

@@ -154,6 +154,25 @@ def score_chosen(*, score: str, shares: tuple[tuple[str, float], ...]) -> str:
 
 
 @noted
+def decision_learned(*, aside: int, at: float) -> str:
+    """Of two classes: where the decision between them lies, and who chose it."""
+    return (
+        f"what is promised is about this decision: the second class where log-odds > {at:.6g}, chosen on {aside:,} "
+        "rows drawn for it, which certify nothing."
+    )
+
+
+@noted
+def decision_disagrees(*, rows: int, differ: int) -> str:
+    """Of two classes: the answers are not the more probable classes."""
+    return (
+        f"{differ:,} of {rows:,} accepted rows are answered by the class that is the less probable one by the "
+        "calibrated probabilities: the promise is about the classifier's own decision. decision='calibrated' "
+        "(--decision calibrated) decides by them."
+    )
+
+
+@noted
 def weights_not_certified() -> str:
     """Sample weights are the calibrator's."""
     return "sample weights are not used by the certificate."

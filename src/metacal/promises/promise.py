@@ -54,6 +54,8 @@ class Promise(ABC):
     rules: ClassVar[Sequence[str]]
     #: The rules that certify it of a cascade, without people in it and with; none where there are none.
     cascade_rules: ClassVar[tuple[str, ...]] = ()
+    #: Whether it is about what rows of two classes are called (`rules.two_sided`).
+    sided: ClassVar[bool] = False
     #: The calibrator that goes with it, by its name on the command line; None: the usual one.
     calibrator: ClassVar[str | None] = None
     #: Whether it is about a loss of each row, a number between 0 and 1, and not only about right and wrong.
@@ -303,9 +305,9 @@ def cannot_certify(
     if best is not None:
         can = f"the best certifiable on these {n:,} rows {promise.surely} is {at_best}"
     do = (
-        f"{loosen}: {why}, so more rows would not help"
+        f"{loosen}: as far as these rows tell, {why}, and no number of rows would certify it in 4 of 5 cases"
         if needed is None
-        else f"{loosen} or calibrate on about {needed:,} rows"
+        else f"{loosen}; about {needed:,} rows would certify it in 4 of 5 cases"
     )
     said, ((_, target), *_) = f"{what} cannot be certified: {can}; {do}.", promise.limits
     return InfeasibleTargetError(said, target=target, best=best, rows_needed=needed)

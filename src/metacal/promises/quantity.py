@@ -62,6 +62,8 @@ class Quantity(str):
     mean : bool, default False
         Whether it is the mean of a cost, in the user's unit, over the rows that it looks at, and no share of them.
         What each row costs then comes in a column of its own (`metacal.promises.rules.costs.Losses`).
+    of_class : bool, default False
+        Of two classes: whether it looks at all rows of a class, whatever they are called, and no row's own part alone.
     graded : bool, default False
         Whether a row may be partly right: what is called right has no loss at all.
     paired : bool, default False
@@ -93,6 +95,7 @@ class Quantity(str):
     mean: bool = False
     graded: bool = False
     paired: bool = False
+    of_class: bool = False
 
     def __new__(cls, name: str, **facts: Any) -> Self:
         """The name with all of the facts above."""
@@ -166,9 +169,11 @@ class Quantity(str):
         """Whether an interval lies on the wrong side of the target as a whole."""
         return low > target if self.at_most else high < target
 
-    def claim(self, limit: float, at_least: Callable[[float], str], at_most: Callable[[float], str]) -> str:
-        """The promise as a sentence without its full stop; the two functions write a share."""
-        return self.sentence.format(self.written(limit, at_least, at_most))
+    def claim(
+        self, limit: float, at_least: Callable[[float], str], at_most: Callable[[float], str], name: Any = "positive"
+    ) -> str:
+        """The promise as a sentence without its full stop; the two functions write a share, `name` is of a class."""
+        return self.sentence.format(self.written(limit, at_least, at_most), name=name)
 
     def written(self, limit: float, at_least: Callable[[float], str], at_most: Callable[[float], str]) -> str:
         """The limit as people write it: a share by one of the two functions, a cost as a number, rounded outward."""
@@ -286,10 +291,49 @@ LOSS = Quantity(
     bad_among="answered worse than by the large model alone",
     paired=True,
 )
+#: What promises about rows that are called by one of two classes have in common.
+_CALLED = {"accepting_is_safe": False, "about_answers": True}
+_FALSE_ALARMS = {"bad_rows": "rows that are called so and are not", "bad_among": "called so and are not"}
+#: P(of the class | called by it).
+PRECISION = Quantity(
+    "precision",
+    counted=lambda accept, correct: (correct & accept, accept),
+    at_most=False,
+    sentence="At least {} of what is called {name} is {name}",
+    measured="of the {n_accepted:,} rows called so are right",
+    bad_share="share of false alarms",
+    **_CALLED,
+    **_FALSE_ALARMS,
+)
+#: P(not called by the other class | of the class): `accept` says which rows are called by the other, `correct` whether
+#: they are of it.
+RECALL = Quantity(
+    "recall",
+    counted=lambda accept, correct: (~correct & ~accept, ~correct),
+    at_most=False,
+    sentence="At least {} of all {name} is caught or sent to review",
+    measured="of the class was caught or sent to review",
+    bad_rows="rows of the class that are missed",
+    bad_among="missed",
+    bad_share="share of missed rows",
+    of_class=True,
+    **_CALLED,
+)
+#: P(called by the class | not of it).
+FALSE_POSITIVE_RATE = Quantity(
+    "false-positive rate",
+    counted=lambda accept, correct: (~correct & accept, ~correct),
+    at_most=True,
+    sentence="At most {} of what is not {name} is called {name}",
+    measured="of what is not of the class was called so",
+    of_class=True,
+    **_CALLED,
+    **_FALSE_ALARMS,
+)
 #: Every quantity by its name.
 QUANTITIES: dict[str, Quantity] = {
-    q.name: q for q in (MISCOVERAGE, COVERAGE_ACCURACY, REVIEW, COST, RISK, COST_PER_ROW, LOSS)
-}
+    q.name: q for q in (MISCOVERAGE, COVERAGE_ACCURACY, REVIEW, COST, RISK, COST_PER_ROW, LOSS, PRECISION, RECALL)
+} | {FALSE_POSITIVE_RATE.name: FALSE_POSITIVE_RATE}
 #: What is promised: each quantity with its limit.
 Limits = tuple[tuple[Quantity, float], ...]
 

@@ -321,13 +321,14 @@ def _judge_parts(
     certificate: Certificate, accept: Flags, correct: Flags, level: float, names: Any, units: WholeUnits | None
 ) -> Verdict:
     assert certificate.parts is not None
-    (limit,) = certificate.limits
     if names is None:
         raise InputError(f"this promise is for each {certificate.parts.by}; say which one every row belongs to.")
-    own = [
-        (part.name, Seen.of(*limit, accept[rows], correct[rows], units=None if units is None else units.take(rows)))
-        for part, rows in certificate.parts.rows(names)
-    ]
+    limit = certificate.quantity, certificate.target
+    own = []
+    for part, rows, accepted, right in certificate.parts.judged(names, accept, correct):
+        theirs = None if units is None else units.take(rows)
+        promised = part.quantity or limit[0], part.target or limit[1]
+        own.append((part.name, Seen.of(*promised, accepted, right, units=theirs)))
     own = sorted(((name, seen) for name, seen in own if seen.n), key=lambda pair: pair[1].p_value(level))
     if not own:
         return Verdict.of(Seen.of(*limit, accept & False, correct & False), level)

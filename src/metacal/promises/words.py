@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 
 from metacal.errors import InputError
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.parts.part import SHARED
+from metacal.promises.parts.part_words import (
+    called,
+    claim_of_parts,
+    lines_of_sides,
+    statement_of_sides,
+    surely_of_parts,
+)
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
@@ -97,11 +103,13 @@ def statement(certificate: Certificate) -> str:
     unknown = certificate.circumstances.unknown
     inexact = f"(approximate, not certified{'' if unknown is None else f': {unknown}'})"
     sure, guarantee = certificate.confidence, certificate.guarantee
+    if certificate.parts is not None and certificate.parts.sides:
+        return statement_of_sides(certificate, certificate.parts, at_least, at_most)
     if certificate.parts is not None and certificate.delta is not None and sure is not None:
         approximate = guarantee == "approximate"
         about = f"{'about ' if approximate else ''}{at_least(sure)}"
-        surely = _surely_of_parts(certificate.parts, about, at_most(certificate.delta))
-        claim = _claim_of_parts(certificate.parts, claim)
+        surely = surely_of_parts(certificate.parts, about, at_most(certificate.delta))
+        claim = claim_of_parts(certificate.parts, claim)
         return f"{claim}, {surely}{f' {inexact}' if approximate else ''}."
     if guarantee == "certified" and sure is not None:
         return f"{claim}, {'both ' if more else ''}with {at_least(sure)} confidence."
@@ -126,26 +134,6 @@ def _lower(claim: str) -> str:
     return f"{claim[0].lower()}{claim[1:]}"
 
 
-def _claim_of_parts(parts: Parts, claim: str) -> str:
-    """The promise for all rows as the promise for each part."""
-    each = "every predicted class" if parts.by == "class" else "every group"
-    if len(parts.items) == 1 and parts.pooled:
-        return f"For all {len(parts.pooled)} {parts.plural} taken together, {_lower(claim)}"
-    if parts.pooled:
-        each += f" but {len(parts.pooled)} small ones, which are pooled and count as one"
-        return f"For {each}: {_lower(claim)}"
-    return f"For {each}, {_lower(claim)}"
-
-
-def _surely_of_parts(parts: Parts, confidence: str, broken: str) -> str:
-    """How surely: the confidence for all together, or for each and what that means for all."""
-    if parts.shares == "fcr":
-        return f"but for an expected share of at most {broken} of the {parts.plural} that accept (false-coverage rate)"
-    if parts.shares == "together":
-        return f"with {confidence} confidence for all {parts.plural} together"
-    return f"each with {confidence} confidence: the expected share of broken {parts.plural} is at most {broken}"
-
-
 # ── how, and on what it rests ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -160,9 +148,11 @@ def rule(certificate: Certificate) -> str:
     umbrella order statistic of the correct scores (Tong, Feng & Li 2018), the best of 3 scores, this one at 0.8 of
     delta, one row of each unit
     """
+    from metacal.promises.parts.part import SHARED
+
     named, parts, around = rule_named(certificate.rule), certificate.parts, certificate.circumstances
     said = named.at_values if around.by_value else named.text
-    said += "" if parts is None else f"; each {parts.by} by itself, {SHARED[parts.shares]}"
+    said += "" if parts is None or parts.sides else f"; each {parts.by} by itself, {SHARED[parts.shares]}"
     if around.by_value:
         who = f"{around.aside:,} calibration rows, set aside," if around.aside else "other rows"
         said += f"; the scores of {who} chose the first value"
@@ -205,6 +195,8 @@ def condition(certificate: Certificate) -> str:
 
     Where the number shown is itself a score that was rejected, as with scores of few digits, the sign says so.
     """
+    if certificate.parts is not None and certificate.parts.sides:
+        return called(certificate, certificate.parts)
     if certificate.parts is not None:
         which = "the predicted class" if certificate.parts.by == "class" else "the row's group"
         return f"{_compared(certificate.score)} the threshold of {which}"
@@ -224,7 +216,9 @@ def lines(certificate: Certificate) -> list[tuple[str, str]]:
     if stages is not None:
         return [*_lines_of_stages(certificate, stages), ("rule", rule(certificate))]
     if parts is not None:
-        gate = f"accept if {condition(certificate)}"
+        gate = condition(certificate) if parts.sides else f"accept if {condition(certificate)}"
+    elif certificate.decision_at:
+        gate += f"; the second class is answered where log-odds > {certificate.decision_at:.6g}"
     return [
         ("gate", gate),
         ("from", _rows_behind(certificate)),
@@ -302,6 +296,8 @@ def _compared(score: str) -> str:
 
 def _lines_of_parts(parts: Parts, score: str) -> list[tuple[str, str]]:
     """Those that are always rejected first, then the lowest coverage."""
+    if parts.sides:
+        return lines_of_sides(parts)
     counts = {status: sum(part.status == status for part in parts.items) for status in _STATUSES}
     said = ", ".join(_STATUSES[status].format(n) for status, n in counts.items() if n)
     lines = [(parts.plural, f"{sum(len(part.names) for part in parts.items):,}: {said}")]
@@ -329,16 +325,16 @@ def why_rejected(part: Part) -> str:
 
     >>> from metacal.promises.parts.part import Part
     >>> why_rejected(Part(("cat",), 40, 39, 0, 0, -math.inf, None, 0.1, 0.01, 0.89, 120))
-    '40 rows, 39 right, certify 0.89 at most; about 120 rows would do'
+    '40 rows, 39 right, certify 0.89 at most; about 120 rows would do in 4 of 5 cases'
     """
     if not part.n_rows:
         return f"no calibration row; it takes at least {part.rows_needed:,}"
     # Rounded down: a bound from below.
     can = "" if part.best is None else f", certify {math.floor(part.best * 1e4) / 1e4:g} at most"
     do = (
-        "more rows would not help: no part of its ranking is that accurate"
+        "as far as they tell, no part of its ranking is that accurate, and more rows would not do"
         if part.rows_needed is None
-        else f"about {part.rows_needed:,} rows would do"
+        else f"about {part.rows_needed:,} rows would do in 4 of 5 cases"
     )
     return f"{part.n_rows:,} rows, {part.n_correct:,} right{can}; {do}"
 

@@ -48,6 +48,9 @@ class Gate(Fixed):
         self.by = fitted.policy.by
         self.groups = own.names if own is not None and fitted.by_group else None
         # The last is that of a group that the fit has not seen.
+        self.moved = bool(source.decision_at)  # of two classes: answered by the second above these log-odds
+        if self.moved:
+            self.keep(decision_at=[0.0, source.decision_at])
         self.keep(threshold=fitted.threshold if own is None else [*own.values, -torch.inf])
         self.eval()
 
@@ -55,11 +58,12 @@ class Gate(Fixed):
         """Return probs (n × K), score (n) and accept (n)."""
         self._check(logits, group)
         table, usable = self._read(logits.detach())
-        score = torch.where(usable, self.score(table), torch.full_like(table[:, 0], torch.nan))
+        there = table - beside(self.decision_at, table) if self.moved else table
+        score = torch.where(usable, self.score(there), torch.full_like(table[:, 0], torch.nan))
         dtype = logits.dtype if logits.is_floating_point() else torch.get_default_dtype()
         probs = self._probabilities(table, dtype)
         # Whatever the score says, a row whose probabilities are no numbers is not accepted.
-        accept = (score <= self._threshold(table, group)) & usable & (probs.sum(dim=1) < torch.inf)
+        accept = (score <= self._threshold(there, group)) & usable & (probs.sum(dim=1) < torch.inf)
         return probs.masked_fill(~accept.unsqueeze(1), 1.0 / self.n_classes), score, accept
 
     def extra_repr(self) -> str:

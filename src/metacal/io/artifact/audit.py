@@ -54,7 +54,7 @@ CHOICES[QuantityName] = lambda: QUANTITIES
 # What follows from other entries is written for readers, and compared when it is read.
 for _per in (PerClass, PerGroup):
     ENTRIES[_per] = {**entries(_per), "promise": ByPart}
-ENTRIES[Part] = {**entries(Part), "names": tuple[Name | bool, ...], "status": Status}
+ENTRIES[Part] = {**entries(Part), "names": tuple[Name | bool, ...], "quantity": QuantityName | None, "status": Status}
 ENTRIES[Certificate] = {
     **{name: annotations_of(Certificate)[name] for name in NAMES},
     **dict.fromkeys(COUNTED_BY_LABELS, int | None),

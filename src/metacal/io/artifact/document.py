@@ -225,6 +225,9 @@ def _table(source: Table, stage: Stage, certificate: Certificate | None, where: 
         raise ArtifactError(f"the score {name_of(source.score)} is the same for every row of probabilities.")
     # Names always come from a user, numbers may not.
     source = replace(source, classes_given=source.classes_given or source.classes.dtype.kind == "U")
+    moved = source.decision_at
+    if (n != 2 and moved) or moved != (0.0 if certificate is None else certificate.decision_at):
+        raise ArtifactError(f"{where}.source: decision_at {moved} is not that of the certificate of two classes.")
     if certificate is None:
         return replace(stage, source=source)
     check_reach(certificate, n, source.score_name, stage.policy.threshold)

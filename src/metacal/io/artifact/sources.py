@@ -219,5 +219,6 @@ ENTRIES[Table] = {
     "score": ScoreName | LinearRanker,
     "recipe": Recipe | None,
     "map": Map,
+    "decision_at": float,
 }
 ENTRIES[Marks] = {"score": str, "higher_is": HigherIs, "truth": Truth, "curve": ConfidenceCurve | None}

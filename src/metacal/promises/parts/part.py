@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from metacal.promises.counts import OPTIONAL
+from metacal.promises.quantity import Quantity, quantity
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
@@ -71,6 +74,9 @@ class Part:
         Where its rows cannot carry the promise: the limit that they could.
     rows_needed : int or None
         Where its rows cannot carry the promise: about how many of them would; None where more would not help.
+    quantity, target : Quantity, float, or None
+        Where each part has a promise of its own (`rules.two_sided`): what is limited, and the limit; None where nothing
+        was asked of it, so that its rows go to review.
 
     >>> Part(("cat",), 40, 39, 0, 0, -math.inf, None, 0.1, 0.01, 0.89, 120).status
     'always rejected'
@@ -87,6 +93,12 @@ class Part:
     delta: float | None = None
     best: float | None = None
     rows_needed: int | None = None
+    quantity: Quantity | None = field(default=None, metadata=OPTIONAL)
+    target: float | None = field(default=None, metadata=OPTIONAL)
+
+    def __post_init__(self) -> None:
+        if self.quantity is not None:
+            object.__setattr__(self, "quantity", quantity(self.quantity))
 
     @property
     def name(self) -> str:
@@ -113,11 +125,13 @@ class Part:
         return self.n_correct_accepted / self.n_accepted if self.n_accepted else None
 
     def to_dict(self) -> dict[str, Any]:
-        return jsonable({**vars(self), "status": self.status})
+        own = {"quantity": self.quantity.name, "target": self.target} if self.quantity is not None else {}
+        plain = {name: value for name, value in vars(self).items() if name not in ("quantity", "target")}
+        return jsonable({**plain, **own, "status": self.status})
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Part:
-        values = {field.name: data[field.name] for field in fields(cls)}
+        values: dict[str, Any] = {field.name: data.get(field.name) for field in fields(cls)}
         for name in ("threshold", "highest_accepted", "lowest_rejected", "delta", "best"):
             values[name] = None if values[name] is None else float(values[name])
         return cls(**{**values, "names": tuple(values["names"])})
@@ -134,6 +148,25 @@ class Parts:
     @property
     def plural(self) -> str:
         return _PLURAL[self.by]
+
+    @property
+    def sides(self) -> bool:
+        """Whether they are the two sides of two classes, each with a promise of its own (`rules.two_sided`)."""
+        return any(part.quantity is not None for part in self.items)
+
+    def judged(
+        self, names: NDArray[Any], accept: NDArray[np.bool_], correct: NDArray[np.bool_]
+    ) -> Iterator[tuple[Part, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]]:
+        """Each part that promises something, the rows that it looks at, and which of these are accepted and right.
+
+        Of a side that looks at all rows of a class, these are the rows that are called so, and those of the class that
+        they are called by: of two classes a row is of it where it is called so and right, or neither.
+        """
+        for part, own in self.rows(names):
+            if part.quantity is not None and part.quantity.of_class:
+                yield part, np.ones_like(own), accept & own, own == correct
+            elif not self.sides or part.quantity is not None:
+                yield part, own, accept[own], correct[own]
 
     @property
     def names(self) -> tuple[Name, ...]:

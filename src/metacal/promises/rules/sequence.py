@@ -112,9 +112,13 @@ def _starts(allowed: Fraction, rate: Fraction) -> list[tuple[int, Fraction]]:
     return [(max(1, first), _FIRST_SHARE), *((int(at * allowed), share) for at, share in _FALLBACKS)]
 
 
+#: The errors that each start of a sequence allows, and the share of delta that it brings.
+Starts = tuple[tuple[int, Fraction], ...]
+
+
 @lru_cache(maxsize=512)
-def segments(n: int, beta: float, delta: float) -> tuple[Segment, ...]:
-    """The sequence of tests for n rows: starts that rise, each with the level of all shares up to it.
+def segments(n: int, beta: float, delta: float, at: Starts | None = None) -> tuple[Segment, ...]:
+    """The sequence of tests for n rows: starts that rise, the usual ones or those given, each at all shares up to it.
 
     >>> [(part.start, part.stop, float(part.share)) for part in segments(1000, 0.95, 0.1)]
     [(236, 424, 0.95), (424, 807, 0.03), (807, 1001, 0.02)]
@@ -122,7 +126,7 @@ def segments(n: int, beta: float, delta: float) -> tuple[Segment, ...]:
     rate = 1 - bounds.exact(beta)
     starts: list[tuple[Ladder, int, Fraction]] = []
     spent = Fraction(0)
-    for errors, share in _starts(n * rate, rate):
+    for errors, share in _starts(n * rate, rate) if at is None else at:
         spent += share
         ladder = Ladder(n, 1.0 - beta, float(spent) * delta)
         errors = min(errors, ladder.most_errors(n))
@@ -157,12 +161,20 @@ class Walk(NamedTuple):
     complete: bool
 
 
-def walk(ranking: Ranking, beta: float, delta: float, planned: float | None = None, known: int | None = None) -> Walk:
+def walk(
+    ranking: Ranking,
+    beta: float,
+    delta: float,
+    planned: float | None = None,
+    known: int | None = None,
+    starts: Starts | None = None,
+) -> Walk:
     """Walk along the sequence of tests at level delta.
 
     `planned` is the level that the sequence was laid out for, delta by default: where a level is raised afterwards, the
     ranks to be tested must stay those that they were (`promises.parts.per`). With `known`, the end of a block of
-    equal scores, only ranks up to there are tested: what is right above it may not be known yet.
+    equal scores, only ranks up to there are tested: what is right above it may not be known yet. `starts` are others
+    than the usual ones, fixed without these labels.
 
     Where mixed blocks leave a segment open, so is whether it fails, and with it the level of the next ones: both are
     followed, and `Undecided` names all that is open. With `scouts`, values are tested in place of ranks.
@@ -171,7 +183,7 @@ def walk(ranking: Ranking, beta: float, delta: float, planned: float | None = No
         start = start_value(ranking.scouts, ranking.n, beta, delta if planned is None else planned)
         return _walk_values(ranking, start, beta, delta, ranking.n if known is None else known)
     best, levels, complete, asked = 0, {Fraction(0)}, True, set[int]()
-    plan = segments(ranking.n, beta, delta if planned is None else planned)
+    plan = segments(ranking.n, beta, delta if planned is None else planned, starts)
     for part in plan:
         following: set[Fraction] = set()
         for spent in levels:

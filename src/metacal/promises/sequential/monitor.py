@@ -129,12 +129,12 @@ class PromiseMonitor(Monitor):
         [('coverage accuracy', 0.03)]
         """
         if certificate.parts is not None:
-            ((promised, target),) = certificate.limits
-            named = [part.names for part in certificate.parts.items if part.status == "certified"]
-            named += [part.names for part in certificate.parts.items if part.accepts_everything]
-            limit, share = promised.limit_on_bad(target), delta / max(1, len(named))
-            made = partial(cls, promised, limit, share, least_probability=least_probability)
-            return tuple(made(parts=names) for names in named)
+            promised, target = certificate.quantity, certificate.target
+            named = [part for part in certificate.parts.items if part.status == "certified"]
+            named += [part for part in certificate.parts.items if part.accepts_everything]
+            made = partial(cls, delta=delta / max(1, len(named)), least_probability=least_probability)
+            own = [(part.names, part.quantity or promised, part.target or target) for part in named]
+            return tuple(made(each, each.limit_on_bad(limit), parts=names) for names, each, limit in own)
         if largest is None and any(promised.mean for promised, _ in certificate.limits):
             raise InputError("to watch a cost, say what a row can cost at most: largest=gate.promise.largest.")
         share, unit = delta / len(certificate.limits), 1.0 if largest is None else largest
@@ -173,7 +173,12 @@ class PromiseMonitor(Monitor):
                 f"accepted and correct must have one entry per row each; got {len(kept)} and {len(right)}."
             )
         own = self.own(len(kept), parts)
-        kept, right, weight = kept[own], None if right is None else right[own], weight[own]
+        if self.promised.of_class:  # all rows of a class, by what they are called and whether that is right
+            called = np.zeros(len(kept), dtype=bool)
+            called[own] = True
+            kept, right = kept & called, None if right is None else called == right
+        else:
+            kept, right, weight = kept[own], None if right is None else right[own], weight[own]
         counts = self.promised.flags(kept, np.zeros_like(kept) if self.promised.mean else right)[1]
         happened = self._costs(kept, losses) if self.promised.mean else self.promised.events(kept, right).astype(float)
         if len(happened):

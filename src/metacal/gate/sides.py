@@ -1,0 +1,88 @@
+"""Two classes decided elsewhere than at even scores: the two sides of a promise, or a decision learned from rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal import kernels
+from metacal.errors import InputError
+from metacal.gate.ranked import Certified, Columns, RowParts
+from metacal.gate.table import moved_rows
+from metacal.kernels.grid import RELATIVE
+from metacal.maps.monotone import log_odds
+from metacal.promises.circumstances import Circumstances
+from metacal.promises.notes import Note, decision_disagrees, decision_learned
+from metacal.promises.parts.units import Counted
+from metacal.promises.rules.even_odds import even_odds
+from metacal.promises.rules.two_sided import Sided
+from metacal.promises.sample import Ranking, Sample
+from metacal.rows import Rows
+from metacal.rows.arrays import on_host
+from metacal.rows.draws import generator
+from metacal.scores import ranked
+
+#: Rows that a decision is learned from: a tenth, at least so many, at most half.
+_SHARE, _FEWEST = 10, 40
+
+
+def check_two(n_classes: int, what: str) -> None:
+    """Raise unless there are two classes."""
+    if n_classes != 2:
+        raise InputError(f"{what} is for two classes; the table has {n_classes} columns.")
+
+
+def certified_sides(
+    rows: Rows, codes: Any, promise: Sided, counted: Counted | None, names: Sequence[Any]
+) -> tuple[Certified, RowParts]:
+    """The certificate of a promise about either side, and what the rows are called."""
+    check_two(rows.n_classes, type(promise).__name__)
+    rows, truth = rows.looked_over(), np.asarray(on_host(codes, "labels"))
+    sample = Sample(rows.on_host().collect(log_odds), truth == 1, part=truth, names=names)
+    certificate = promise.certify(sample if counted is None else sample.take(counted.rows))
+    if counted is not None:
+        certificate = counted.told(certificate)
+    there = moved_rows(rows, certificate.decision_at)
+    _, values, correct = ranked(there, "margin", truth)
+    values, correct = np.asarray(on_host(values)), np.asarray(on_host(correct))
+    seen = slice(None) if counted is None else counted.rows
+    ranking = Ranking.of(RELATIVE.rounded(values[seen]), correct[seen])
+    columns = Columns(values, correct, np.ones(len(values), dtype=bool), ranking)
+    parts = there.collect(kernels.predicted), names
+    return Certified(rows, "margin", certificate, columns), parts
+
+
+def learned_decision(rows: Rows, codes: Any, counted: Counted | None) -> tuple[Rows, float, Counted]:
+    """Rows decided at even calibrated odds, where these lie, and who counts: a tenth of the rows choose and do not.
+
+    Which rows these are is drawn, not chosen: the others are as good a sample as before, and the decision is fixed
+    before the first of them is looked at. (A decision, or a curve, from the rows that certify breaks .16 to .19 of
+    promises at delta .1.)
+    """
+    check_two(rows.n_classes, "decision='calibrated'")
+    rows, truth = rows.looked_over(), np.asarray(on_host(codes, "labels"))
+    all_rows = np.arange(len(rows)) if counted is None else counted.rows
+    aside = min(max(_FEWEST, len(all_rows) // _SHARE), len(all_rows) // 2)
+    drawn = np.zeros(len(all_rows), dtype=bool)
+    drawn[generator(0).permutation(len(all_rows))[:aside]] = True
+    at = even_odds(rows.on_host().collect(log_odds)[all_rows[drawn]], truth[all_rows[drawn]] == 1)
+    kept = all_rows[~drawn]
+    speaker = np.full(len(rows), -1, dtype=np.intp)
+    speaker[kept] = np.arange(len(kept))
+    around, notes = (Circumstances(), ()) if counted is None else (counted.circumstances, counted.notes)
+    return moved_rows(rows, at), at, Counted(kept, speaker, around, (*notes, decision_learned(aside=aside, at=at)))
+
+
+def disagreement(rows: Rows, base: Any, accept: NDArray[np.bool_]) -> Note | None:
+    """What is said where accepted rows of two classes are answered by the class that is the less probable one."""
+    if rows.n_classes != 2 or base.preserves_accuracy or rows.on_device:
+        return None
+    kept = rows.where(accept)
+    if not len(kept):
+        return None
+    answers = kept.collect(kernels.predicted)
+    differ = int((answers != Rows(base(kept.gathered())).collect(kernels.predicted)).sum())
+    return decision_disagrees(rows=len(answers), differ=differ) if differ else None

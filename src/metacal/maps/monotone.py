@@ -1,0 +1,275 @@
+r"""Monotone calibration of log-odds: an increasing curve, a straight line with a Brownian bend, averaged by evidence.
+
+Of two classes one number s, the log-odds of the second, says all that the classifier says. A temperature b·s cannot
+learn an offset (class weights, a resampled training set, another share of positives), Platt's a + b·s no bend, isotonic
+regression answers 0 and 1. Here
+
+    P(second | s) = σ(h(x)),   h(x) = θ₀ + Σ_j w_j · clip((x - k_{j-1}) / Δ_j, 0, 1),   w_j >= 0,
+
+with knots k₀ < … < k_J, Δ_j = k_j - k_{j-1}, and beyond the outer knots the mean slope. The prior is a straight line
+near the identity with a Brownian motion on top, h ~ a + b·x + √τ·B(x), a ~ N(0, s_a²), b ~ N(1, s_b²):
+
+    θ ~ N(G, s_b²·GGᵀ + diag(s_a², τ·min(Δ, 4))),   G = (k₀, Δ₁, …, Δ_J).
+
+The most likely θ is a convex problem, solved by projected Newton steps; its evidence by Laplace. Nobody knows (s_a,
+s_b), τ nor whether x is s or s held back at one in n: three pairs, three τ and two x make 18 curves, averaged with
+their evidence as weights. A last e = 1/(n + 2) goes to the share r of the second class, so that no answer is 0 or 1.
+
+Increasing by construction: an average of increasing curves. Knots stand at quantiles of ½F₁ + ½F₀, F the distributions
+of x in the two classes, J = 2√(rows of the rarer class), between 4 and 16: where a class is rare its rows say the most.
+
+Of more than two classes the question is whether the winner is right, and s its log-odds after a temperature; the other
+classes share the rest in proportion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.formulas import curves as formulas
+from metacal.formulas.operations import NUMPY
+from metacal.maps.fitting.newton import Sums, minimise_seen, with_prior
+from metacal.maps.labelled import Float, Labelled, Labels, Weights
+from metacal.maps.map import TemperedMap, positive
+from metacal.maps.temperature import fit_temperature
+from metacal.rows import Rows
+from metacal.rows.arrays import on_host
+
+#: Standard deviations of intercept and slope, and the variances of a step of one in x: averaged over.
+_LINES = ((0.3, 0.2), (1.5, 0.7), (6.0, 4.0))
+_BENDS = (0.05, 0.5, 4.0)
+#: A step of the Brownian motion counts as no longer than this.
+_LONGEST_STEP = 4.0
+_FEWEST_PIECES, _MOST_PIECES = 4, 16
+#: More rows than this are counted in so many cells.
+_CELLS = 2048
+#: A curve whose weight is below this is left out.
+_NEGLIGIBLE = 1e-4
+#: What a curve that changes nothing leaves to the share of the class.
+_NO_REST = 1e-12
+#: The fit of a curve ends when a step promises less than this per row: the evidence needs no more.
+_TOLERANCE = 1e-8
+
+
+@dataclass(frozen=True, eq=False)
+class MonotoneMap(TemperedMap):
+    """(1 - e)·Σ_m w_m σ(h_m) + e·r, increasing in the log-odds; never 0 or 1.
+
+    Attributes
+    ----------
+    inverse_temperature : float
+        Of more than two classes, fitted first; 1 of two.
+    two_classes : bool
+        Whether it answers for the second of two classes, or of more for the one with the largest logit.
+    n_rows : float
+        How many rows it was fitted on, their weights summed.
+    level, rest : float
+        r, the share of what it answers for, and e.
+    low, width : array of shape (J,)
+        Where the pieces of the curves in s begin, and how long they are.
+    rise, start, weight : arrays of shape (J, M), (M,) and (M,)
+        How much each of M curves rises along each piece, where it starts, and its share of the average. A shape (J, 0):
+        no curve in s has any weight worth speaking of.
+    low_2, width_2, rise_2, start_2, weight_2 : arrays
+        The same of the curves in log((n·p + ½)/(n·(1 - p) + ½)).
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> s = rng.normal(size=2000)
+    >>> labels = (rng.random(2000) < 1 / (1 + np.exp(4 - s))).astype(int)           # an offset of -4
+    >>> fitted = fit_monotone(Rows(np.column_stack([0 * s, s])), labels)
+    >>> fitted(np.array([[0.0, 0.0], [0.0, 2.0]]))[:, 1].round(2)
+    array([0.01, 0.13])
+    """
+
+    inverse_temperature: float
+    two_classes: bool
+    n_rows: float
+    level: float
+    rest: float
+    low: NDArray[np.float64]
+    width: NDArray[np.float64]
+    rise: NDArray[np.float64]
+    start: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    low_2: NDArray[np.float64]
+    width_2: NDArray[np.float64]
+    rise_2: NDArray[np.float64]
+    start_2: NDArray[np.float64]
+    weight_2: NDArray[np.float64]
+
+    formula = staticmethod(formulas.monotone)
+
+    @property
+    def n_classes(self) -> int | None:
+        """2, or any number."""
+        return 2 if self.two_classes else None
+
+    @property
+    def preserves_accuracy(self) -> bool:
+        """Of more than two classes the winner stays the winner; of two the curve decides."""
+        return not self.two_classes
+
+    def check(self) -> None:
+        """Raise unless the fields make a map."""
+        super().check()
+        positive("n_rows", self.n_rows)
+        total = self.rest
+        for end in ("", "_2"):
+            low, width, rise, start, weight = (getattr(self, name + end) for name in formulas.CURVES)
+            shapes = low.ndim == start.ndim == 1 and low.shape == width.shape and weight.shape == start.shape
+            rising = shapes and len(low) > 0 and rise.shape == (*low.shape, *start.shape) and (width > 0.0).all()
+            if (
+                not rising
+                or not (np.append(rise, weight) >= 0.0).all()
+                or not np.isfinite([*low, *start, rise.sum()]).all()
+            ):
+                raise InputError("the curves of a monotone map must not fall, nor their weights be negative.")
+            total += float(weight.sum())
+        if not (abs(total - 1.0) <= 1e-6 and 0.0 < self.level < 1.0 and 0.0 < self.rest < 1.0):
+            raise InputError(f"the weights of a monotone map must sum to 1; they sum to {total:.6g}.")
+
+
+def fit_monotone(rows: Rows, labels: Labels, weights: Weights = None) -> MonotoneMap:
+    """Fit 18 curves and average them by their evidence: see above.
+
+    One pass over the rows for s; then O(n·J²) per Newton step, some 10 steps, for n of at most 2,048: more rows are
+    counted in so many cells.
+    """
+    sample = Labelled(rows, labels, weights).usable()
+    two = rows.n_classes == 2
+    temperature = 1.0 if two else fit_temperature(*sample).inverse_temperature
+    if two:
+        s, right = sample.rows.collect(log_odds), np.asarray(on_host(sample.labels)) == 1
+    else:
+        s, right = sample.rows.collect(partial(_confidence, temperature)), sample.correct() > 0.0
+    counts = np.asarray(on_host(sample.counts), dtype=np.float64)
+    told = np.abs(s) < formulas.FARTHEST  # where a class is masked the other is certain
+    s, right, counts = s[told], right[told], counts[told]
+    total = float(counts.sum())
+    n = max(total, total**2 / float(counts @ counts)) if len(counts) else 1.0
+    level, rest = (float(counts @ right) * n / max(total, 1e-300) + 0.5) / (n + 1.0), 1.0 / (n + 2.0)
+    x, yes, no = _cells(s, right, counts * (n / total if total else 1.0))
+    found = [_Curves.fit(seen, yes, no) for seen in (x, NUMPY.run(formulas._shrunk, n, x))]
+    evidence = np.concatenate([curves.evidence for curves in found])
+    weight = np.exp(evidence - evidence.max())
+    weight[weight < _NEGLIGIBLE * weight.sum()] = 0.0
+    first, second = np.split(weight * ((1.0 - rest) / weight.sum()), 2)
+    return MonotoneMap(temperature, two, n, float(level), rest, *found[0].weighted(first), *found[1].weighted(second))
+
+
+def plain_monotone() -> MonotoneMap:
+    """The curve of two classes that changes nothing: σ(s), but for one part in 10¹².
+
+    >>> plain_monotone()(np.array([[0.0, 2.0]])).round(3)
+    array([[0.119, 0.881]])
+    """
+    pieces, none = (np.array([-0.5]), np.ones(1)), np.empty((1, 0))
+    straight = (*pieces, np.ones((1, 1)), np.array([-0.5]), np.array([1.0 - _NO_REST]))
+    return MonotoneMap(1.0, True, 1.0, 0.5, _NO_REST, *straight, *pieces, none, none[0], none[0])
+
+
+def log_odds(block: NDArray[Any]) -> Float:
+    """Of the second of two classes, in double."""
+    double = np.asarray(block, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(double[:, 1] - double[:, 0])
+
+
+def _confidence(inverse_temperature: float, block: NDArray[Any]) -> Float:
+    scaled = np.asarray(block, dtype=np.float64) * inverse_temperature
+    return np.asarray(NUMPY.run(formulas.confidence_log_odds, scaled)[:, 0])
+
+
+def _cells(s: Float, right: NDArray[np.bool_], counts: Float) -> tuple[Float, Float, Float]:
+    """Places on the line, and the weight of rows of either kind there: each row, or of many those of a cell."""
+    if not len(s):
+        return np.zeros(1), np.zeros(1), np.zeros(1)
+    order = np.argsort(s, kind="stable")
+    cell = np.empty(len(s), dtype=np.intp)
+    cell[order] = np.arange(len(s)) * _CELLS // len(s)
+    columns = (counts, counts * s, counts * right)
+    sums: list[Any] = [np.bincount(cell, weights=each, minlength=_CELLS) for each in columns]
+    of, place, yes = (each[sums[0] > 0.0] for each in sums)
+    return place / of, yes, np.maximum(of - yes, 0.0)
+
+
+@dataclass(frozen=True)
+class _Curves:
+    """Curves over the same knots, one for each prior, and the evidence of each."""
+
+    knots: Float
+    theta: Float
+    evidence: Float
+
+    @classmethod
+    def fit(cls, x: Float, yes: Float, no: Float) -> _Curves:
+        knots = _knots(x, yes, no)
+        width = np.diff(knots)
+        centre = np.append(knots[0], width)
+        design = np.column_stack([np.ones(len(x)), np.clip((x[:, None] - knots[:-1]) / width, 0.0, 1.0)])
+        beyond = np.minimum(x - knots[0], 0.0) + np.maximum(x - knots[-1], 0.0)
+        design[:, 1:] += beyond[:, None] / (knots[-1] - knots[0])
+        covariance = np.stack(
+            [
+                slope**2 * np.outer(centre, centre)
+                + np.diag(np.append(intercept**2, bend * np.minimum(width, _LONGEST_STEP)))
+                for intercept, slope in _LINES
+                for bend in _BENDS
+            ]
+        )
+        precision: Float = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
+        start = np.tile(centre, (len(covariance), 1))
+        bounded = np.arange(len(centre)) > 0
+        total = np.full(len(covariance), max(1.0, float(yes.sum() + no.sum())))
+
+        def bare(theta: Float) -> Sums:
+            return _sums(design, yes, no, theta)
+
+        def sums(theta: Float) -> Sums:
+            return with_prior(bare, start, precision, theta)
+
+        theta, seen = minimise_seen(sums, start, bounded, total, "monotone calibration", _TOLERANCE)
+        _, log_det = np.linalg.slogdet(seen.hessian @ covariance)
+        return cls(knots, theta, -sums(theta).loss - 0.5 * log_det)
+
+    def weighted(self, weight: Float) -> tuple[Float, Float, Float, Float, Float]:
+        """Pieces and curves as a map has them; without weight none."""
+        there = weight > 0.0
+        rise = np.ascontiguousarray(np.maximum(self.theta[there, 1:], 0.0).T)  # in the order that a file brings back
+        return self.knots[:-1], np.diff(self.knots), rise, self.theta[there, 0], weight[there]
+
+
+def _knots(x: Float, yes: Float, no: Float) -> Float:
+    """Quantiles of ½F₁ + ½F₀; evenly spread where x hardly varies."""
+    share = yes / max(float(yes.sum()), 1e-300) + no / max(float(no.sum()), 1e-300)
+    rarer = min(float(yes.sum()), float(no.sum()))
+    pieces = int(np.clip(2.0 * np.sqrt(rarer), _FEWEST_PIECES, _MOST_PIECES))
+    order = np.argsort(x, kind="stable")
+    cumulative = np.cumsum(share[order]) - 0.5 * share[order]
+    place = np.interp(np.linspace(0.0, cumulative[-1] if len(x) > 1 else 0.0, pieces + 1), cumulative, x[order])
+    least = 1e-3 * max(1.0, float(x.max() - x.min()))
+    cell = np.floor((place - place[0]) / least)
+    kept = place[np.unique(cell, return_index=True)[1]]
+    return kept if len(kept) > 1 else kept[0] + np.array([-0.5, 0.5])
+
+
+def _sums(design: Float, yes: Float, no: Float, theta: Float) -> Sums:
+    """Loss, gradient and Hessian of each curve: Σ yes·log(1 + e^-h) + no·log(1 + e^h)."""
+    h = design @ theta.T
+    small = np.exp(-np.abs(h))
+    log_sum = np.log1p(small)
+    chance = np.where(h >= 0.0, 1.0, small) / (1.0 + small)
+    of = yes + no
+    loss = yes @ (log_sum + np.maximum(-h, 0.0)) + no @ (log_sum + np.maximum(h, 0.0))
+    gradient = (of[:, None] * chance - yes[:, None]).T @ design
+    curvature = of[:, None] * (small / (1.0 + small) ** 2)
+    hessian = np.stack([(design * curvature[:, m, None]).T @ design for m in range(len(theta))])
+    return Sums(loss, gradient, hessian)

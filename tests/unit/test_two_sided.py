@@ -1,0 +1,184 @@
+"""Two classes with two sides: what is called positive, what is called negative, what goes to review."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import metacal as mc
+from metacal.cli import main
+from metacal.promises.rules.even_odds import even_odds
+from metacal.promises.sample import Sample
+
+RNG = np.random.default_rng(3)
+N = 3000
+SCORES = RNG.normal(size=2 * N) * 2.0
+FRAUD = RNG.random(2 * N) < 1.0 / (1.0 + np.exp(1.0 - 1.5 * SCORES))
+NAMES = np.where(FRAUD, "fraud", "fine")
+BOTH = mc.TwoSided(mc.MinPrecision(0.85), mc.MinRecall(0.95))
+
+
+@pytest.fixture(scope="module")
+def both():
+    return mc.MetaCal(BOTH, positive="fraud").fit(SCORES[:N], NAMES[:N])
+
+
+def counted(promise, s, positive):
+    """What is certified of either side: rows called so, and those of them that are not."""
+    certificate = promise.certify(Sample(s, positive))
+    return {
+        part.names[0]: (part.n_accepted, part.n_accepted - part.n_correct_accepted) for part in certificate.parts.items
+    }
+
+
+def test_rows_are_called_by_their_log_odds(both):
+    certificate, label = both.certificate_, both.predict(SCORES)
+    low, high = SCORES[label == "fine"].max(), SCORES[label == "fraud"].min()
+    review = label == "rejected"
+    assert low < SCORES[review].min() < SCORES[review].max() < high
+    assert certificate.n_accepted == (~review[:N]).sum()
+    assert certificate.statement == (
+        "At least 85% of what is called fraud is fraud, and at least 95% of all fraud is caught or sent to review, "
+        "with 90% confidence for both together."
+    )
+    assert f"called fraud if log-odds > {high:.2f}"[:26] in str(certificate)
+
+
+def test_recall_is_an_order_statistic():
+    s = np.arange(1000.0)
+    positive = s >= 500
+    # P(Bin(500, .05) <= 18) <= .1 < P(Bin(500, .05) <= 19): rows before the 19th positive are dismissed
+    assert counted(mc.MinRecall(0.95), s, positive) == {0: (518, 18), 1: (0, 0)}
+    assert counted(mc.MaxFalsePositiveRate(0.05), -s, ~positive)[1] == (518, 18)
+
+
+def test_precision_of_either_class_is_the_same_rule():
+    s, positive = SCORES[:N], FRAUD[:N]
+    one, other = counted(mc.MinPrecision(0.8), s, positive), counted(mc.MinPrecision(0.8, positive=0), -s, ~positive)
+    assert one[1] == other[0] != (0, 0)
+    assert one[0] == other[1] == (0, 0)
+
+
+def test_a_declared_share_helps_a_rare_class():
+    rng = np.random.default_rng(0)
+    s = rng.normal(size=1000) * 3.0
+    rare = rng.random(1000) < 1.0 / (1.0 + np.exp(8.0 - 2.0 * s))
+    with pytest.raises(mc.InfeasibleTargetError, match="cannot be certified"):
+        mc.MinAccuracy(0.85).certify(-s, rare)  # its starts are for what all rows are
+    assert counted(mc.MinPrecision(0.85, share=0.1), s, rare)[1][0] > 20
+
+
+def test_sides_that_overlap_meet_at_even_odds():
+    s = np.linspace(-50.0, 50.0, 4000)
+    positive = RNG.random(4000) < 1.0 / (1.0 + np.exp(-s))
+    certificate = mc.TwoSided(mc.MinPrecision(0.8), mc.MinPrecision(0.8, positive=0)).certify(Sample(s, positive))
+    assert certificate.coverage > 0.99
+    assert abs(certificate.decision_at - even_odds(s, positive)) < 1.0
+
+
+def test_a_side_that_cannot_be_certified_is_closed():
+    s, few = np.arange(2000.0), np.arange(2000) >= 1980
+    certificate = mc.TwoSided(mc.MinPrecision(0.5), mc.MinRecall(0.99)).certify(Sample(s, few, names=("fine", "fraud")))
+    closed, opened = certificate.parts.items
+    assert (closed.status, opened.n_accepted > 10) == ("always rejected", True)
+    assert "nothing is called fine: recall 0.99 is not certified; it takes at least" in str(certificate)
+    with pytest.raises(mc.InfeasibleTargetError, match="takes 230 rows that are 1; there are 20"):
+        mc.MinRecall(0.99).certify(Sample(s, few))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: mc.TwoSided(mc.MinPrecision(0.9), mc.MinAccuracy(0.9)), "TwoSided takes two of"),
+        (lambda: mc.MinRecall(0.9, delta=None), "delta must be"),
+        (lambda: mc.MinPrecision(0.9, share=2), "share must be"),
+        (
+            lambda: mc.TwoSided(mc.MinPrecision(0.9), mc.MaxFalsePositiveRate(0.1)).certify([0.0, 1.0], [False, True]),
+            "both",
+        ),
+        (lambda: mc.MinRecall(0.9, positive="theft").certify([0.0, 1.0], [False, True]), "neither of the classes"),
+        (lambda: mc.MetaCal(mc.MinRecall(0.9)).fit(np.zeros((6, 3)), [0, 1, 2] * 2), "is for two classes"),
+        (lambda: mc.ScoreGate(mc.MinRecall(0.9)).fit(SCORES, FRAUD), "takes rows with their labels"),
+        (lambda: mc.Certifier(mc.MinRecall(0.9), SCORES), "takes rows with their labels"),
+        (lambda: mc.MetaCal(BOTH, decision="calibrated").fit(SCORES, FRAUD), "decisions of its own"),
+        (lambda: mc.MetaCal(mc.MinAccuracy(0.9), decision="mine").fit(SCORES, FRAUD), "'largest' or 'calibrated'"),
+    ],
+)
+def test_what_cannot_be_meant(make, message):
+    with pytest.raises(mc.InputError, match=message):
+        make()
+
+
+def test_verified_watched_and_judged_over_all_rows_of_a_class(both):
+    new, truth = SCORES[N:], NAMES[N:]
+    label = both.predict(new)
+    missed, caught = (label == "fine") & FRAUD[N:], (label == "fraud") & FRAUD[N:]
+    tests = {str(test.quantity): test.seen for test in mc.verify(both, new, truth).tests}
+    assert (tests["recall"].bad, tests["recall"].n) == (missed.sum(), FRAUD[N:].sum())
+    assert (tests["precision"].bad, tests["precision"].n) == (
+        (label == "fraud").sum() - caught.sum(),
+        (label == "fraud").sum(),
+    )
+    watch = mc.Watch.of(both)
+    watch.update(new, truth)
+    watched = {monitor.quantity: monitor for monitor in watch.alarms.promise}
+    assert (watched["recall"].events, watched["recall"].rows) == (missed.sum(), FRAUD[N:].sum())
+    assert mc.verify(both, new, np.where(FRAUD[N:], "fine", "fraud")).refuted
+
+
+def test_a_learned_decision_has_rows_of_its_own():
+    moved = SCORES[:N] + 3.0
+    usual = mc.MetaCal(mc.MinAccuracy(0.9), positive="fraud").fit(moved, NAMES[:N])
+    lax = mc.MetaCal(mc.MinAccuracy(0.6), positive="fraud").fit(moved, NAMES[:N])
+    learned = mc.MetaCal(mc.MinAccuracy(0.9), positive="fraud", decision="calibrated").fit(moved, NAMES[:N])
+    assert learned.certificate_.n_rows == N - N // 10
+    assert learned.certificate_.coverage > usual.certificate_.coverage + 0.1
+    assert any(note.kind == "decision_learned" for note in learned.certificate_.notes)
+    assert any(note.kind == "decision_disagrees" for note in lax.certificate_.notes)
+    new = SCORES[N:] + 3.0
+    accept = learned.accepts(new)
+    assert (learned.predict(new)[accept] == NAMES[N:][accept]).mean() > 0.88
+    assert set(learned.predict(new)[accept]) == {"fine", "fraud"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("promise", [BOTH, mc.MinRecall(0.9), mc.MinAccuracy(0.9)], ids=["both", "recall", "accuracy"])
+def test_saved_and_exported_gates_decide_alike(promise, tmp_path):
+    onnxruntime, torch = pytest.importorskip("onnxruntime"), pytest.importorskip("torch")
+    pytest.importorskip("onnx")
+    from metacal.export.onnx import to_onnx
+    from metacal.export.torch import to_module
+
+    table = np.column_stack([RNG.normal(size=2 * N), np.zeros(2 * N)]).astype(np.float32)
+    table[:, 1] = table[:, 0] + SCORES.round(1)
+    how = {"decision": "calibrated"} if isinstance(promise, mc.MinAccuracy) else {}
+    cal = mc.MetaCal(promise, **how).fit(table[:N], FRAUD[:N].astype(int))
+    mc.save(cal, tmp_path / "gate.json")
+    again = mc.load(tmp_path / "gate.json")
+    assert again.certificate_ == cal.certificate_
+    assert again.get_params()["decision"] == cal.decision
+    accept, probabilities = cal.accepts(table), cal.predict_proba(table)
+    assert 0 < accept.sum() < 2 * N
+    assert np.array_equal(again.predict(table), cal.predict(table))
+    model = onnxruntime.InferenceSession(to_onnx(cal).SerializeToString(), providers=["CPUExecutionProvider"])
+    probs, _, accepted = model.run(None, {"logits": table})
+    assert np.array_equal(accepted, accept)
+    np.testing.assert_allclose(probs, probabilities, atol=2e-6)
+    assert np.array_equal(to_module(cal)(torch.tensor(table))[2].numpy(), accept)
+
+
+def test_command_line(tmp_path):
+    lines = [f"{score!r},{name}" for score, name in zip(SCORES[:N].tolist(), NAMES[:N])]
+    (tmp_path / "val.csv").write_text("\n".join(["margin,label", *lines]))
+    fit = ["fit", str(tmp_path / "val.csv"), "--logits-key", "margin", "--positive", "fraud"]
+    saved = str(tmp_path / "cal.json")
+    done = CliRunner().invoke(main, [*fit, "--min-precision", "0.85", "--min-recall", "0.95", "-o", saved])
+    assert done.exit_code == 0, done.output
+    assert "called fraud if log-odds >" in done.output
+    assert mc.load(saved).promise == mc.TwoSided(mc.MinPrecision(0.85, "fraud"), mc.MinRecall(0.95, "fraud"))
+    for wrong in (
+        ["--min-precision", "0.9", "--max-false-positive-rate", "0.1"],
+        ["--min-recall", "0.9", "--in-expectation"],
+    ):
+        assert CliRunner().invoke(main, [*fit, "--min-precision", "0.9", *wrong]).exit_code in (1, 2)
