@@ -114,6 +114,8 @@ def _entries() -> list[Entry]:
               ("benchmarks/per_class.py", "promises/parts/per.py", "promises/parts/thresholds.py", *_ACCURACY), 900),
         Entry("promises", "benchmarks.promises --jobs {jobs} --out {out}",
               ("benchmarks/promises.py", "promises/rules/paper.py", *_ACCURACY, _RANK), 400),
+        Entry("how-many-rows", "benchmarks.rows_needed --cases 300 --out {out}",
+              ("benchmarks/rows_needed.py", "promises/rules/rows_needed.py", *_SEQUENCE), 120),
         Entry("rankers", "benchmarks.rankers --jobs {jobs} --out {out}",
               ("benchmarks/rankers.py", "scores/learned.py", "estimators/boosted.py", *_ACCURACY), 400),
         Entry("read-files", "benchmarks.files.read --out {out}",

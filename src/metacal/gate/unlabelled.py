@@ -72,7 +72,8 @@ def fit_unlabelled(
     own, none = values if counted is None else values[counted.rows], np.zeros(len(values), dtype=bool)
     sample = Sample.of(own, units=None if counted is None else counted.whole)
     certificate = promise.certify(sample)
-    certificate = certificate.with_traffic(accepts(own, certificate.threshold), none[: len(own)])
+    if certificate.n_rows < len(own):
+        certificate = certificate.with_traffic(accepts(own, certificate.threshold), none[: len(own)])
     ranking = Ranking.of(own, none[: len(own)])
     if counted is not None:
         certificate = counted.told(certificate)

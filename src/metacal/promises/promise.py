@@ -305,9 +305,9 @@ def cannot_certify(
     if best is not None:
         can = f"the best certifiable on these {n:,} rows {promise.surely} is {at_best}"
     do = (
-        f"{loosen}: {why}, so more rows would not help"
+        f"{loosen}: as far as these rows tell, {why}, and no number of rows would certify it in 4 of 5 cases"
         if needed is None
-        else f"{loosen} or calibrate on about {needed:,} rows"
+        else f"{loosen}; about {needed:,} rows would certify it in 4 of 5 cases"
     )
     said, ((_, target), *_) = f"{what} cannot be certified: {can}; {do}.", promise.limits
     return InfeasibleTargetError(said, target=target, best=best, rows_needed=needed)

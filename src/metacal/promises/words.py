@@ -325,16 +325,16 @@ def why_rejected(part: Part) -> str:
 
     >>> from metacal.promises.parts.part import Part
     >>> why_rejected(Part(("cat",), 40, 39, 0, 0, -math.inf, None, 0.1, 0.01, 0.89, 120))
-    '40 rows, 39 right, certify 0.89 at most; about 120 rows would do'
+    '40 rows, 39 right, certify 0.89 at most; about 120 rows would do in 4 of 5 cases'
     """
     if not part.n_rows:
         return f"no calibration row; it takes at least {part.rows_needed:,}"
     # Rounded down: a bound from below.
     can = "" if part.best is None else f", certify {math.floor(part.best * 1e4) / 1e4:g} at most"
     do = (
-        "more rows would not help: no part of its ranking is that accurate"
+        "as far as they tell, no part of its ranking is that accurate, and more rows would not do"
         if part.rows_needed is None
-        else f"about {part.rows_needed:,} rows would do"
+        else f"about {part.rows_needed:,} rows would do in 4 of 5 cases"
     )
     return f"{part.n_rows:,} rows, {part.n_correct:,} right{can}; {do}"
 

@@ -212,9 +212,9 @@ class Per(Promise):
         best = max((part.best for part in parts if part.best is not None), default=None)
         can = "" if best is None else f" the best that one of them certifies is {best:.4f};"
         do = (
-            f"lower the target, or calibrate on about {min(needed):,} rows of a {self.by}"
+            f"lower the target; about {min(needed):,} rows of one {self.by} would certify it in 4 of 5 cases"
             if needed
-            else "lower the target: more rows would not help"
+            else "lower the target: as far as these rows tell, no number of rows would certify it"
         )
         return InfeasibleTargetError(
             f"{quantity} {target:g} cannot be certified for any {self.by} of these {n_rows:,} rows ({len(parts)} of "

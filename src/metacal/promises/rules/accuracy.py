@@ -15,7 +15,8 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.promise import ByPart, cannot_certify
 from metacal.promises.quantity import COVERAGE_ACCURACY
 from metacal.promises.rules import bounds
-from metacal.promises.rules.sequence import ASKED, expected_passes, last_passed, walk
+from metacal.promises.rules.rows_needed import rows_needed
+from metacal.promises.rules.sequence import ASKED, Ladder, expected_passes, last_passed, segments, walk
 from metacal.promises.rules.whole_units import OfUnits
 from metacal.promises.sample import Flags, Ranking, Sample, Undecided
 from metacal.promises.sequential.answers import Answers, Standing
@@ -144,19 +145,31 @@ class MinAccuracy(OfUnits, ByPart):
         """How many rows of their kind would do; what they can carry would take a search for every class."""
         if not len(sample) or (sample.right.all() and len(sample) < self.fewest(level)):
             return None, self.fewest(level)
-        return None, _rows_needed(sample.ranking, self.beta, level)
+        return None, rows_needed(sample.ranking, self.at_level(level).plan)
+
+    def plan(self, n: int) -> list[tuple[int, int]]:
+        """Where tests of n rows begin, and how many errors may be found up to there: one that passes certifies."""
+        if self.delta is None:
+            ranks = np.unique(np.geomspace(1, n, 40).astype(int)).tolist()
+            return [(rank, math.floor((1.0 - self.beta) * (rank + 1)) - 1) for rank in ranks]
+        parts = segments(n, self.beta, self.delta)
+        levels = (float(part.share) * self.delta for part in parts)
+        return [
+            (part.start, Ladder(n, 1.0 - self.beta, level).most_errors(part.start))
+            for part, level in zip(parts, levels)
+        ]
 
     def _infeasible(
         self, ranking: Ranking, passed: Callable[[float], int], labels: int | None = None
     ) -> InfeasibleTargetError:
         n, best = ranking.n, _best_accuracy(ranking.n, self.delta, lambda beta: passed(beta) > 0)
-        needed = _rows_needed(ranking, self.beta, self.delta)
+        needed = rows_needed(ranking, self.plan)
         what = f"min accuracy {self.beta:g}"
         if labels is None or labels == n:
             lower, why = "lower the target", "no part of the ranking is that accurate"
             return cannot_certify(self, what, n, best, f"{best or 0.0:.4f}", needed, lower, why)
         # Of the others nothing is known, nor of what more rows would show.
-        more = "" if needed is None else f", about {needed:,}"
+        more = "" if needed is None else f"; about {needed:,} would certify it in 4 of 5 cases"
         return InfeasibleTargetError(
             f"{what} cannot be certified: {labels:,} of {n:,} labels show that, whatever the others are; begin anew "
             f"with a lower target or with more rows{more}.",
@@ -312,26 +325,3 @@ def largest(low: int, high: int, certifies: Callable[[float], bool], ahead: int 
                     question.cells.extend(further.cells)
             raise Undecided(question.cells) from None
     return low
-
-
-def _rows_needed(ranking: Ranking, beta: float, delta: float | None) -> int | None:
-    """About how many rows of this kind would do, to two digits; None when no part of the ranking is accurate enough.
-
-    Each prefix is taken to keep its error rate while the whole ranking grows by a factor. Prefixes so short that
-    not a single error is expected at the target say too little, unless they are a quarter of all rows.
-    """
-    rate = ranking.errors / ranking.ranks
-    telling = ranking.ranks >= min(ranking.n / 4, 1.0 / (1.0 - beta))
-    hopeful = np.flatnonzero((rate < 1.0 - beta) & telling)
-    hopeful = hopeful[:: max(1, len(hopeful) // 256)]  # an estimate: a few hundred prefixes tell as much as all
-    for quarter_doublings in range(1, 81):
-        factor = 2.0 ** (quarter_doublings / 4)
-        rows = np.floor(ranking.ranks[hopeful] * factor)
-        errors = np.ceil(rows * rate[hopeful])
-        if delta is None:
-            enough = errors + 1 <= (1.0 - beta) * (rows + 1)
-        else:
-            enough = bounds.binomial_p_value(errors, rows, 1.0 - beta) <= 0.8 * delta
-        if enough.any():
-            return bounds.two_digits(math.ceil(ranking.n * factor))
-    return None

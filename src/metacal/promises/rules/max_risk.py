@@ -8,14 +8,16 @@ from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import cannot_certify
 from metacal.promises.quantity import RISK
 from metacal.promises.rules import bounds
-from metacal.promises.rules.accuracy import FALLBACK_SEQUENCE, certified_prefix
+from metacal.promises.rules.accuracy import FALLBACK_SEQUENCE, MinAccuracy, certified_prefix
 from metacal.promises.rules.costs import Costed, CostRanking, Losses, Wrong
+from metacal.promises.rules.rows_needed import resampled, rows_needed
 from metacal.promises.rules.sequence import segments, start_value
 from metacal.promises.sample import Sample
 from metacal.promises.words import RANKED, SAME_SOURCE, register_rule
@@ -132,9 +134,20 @@ class MeanLimit(Costed):
         return certified_loss_rank(ranked, share, self.delta)
 
     def _infeasible(self, ranked: CostRanking, rule: str | None) -> InfeasibleTargetError:
-        best, needed = self._best(ranked, rule), _rows_needed(ranked, self.share, self.delta)
+        best, needed = self._best(ranked, rule), self._needed(ranked, rule)
         what, why = f"max {self.called} {self.limit:g}", f"no part of the ranking has so low a {self.called}"
         return cannot_certify(self, what, ranked.blocks.n, best, f"{best or 0.0:g}", needed, "raise the limit", why)
+
+    def _needed(self, ranked: CostRanking, rule: str | None) -> int | None:
+        """About how many rows of this kind would be certified in 4 of 5 cases; None: no such number."""
+        if rule is not None and self.delta is not None:
+            return rows_needed(ranked.blocks, MinAccuracy(1.0 - self.share, self.delta).plan)
+
+        def certifies(rows: NDArray[np.intp]) -> bool:
+            again = CostRanking.of(np.arange(float(len(rows))), ranked.losses[rows], seed=0)
+            return self._certified_rows(again, self.share, rule) > 0
+
+        return resampled(ranked.blocks.n, certifies)
 
     def _best(self, ranked: CostRanking, rule: str | None) -> float | None:
         """The smallest limit, to three digits, that these rows certify for any prefix; None when there is none."""
@@ -294,22 +307,3 @@ def expected_loss_rank(ranked: CostRanking, limit: float) -> int:
     ends = ranked.blocks.ranks
     good = np.flatnonzero(np.cumsum(ranked.losses)[ends - 1] + 1.0 <= limit * (ends + 1))
     return int(ends[good[-1]]) if len(good) else 0
-
-
-def _rows_needed(ranked: CostRanking, limit: float, delta: float | None) -> int | None:
-    """About how many rows of this kind would do, to two digits; None when no part of the ranking is cheap enough.
-
-    Each prefix is taken to keep its mean and its spread while the ranking grows: m rows tell a mean from a limit that
-    lies g above it once m·g²/(2σ²) reaches log(1/delta), if they are enough for the boldest bets too.
-    """
-    n, ends = ranked.blocks.n, ranked.blocks.ranks
-    rows = np.arange(1, n + 1)
-    mean = (np.cumsum(ranked.losses) / rows)[ends - 1]
-    spread = np.maximum((np.cumsum(ranked.losses**2) / rows)[ends - 1] - mean**2, limit**2 / 4)
-    hopeful = (mean < limit) & (ends >= min(n / 4, 1.0 / limit))
-    if not hopeful.any():
-        return None
-    gap, sure = limit - mean[hopeful], math.log(10.0 if delta is None else 1.25 / delta)
-    wanted = np.maximum(2.0 * spread[hopeful] * sure / gap**2, _LATER * sure / limit)
-    factor = max(1.1, float((wanted / ends[hopeful]).min()))
-    return bounds.two_digits(math.ceil(n * factor))

@@ -1,0 +1,53 @@
+"""How many rows would it take: so many certify in about 4 of 5 cases; `benchmarks.rows_needed` measures more."""
+
+import numpy as np
+import pytest
+
+import metacal as mc
+from metacal.promises.rules.rows_needed import resampled, rows_needed
+from metacal.promises.rules.sequence import last_passed
+from metacal.promises.sample import Ranking
+
+BETA = 0.95
+
+
+def drawn(rng, n):
+    score = np.sort(rng.random(n))
+    return Ranking.of(np.arange(float(n)), rng.random(n) > 0.012 + 0.25 * score**1.5)
+
+
+@pytest.mark.slow
+def test_so_many_rows_certify_in_about_4_of_5_cases():
+    rng, certified, promise = np.random.default_rng(0), [], mc.MinAccuracy(BETA)
+    while len(certified) < 60:
+        sample = drawn(rng, 250)
+        if last_passed(sample, BETA, 0.1):
+            continue
+        named = rows_needed(sample, promise.plan)
+        if named is not None:
+            certified.append(last_passed(drawn(rng, named), BETA, 0.1) > 0)
+    assert 0.8 - 3 * np.sqrt(0.16 / 60) <= np.mean(certified) <= 0.95
+
+
+def test_the_error_names_the_chance_or_that_no_number_would_do():
+    rng = np.random.default_rng(0)
+    with pytest.raises(mc.InfeasibleTargetError, match=r"about [\d,]+ rows would certify it in 4 of 5 cases") as caught:
+        mc.MinAccuracy(0.97).certify(rng.random(200), rng.random(200) > 0.01)
+    assert f"about {caught.value.rows_needed:,} rows" in str(caught.value)
+    with pytest.raises(mc.InfeasibleTargetError, match="no number of rows would certify it in 4 of 5 cases") as caught:
+        mc.MinAccuracy(0.97).certify(rng.random(300), rng.random(300) > 0.2)
+    assert caught.value.rows_needed is None
+    assert "bring about" not in str(caught.value)
+
+
+def test_any_rule_by_drawing_rows_again():
+    assert resampled(100, lambda rows: len(rows) >= 500) == 570
+    assert resampled(100, lambda rows: False) is None
+
+
+@pytest.mark.parametrize("right", [[True] * 12, [False] * 20 + [True], [True, False] * 50])
+def test_rows_that_say_little(right):
+    ranking = Ranking.of(np.arange(float(len(right))), np.array(right))
+    for promise in (mc.MinAccuracy(0.9), mc.MinAccuracy(0.9, delta=None)):
+        found = rows_needed(ranking, promise.plan)
+        assert found is None or found > len(right)
