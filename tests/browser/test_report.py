@@ -123,7 +123,25 @@ def odd_data():
         "two promises": (table, mixed, both),
         "two classes": (table[:, :2], (mixed > 0).astype(int), mc.TemperatureScaling().fit(table[:, :2], mixed > 0)),
         "ties": (np.round(table), mixed, gate),
+        **{f"two classes, {promise!r}": two_classes(promise) for promise in TWO_CLASSES},
     }
+
+
+TWO_CLASSES = (
+    mc.MinPrecision(0.8),
+    mc.MinRecall(0.9),
+    mc.MaxFalsePositiveRate(0.1),
+    mc.TwoSided(mc.MinPrecision(0.8, True), mc.MinPrecision(0.8, False)),
+)
+
+
+def two_classes(promise):
+    """Rows of two classes that a promise about one of them, or both, was not fitted on."""
+    rng = np.random.default_rng(5)
+    y = rng.random(2000) < 0.3
+    score = rng.normal(size=2000) + 2.5 * y
+    table = np.column_stack([np.zeros(2000), score])
+    return table[1000:], y[1000:], mc.MetaCal(promise).fit(table[:1000], y[:1000])
 
 
 @pytest.mark.filterwarnings("ignore::metacal.MetacalWarning")

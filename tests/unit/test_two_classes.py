@@ -122,6 +122,13 @@ def test_one_score_in_a_file(tmp_path):
     again = mc.load(saved)
     assert again.classes_.tolist() == ["fine", "fraud"]
     assert np.array_equal(again.accepts(SCORES), fitted("names").accepts(SCORES))
+    # One score and a stray column are not taken for the two classes.
+    (tmp_path / "new.csv").write_text("\n".join(["margin,age", *(f"{score!r},40" for score in SCORES.tolist())]))
+    apply = ["apply", saved, str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv")]
+    asked = CliRunner().invoke(main, apply)
+    assert asked.exit_code == 2
+    assert "no column bears the name of a class of the gate; it has 'margin', 'age'" in asked.output
+    assert CliRunner().invoke(main, [*apply, "--logits-key", "margin"]).exit_code == 0
 
 
 def test_auto_never_falls_and_is_as_good_as_its_base():

@@ -315,6 +315,12 @@ def _other_columns(
         raise InputError(
             f"{request.path}: is column {doubtful!r} a class or a label? List the classes with classes (--classes)."
         )
+    if len(request.of_gate or ()) == 2 and len(names) > 1:  # one score and a stray column look like two classes
+        raise InputError(
+            f"{request.path}: no column bears the name of a class of the gate; it has {listed(names)}. Name the score "
+            "of the second class with logits_key (--logits-key), or list the columns of the two classes with classes "
+            "(--classes)."
+        )
     return names
 
 

@@ -184,7 +184,8 @@ def _judged_by(certificate: Certificate | None, by: str, accept: Flags, correct:
     """What is promised, or else what all rows together have; and of whom it is promised."""
     if certificate is not None:
         quantity, limit = certificate.limits[0]
-        if quantity.needs_labels and not quantity.mean and not quantity.paired:
+        counted_here = quantity.short in PartTable.__dataclass_fields__  # of two sides precision and recall are not
+        if quantity.needs_labels and counted_here and not quantity.mean and not quantity.paired:
             return quantity, limit, "each" if certificate.parts is not None and certificate.parts.by == by else "all"
     hit, of = COVERAGE_ACCURACY.share(accept, correct)
     return COVERAGE_ACCURACY, min(max(hit / of if of else 0.5, 1e-9), 1.0 - 1e-9), "none"
