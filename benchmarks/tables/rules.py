@@ -199,3 +199,14 @@ def false_coverage(results: Results) -> list[str]:
         means = (number(float(np.mean([r[key] for r in mine])), 3) for key in keys)
         rows.append((f"{n:,}", number(beta, 2), f"`{shares}`", *means))
     return table(("n", "β", "shares", "coverage", "broken among those that accept", "any broken"), rows)
+
+
+def marks(results: Results) -> list[str]:
+    """Coverage on a judge's five marks, a column for each rule, beside what is possible."""
+    rules = ("wrong first", "set aside", "other rows", "ranks, then", "skip")
+    own = {(r["n"], r["beta"], r["rule"]): r for r in results["records"] if r["population"] == "five marks"}
+    rows = []
+    for n, beta in dict.fromkeys(key[:2] for key in own):
+        cells = (number(own[n, beta, rule]["coverage"], 3) for rule in rules)
+        rows.append((f"{n:,}", number(beta, 2), *cells, number(own[n, beta, rules[0]]["oracle"], 2)))
+    return table(("n", "β", *rules, "possible"), rows)

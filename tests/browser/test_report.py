@@ -395,11 +395,11 @@ def test_the_headline_says_what_was_found(gated, bare, broken, see):
     driver = see(gated)
     promise = gated.data["promise"]
     assert driver.find_element(By.TAG_NAME, "h1").text == promise["statement"]
-    assert "Kept on these rows" in text(driver, "answer")
+    assert "Kept" in text(driver, "answer")
     verdict = promise["verdicts"][0]
     for key, shown in (("value", percent), ("low", at_least), ("high", at_most)):
         assert shown(verdict[key]) in text(driver, "answer")
-    assert "refute" in text(see(broken), "answer")
+    assert "Refuted" in text(see(broken), "answer")
     driver = see(bare)
     assert "No promise yet" in text(driver, "answer")
     ece = bare.data["evaluation"]["all_rows"]["ece"]["estimate"]
@@ -407,7 +407,7 @@ def test_the_headline_says_what_was_found(gated, bare, broken, see):
 
 
 def test_its_own_rows_do_not_judge_a_gate(own, see):
-    assert (own.data["promise"]["kept"], own.data["promise"]["fitted_here"]) == (True, True)
+    assert (own.data["promise"]["verdict"], own.data["promise"]["fitted_here"]) == ("kept", True)
     driver = see(own)
     badge = driver.find_element(By.CSS_SELECTOR, ".verdict")
     assert badge.get_attribute("class") == "verdict open"
