@@ -60,7 +60,7 @@ def command(
     if stale:
         _list([one for one in chosen if one.stale])
     elif accept is not None:
-        _accept([one.entry.name for one in chosen if one.stale], accept)
+        _accept([one.entry.name for one in chosen if one.stale], accept, anew=bool(names))
     else:
         entries = [one.entry for one in chosen if one.stale or names or check]
         failed = [entry.name for entry in entries if not _run(entry, data, jobs, output, check=check)]
@@ -76,11 +76,13 @@ def _list(stale: list[State]) -> None:
     echo(f"{len(stale)} of {len(CATALOGUE)} results are stale.")
 
 
-def _accept(names: list[str], reason: str) -> None:
-    """Put results on the list of those that may be stale; take the others off it."""
-    current = {one.entry.name for one in states() if not one.stale}
-    kept = {name: why for name, why in accepted().items() if name not in current}
-    ACCEPTED.write_text(json.dumps(dict(sorted({**kept, **dict.fromkeys(names, reason)}.items())), indent=1) + "\n")
+def _accept(names: list[str], reason: str, *, anew: bool) -> None:
+    """Put results on the list of those that may be stale; take the others off it. `anew`: known reasons, too."""
+    stale = {one.entry.name for one in states() if one.stale}
+    known = {name: why for name, why in accepted().items() if name in stale}
+    given = dict.fromkeys(names, reason)
+    noted = {**known, **given} if anew else {**given, **known}
+    ACCEPTED.write_text(json.dumps(dict(sorted(noted.items())), indent=1) + "\n", encoding="utf-8")
 
 
 def _run(entry: Entry, data: str, jobs: int, output: Path | None, *, check: bool) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from benchmarks import two_class
 from benchmarks.all.catalogue import CATALOGUE
 from benchmarks.all.state import accepted
 from benchmarks.pages.numbers import loaded
@@ -78,6 +79,7 @@ TABLES: dict[str, Table] = {
     "graded-losses": Table("answers", rules_tables.graded),
     "rows-needed": Table("closed-forms", promises_tables.needed),
     "rows-used": Table("closed-forms", promises_tables.used),
+    "two-class": Table("two-class", two_class.table),
     "modes": Table("promises", promises_tables.modes),
     "sizes": Table("promises", promises_tables.sizes),
     "after-looking": Table("promises", promises_tables.after_looking),
