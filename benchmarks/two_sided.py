@@ -1,6 +1,6 @@
 """Promises about two classes on populations that are known: how often they are broken, and what they accept.
 
-    python -m benchmarks.two_sided --draws 1000 --processes 16 -o benchmarks/results/two_sided.json
+    python -m benchmarks.two_sided --draws 300 --processes 16 -o benchmarks/results/two-sided.json
 
 A population is 20,000 log-odds, each with the chance that a row there is positive; calibration rows are drawn from it
 with replacement, so that every rate of every threshold is known exactly. Some are as people have them, some were made
@@ -184,7 +184,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=300)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("-o", "--output", default="benchmarks/results/two_sided.json")
+    parser.add_argument("-o", "--output", default="benchmarks/results/two-sided.json")
     options = parser.parse_args()
     with ProcessPoolExecutor(options.processes) as pool:
         cells = list(pool.map(cell, jobs(options.draws), chunksize=1))

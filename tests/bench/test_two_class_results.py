@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 from benchmarks.two_class import OURS, table
 
 ROOT = Path(__file__).resolve().parents[2]
+SIDES = json.loads((ROOT / "benchmarks" / "results" / "two-sided.json").read_text(encoding="utf-8"))
 RESULT = json.loads((ROOT / "benchmarks" / "results" / "two-class.json").read_text(encoding="utf-8"))
 
 
@@ -15,6 +17,21 @@ def test_the_page_shows_what_was_measured():
     page = (ROOT / "docs" / "two-classes.md").read_text(encoding="utf-8")
     assert "\n".join(table(RESULT)) in page
     assert f"On {RESULT['sets']} real sets" in page
+
+
+def test_no_promise_is_broken_more_often_than_said():
+    cells, delta = SIDES["cells"], SIDES["delta"]
+    draws = cells[0]["draws"]
+    worst = max(cell["broken"] for cell in cells)
+    assert worst <= draws * delta + 3.0 * math.sqrt(draws * delta * (1.0 - delta))
+    page = (ROOT / "docs" / "two-classes.md").read_text(encoding="utf-8")
+    assert f"at most {worst} in any of {len(cells)} cells" in page
+
+
+def test_a_learned_decision_comes_near_the_best_where_scores_are_off():
+    of = {(cell["promise"], cell["rows"]): cell for cell in SIDES["cells"] if cell["population"] == "offset"}
+    learned, own = of["accuracy, learned decision", 1000], of["accuracy, own decision", 1000]
+    assert learned["accepted"] > 0.9 * learned["oracle"] > own["accepted"] + 0.1
 
 
 def test_the_default_is_nearer_to_the_best_peer_than_any_peer():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -125,6 +128,20 @@ def test_verified_watched_and_judged_over_all_rows_of_a_class(both):
     watched = {monitor.quantity: monitor for monitor in watch.alarms.promise}
     assert (watched["recall"].events, watched["recall"].rows) == (missed.sum(), FRAUD[N:].sum())
     assert mc.verify(both, new, np.where(FRAUD[N:], "fine", "fraud")).refuted
+
+
+def test_forged_sides_are_refused(both):
+    certificate = both.certificate_
+    assert BOTH.contradiction(certificate) is None
+    fine, fraud = certificate.parts.items
+    forged = {
+        "certify nothing": (fine, replace(fraud, n_correct_accepted=fraud.n_correct_accepted - 60)),
+        "does not belong": (replace(fine, target=0.8), fraud),
+        "class fine: .* certify nothing": (replace(fine, n_correct_accepted=fine.n_correct_accepted - 60), fraud),
+    }
+    for why, items in forged.items():
+        other = replace(certificate, parts=replace(certificate.parts, items=items))
+        assert re.search(why, BOTH.impossible(other))
 
 
 def test_a_learned_decision_has_rows_of_its_own():

@@ -176,7 +176,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
             )
         if self.promise is not None:
             check_gate(self.promise, self.ranking, "logits")
-            reject_label_of(self.reject_label, np.unique(y))
+            reject_label_of(self.reject_label, np.asarray(getattr(self.estimator, "classes_", np.unique(y))))
         if groups is not None and len(groups) != len(y):
             raise InputError(f"groups must have one entry per row; got {len(groups):,} for {len(y):,} rows.")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from metacal.estimators.base import Calibrator
+from metacal.estimators.base import Calibrator, Fitted
 from metacal.maps.gp import Centre, GaussianProcessMap
 from metacal.maps.logistic import BetaMap, PlattMap
 from metacal.maps.monotone import MonotoneMap
@@ -89,6 +89,8 @@ class MonotoneCalibration(Calibrator):
     ----------
     map_ : MonotoneMap
         The fitted map, a frozen value: knots, the rises of each curve between them, their weights.
+    temperature_ : float
+        Of more than two classes, fitted first; 1 of two.
 
     Examples
     --------
@@ -103,6 +105,8 @@ class MonotoneCalibration(Calibrator):
     """
 
     map_: MonotoneMap = field(init=False)
+
+    temperature_ = Fitted[float]()
 
 
 class SplineCalibration(Calibrator):

@@ -74,7 +74,8 @@ def monotone(xp: Operations, fitted: Any, x: Any) -> Any:
     """
     scaled = x * fitted.inverse_temperature
     if fitted.two_classes:
-        s = xp.clip(xp.column(scaled, 1) - xp.column(scaled, 0), -FARTHEST, FARTHEST)
+        one, other = (0, 1) if fitted.turned else (1, 0)
+        s = xp.clip(xp.column(scaled, one) - xp.column(scaled, other), -FARTHEST, FARTHEST)
     else:
         s = confidence_log_odds(xp, scaled)
     first, second = fitted.rest * (1.0 - fitted.level), fitted.rest * fitted.level
@@ -85,6 +86,7 @@ def monotone(xp: Operations, fitted: Any, x: Any) -> Any:
         first = first + xp.sum(xp.logistic(-h) * weight)
         second = second + xp.sum(xp.logistic(h) * weight)
     if fitted.two_classes:
+        first, second = (second, first) if fitted.turned else (first, second)
         return _of_two(xp, x, first, second, lambda: tempered(xp, x, 1.0))
     return _with_top(xp, scaled, second, first)
 

@@ -202,7 +202,15 @@ def _two_classes(request: Request, columns: Columns) -> Columns:
     named = request.input == "probabilities" or request.logits_key is not None
     if not named or not alone or table.dtype.kind not in "fiu":
         return columns
-    return replace(columns, table=two_columns(np.asarray(table), request.input), class_names=None)
+    score = np.asarray(table).reshape(-1)
+    beyond = ~((score >= 0.0) & (score <= 1.0))  # written so that NaN fails too
+    if request.input == "probabilities" and beyond.any():
+        row = int(beyond.argmax())
+        raise InputError(
+            f"{request.path}: row {row} has the probability {score[row]:g}; one column of probabilities must lie "
+            "between 0 and 1. For a score of another kind name it with score_key (--score-key)."
+        )
+    return replace(columns, table=two_columns(score, request.input), class_names=None)
 
 
 def _check_shapes(request: Request, columns: Columns) -> None:

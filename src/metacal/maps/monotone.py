@@ -67,6 +67,8 @@ class MonotoneMap(TemperedMap):
         Of more than two classes, fitted first; 1 of two.
     two_classes : bool
         Whether it answers for the second of two classes, or of more for the one with the largest logit.
+    turned : bool
+        Whether it is the first of two classes: the rarer one, so that relabelling changes nothing but columns.
     n_rows : float
         How many rows it was fitted on, their weights summed.
     level, rest : float
@@ -91,6 +93,7 @@ class MonotoneMap(TemperedMap):
 
     inverse_temperature: float
     two_classes: bool
+    turned: bool
     n_rows: float
     level: float
     rest: float
@@ -151,6 +154,9 @@ def fit_monotone(rows: Rows, labels: Labels, weights: Weights = None) -> Monoton
     else:
         s, right = sample.rows.collect(partial(_confidence, temperature)), sample.correct() > 0.0
     counts = np.asarray(on_host(sample.counts), dtype=np.float64)
+    more = float(counts @ right) - 0.5 * float(counts.sum())
+    turned = two and (more > 0.0 or (more == 0.0 and float(np.clip(s, -1e300, 1e300).sum()) < 0.0))
+    s, right = (-s, ~right) if turned else (s, right)
     told = np.abs(s) < formulas.FARTHEST  # where a class is masked the other is certain
     s, right, counts = s[told], right[told], counts[told]
     total = float(counts.sum())
@@ -162,7 +168,9 @@ def fit_monotone(rows: Rows, labels: Labels, weights: Weights = None) -> Monoton
     weight = np.exp(evidence - evidence.max())
     weight[weight < _NEGLIGIBLE * weight.sum()] = 0.0
     first, second = np.split(weight * ((1.0 - rest) / weight.sum()), 2)
-    return MonotoneMap(temperature, two, n, float(level), rest, *found[0].weighted(first), *found[1].weighted(second))
+    return MonotoneMap(
+        temperature, two, turned, n, float(level), rest, *found[0].weighted(first), *found[1].weighted(second)
+    )
 
 
 def plain_monotone() -> MonotoneMap:
@@ -173,7 +181,7 @@ def plain_monotone() -> MonotoneMap:
     """
     pieces, none = (np.array([-0.5]), np.ones(1)), np.empty((1, 0))
     straight = (*pieces, np.ones((1, 1)), np.array([-0.5]), np.array([1.0 - _NO_REST]))
-    return MonotoneMap(1.0, True, 1.0, 0.5, _NO_REST, *straight, *pieces, none, none[0], none[0])
+    return MonotoneMap(1.0, True, False, 1.0, 0.5, _NO_REST, *straight, *pieces, none, none[0], none[0])
 
 
 def log_odds(block: NDArray[Any]) -> Float:
@@ -253,8 +261,9 @@ def _knots(x: Float, yes: Float, no: Float) -> Float:
     rarer = min(float(yes.sum()), float(no.sum()))
     pieces = int(np.clip(2.0 * np.sqrt(rarer), _FEWEST_PIECES, _MOST_PIECES))
     order = np.argsort(x, kind="stable")
-    cumulative = np.cumsum(share[order]) - 0.5 * share[order]
-    place = np.interp(np.linspace(0.0, cumulative[-1] if len(x) > 1 else 0.0, pieces + 1), cumulative, x[order])
+    below = np.cumsum(share[order])
+    levels = np.linspace(0.0, below[-1], pieces + 1) - 1e-9  # a row of weight two is two rows: no interpolation
+    place = x[order][np.minimum(np.searchsorted(below, levels), len(x) - 1)]
     least = 1e-3 * max(1.0, float(x.max() - x.min()))
     cell = np.floor((place - place[0]) / least)
     kept = place[np.unique(cell, return_index=True)[1]]

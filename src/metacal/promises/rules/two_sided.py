@@ -73,7 +73,8 @@ class Sided(Promise):
 
     def from_sample(self, sample: Sample) -> Certificate:
         """Certify each side; a sample's `part` has the class of each row, -1 for none, its `names` the classes."""
-        codes = sample.right.astype(np.intp) if sample.part is None else sample.part
+        classes = sample.part is not None and np.array_equal(sample.part == 1, sample.right)  # and no groups
+        codes = sample.part if classes and sample.part is not None else sample.right.astype(np.intp)
         names = sample.names or (0, 1)
         sides, s = self.sides(names), sample.score
         rankings = [Ranking.of(RELATIVE.rounded(s), codes == 0), Ranking.of(RELATIVE.rounded(-s), codes == 1)]
@@ -115,7 +116,11 @@ class Sided(Promise):
 
     def impossible(self, certificate: Certificate) -> str | None:
         parts = certificate.parts
-        if parts is None or len(parts.items) != 2 or parts.by != "class":
+        said = (
+            [] if parts is None else [(part.quantity, part.target) for part in parts.items if part.quantity is not None]
+        )
+        first = (certificate.quantity, certificate.target)
+        if parts is None or len(parts.items) != 2 or parts.by != "class" or said[-1:] != [first]:
             return f"it does not belong to the promise {self!r}; fit again"
         names = [part.names[0] for part in parts.items]
         sides = self.sides(names)
