@@ -133,6 +133,8 @@ def _entries() -> list[Entry]:
                "gate/fitting.py", "kernels/numpy.py"), 3600, timed=True),
         Entry("threads-16-cores", "benchmarks.speed.threads --out {out}",
               ("benchmarks/speed/threads.py", "maps/temperature.py", "gate/fitting.py"), 300, timed=True),
+        Entry("two-sided", "benchmarks.two_sided --draws 300 --processes {jobs} -o {out}",
+              ("benchmarks/two_sided.py", "promises/rules/two_sided.py", "promises/rules/even_odds.py"), 4000),
         Entry("two-class", "benchmarks.two_class SETS.npz --processes {jobs} -o {out}",
               ("benchmarks/two_class.py", "maps/monotone.py"), 10000, alone=False),
     ]  # fmt: skip
