@@ -84,6 +84,9 @@ class PromiseOptions:
     min_recall: float | None = option(
         "Two classes; promise: at least B of what is positive is caught or sent to review.", type=share, metavar="B"
     )
+    min_npv: float | None = option(
+        "Two classes; promise: at least B of what is called negative is negative.", type=share, metavar="B"
+    )
     positive_share: float | None = option(
         "With --min-precision: about how many rows are positive, from training data or experience.",
         type=share,
@@ -126,7 +129,7 @@ class PromiseOptions:
             "--max-cost": self.max_cost is not None,
             "--max-risk": self.max_risk is not None,
             "--cheapest": self.cheapest,
-            "--min-precision, --max-false-positive-rate and --min-recall": self.sided,
+            "--min-precision, --max-false-positive-rate, --min-recall and --min-npv": self.sided,
         }
         given = [name for name, there in asked.items() if there]
         if not given:
@@ -157,7 +160,7 @@ class PromiseOptions:
     @property
     def sided(self) -> bool:
         """Whether something is promised about what rows of two classes are called."""
-        about = (self.min_precision, self.max_false_positive_rate, self.min_recall)
+        about = (self.min_precision, self.max_false_positive_rate, self.min_recall, self.min_npv)
         return about.count(None) < len(about)
 
     def _check_the_papers(self) -> None:
@@ -231,7 +234,7 @@ class PromiseOptions:
         import metacal as mc
 
         if self.sided:
-            return self._about_sides(positive)
+            return self._about_sides(positive, [0, 1] if classes is None else classes)
         shares: Literal["each", "fcr", "together"] = "each" if self.each else "fcr" if self.fcr else "together"
         fallback = "pooled" if self.pool_small else None
         if per_group:
@@ -263,7 +266,7 @@ class PromiseOptions:
             return mc.MaxMiscoverage(self.max_miscoverage, self.delta)
         return mc.Both(self.max_miscoverage, self.min_accuracy, self.delta)
 
-    def _about_sides(self, positive: Any) -> Promise:
+    def _about_sides(self, positive: Any, classes: list[Any]) -> Promise:
         """One promise about what rows are called, or one for either side."""
         import metacal as mc
 
@@ -275,7 +278,15 @@ class PromiseOptions:
             sides.append(mc.MaxFalsePositiveRate(self.max_false_positive_rate, **own))
         if self.min_recall is not None:
             sides.append(mc.MinRecall(self.min_recall, **own))
-        return sides[0] if len(sides) == 1 else mc.TwoSided(sides[0], sides[-1], self.delta or 0.0)
+        if self.min_npv is not None:
+            negative = classes[0] if positive is None else next(name for name in classes if name != positive)
+            sides.append(mc.MinPrecision(self.min_npv, negative, self.delta or 0.0))
+        if len(sides) > 2:
+            raise click.UsageError(
+                "rows have two sides: give one of --min-precision and --max-false-positive-rate for what is called "
+                "positive, and one of --min-recall and --min-npv for what is called negative."
+            )
+        return sides[0] if len(sides) == 1 else mc.TwoSided(*sides, self.delta or 0.0)
 
     def _about_costs(self, seed: int, classes: list[Any] | None) -> Promise:
         import metacal as mc

@@ -15,14 +15,18 @@ class it is called":
   level: of the n₁ rows that must not be called so, the r-th from the end; strictly beyond it lies P ~ Beta(r, n₁ + 1 -
   r) (Tong, Feng & Li 2018). The largest r with P(Bin(n₁, limit) <= r - 1) <= delta.
 
-**Both sides** have half of delta each; the union bound does the rest. Where u < l, both walks have passed ranks that
+**Both sides** have half of delta each; the union bound does the rest. Of two predictive values, with a class declared
+rare, its side has .8 of delta and the other .2: there are few rows to prove it by (one in twenty, n = 1,000: .024 of
+all rows called so in place of .017, and .880 in place of .899 on the other side). Where u < l, both walks have passed
+ranks that
 overlap. Every rank that a walk has passed is certified, all at once: each side then takes the highest of them on its
 own side of even calibrated odds, a point that may depend on labels since it only chooses among what is certified. (The
 point itself is no threshold: it was never tested, and breaks up to .9 of promises.) A threshold lies just before the
 next row that is not accepted, never at a row.
 
 A side whose rows cannot carry its promise is closed, and its rows go to review. Only where no side is left it is an
-error.
+error. So is a predictive value that the share of the class reaches without any score: it says nothing. (That is asked
+of the labels, and can only make broken promises fewer: one that is refused is not made.)
 """
 
 from __future__ import annotations
@@ -60,6 +64,9 @@ _GEOMETRIC = (0, 1, 3, 8, 20, 50, 120, 300)
 #: With a declared share: the fallbacks as shares of λ, and of delta.
 _FALLBACKS = ((Fraction("0.3"), Fraction("0.05")), (Fraction("0.65"), Fraction("0.05")))
 
+#: A class of no more than this share is rare: its side has so much of delta.
+_RARE, _OF_RARE = 0.2, 0.8
+
 
 class Sided(Promise):
     """A promise about what rows of two classes are called. Its rows are log-odds, right where of the second class."""
@@ -79,6 +86,8 @@ class Sided(Promise):
         sides, s = self.sides(names), sample.score
         rankings = [Ranking.of(RELATIVE.rounded(s), codes == 0), Ranking.of(RELATIVE.rounded(-s), codes == 1)]
         accepted = {code: side.passed(rankings[code]) for code, side in sides.items()}
+        for code, side in sides.items():
+            side.check_says_something(codes, code, names)
         even = even_odds(s, codes == 1)
         if sum(accepted.values()) > len(s):
             for code, side in sides.items():
@@ -194,6 +203,9 @@ class Side(Sided):
         """Whether these counts certify it."""
         return bool(must_not) and bounds.keeps_enough(must_not, must_not - wrong, self.bad, self.delta)
 
+    def check_says_something(self, codes: Codes, code: int, names: Sequence[Name]) -> None:
+        """Raise where rows would keep the promise whatever they are called; of a rate of a class none would."""
+
     def too_few(self, ranking: Ranking, names: Sequence[Name]) -> str:
         """What is said where no row may be called so."""
         wrong, what = int(ranking.errors[-1]), self.limits[0][0]
@@ -306,6 +318,17 @@ class MinPrecision(Side):
         first = int(min(Fraction("0.12"), Fraction("0.03") + rate) * expected)
         return ((first, Fraction("0.9")), *((int(at * expected), share) for at, share in _FALLBACKS))
 
+    def check_says_something(self, codes: Codes, code: int, names: Sequence[Name]) -> None:
+        """Raise where calling every row so would keep the promise."""
+        share = float((codes == code).mean()) if len(codes) else 0.0
+        if share >= self.level:
+            other = names[1 - code]
+            raise InputError(
+                f"a precision of {self.level:g} for {names[code]} says nothing: {share:.1%} of the rows are "
+                f"{names[code]}, so calling all of them so would keep it. Promise how few of the {other} slip through, "
+                f"MinRecall(0.95, positive={other!r}) (--min-recall), or ask for more than {share:.4g}."
+            )
+
     def fewest(self) -> int:
         """How many rows without an error a test takes."""
         return bounds.error_free_rows_needed(self.level, self.delta)
@@ -366,7 +389,18 @@ class TwoSided(Sided):
                 f"both promises are about what is called {names[code]}; give one about either side, say "
                 "TwoSided(MinPrecision(0.9), MinRecall(0.95))."
             )
-        return {code: replace(side, delta=self.delta / 2.0) for code, side in both.items()}
+        rare = _rare(both)
+        shares = {code: 0.5 if rare is None else _OF_RARE if code == rare else 1.0 - _OF_RARE for code in both}
+        return {code: replace(side, delta=self.delta * shares[code]) for code, side in both.items()}
+
+
+def _rare(sides: Mapping[int, Side]) -> int | None:
+    """Of two predictive values the one of a class that is declared rare."""
+    for code, side in sides.items():
+        share = side.share if isinstance(side, MinPrecision) else None
+        if share is not None and isinstance(sides[1 - code], MinPrecision):
+            return code if share <= _RARE else 1 - code if share >= 1.0 - _RARE else None
+    return None
 
 
 def _threshold(ranking: Ranking, accepted: int) -> float:
