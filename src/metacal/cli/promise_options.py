@@ -286,7 +286,7 @@ class PromiseOptions:
                 "rows have two sides: give one of --min-precision and --max-false-positive-rate for what is called "
                 "positive, and one of --min-recall and --min-npv for what is called negative."
             )
-        return sides[0] if len(sides) == 1 else mc.TwoSided(*sides, self.delta or 0.0)
+        return sides[0] if len(sides) == 1 else mc.TwoSided(sides[0], sides[1], self.delta or 0.0)
 
     def _about_costs(self, seed: int, classes: list[Any] | None) -> Promise:
         import metacal as mc
