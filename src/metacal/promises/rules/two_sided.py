@@ -15,14 +15,12 @@ class it is called":
   level: of the n₁ rows that must not be called so, the r-th from the end; strictly beyond it lies P ~ Beta(r, n₁ + 1 -
   r) (Tong, Feng & Li 2018). The largest r with P(Bin(n₁, limit) <= r - 1) <= delta.
 
-**Both sides** have half of delta each; the union bound does the rest. Of two predictive values, with a class declared
-rare, its side has .8 of delta and the other .2: there are few rows to prove it by (one in twenty, n = 1,000: .024 of
-all rows called so in place of .017, and .880 in place of .899 on the other side). Where u < l, both walks have passed
-ranks that
-overlap. Every rank that a walk has passed is certified, all at once: each side then takes the highest of them on its
-own side of even calibrated odds, a point that may depend on labels since it only chooses among what is certified. (The
-point itself is no threshold: it was never tested, and breaks up to .9 of promises.) A threshold lies just before the
-next row that is not accepted, never at a row.
+**Both sides** have half of delta each; the union bound does the rest. Of two predictive values the side of a class
+declared rare has .8 of delta, the other .2. Where u < l, both walks have passed ranks that overlap. Every rank that a
+walk has passed is certified, all at once: each side then takes the highest of them on its own side of even calibrated
+odds, a point that may depend on labels since it only chooses among what is certified. (The point itself is no
+threshold: it was never tested, and breaks up to .9 of promises.) A threshold lies just before the next row that is not
+accepted, never at a row.
 
 A side whose rows cannot carry its promise is closed, and its rows go to review. Only where no side is left it is an
 error. So is a predictive value that the share of the class reaches without any score: it says nothing. (That is asked
@@ -87,7 +85,8 @@ class Sided(Promise):
         rankings = [Ranking.of(RELATIVE.rounded(s), codes == 0), Ranking.of(RELATIVE.rounded(-s), codes == 1)]
         accepted = {code: side.passed(rankings[code]) for code, side in sides.items()}
         for code, side in sides.items():
-            side.check_says_something(codes, code, names)
+            if isinstance(side, MinPrecision):
+                side.check_says_something(codes, code, names)
         even = even_odds(s, codes == 1)
         if sum(accepted.values()) > len(s):
             for code, side in sides.items():
@@ -115,19 +114,14 @@ class Sided(Promise):
         counts = {name: sum(getattr(part, name) for part in parts) for name in Outcome._fields[:4]}
         first = next(part.quantity for part in reversed(parts) if part.quantity is not None)
         target = next(part.target for part in reversed(parts) if part.target is not None)
-        found = replace(
-            self._certified(-math.inf, Outcome(**counts, highest_accepted=None, lowest_rejected=None)),
-            quantity=first,
-            target=target,
-        )
-        whole = Parts("class", "together", tuple(parts))
-        return replace(found, max_miscoverage=None, score="margin", decision_at=at, parts=whole)
+        found = self._certified(-math.inf, Outcome(**counts, highest_accepted=None, lowest_rejected=None))
+        found = replace(found, quantity=first, target=target, max_miscoverage=None, score="margin")
+        return replace(found, decision_at=at, parts=Parts("class", "together", tuple(parts)))
 
     def impossible(self, certificate: Certificate) -> str | None:
         parts = certificate.parts
-        said = (
-            [] if parts is None else [(part.quantity, part.target) for part in parts.items if part.quantity is not None]
-        )
+        items = () if parts is None else parts.items
+        said = [(part.quantity, part.target) for part in items if part.quantity is not None]
         first = (certificate.quantity, certificate.target)
         if parts is None or len(parts.items) != 2 or parts.by != "class" or said[-1:] != [first]:
             return f"it does not belong to the promise {self!r}; fit again"
@@ -202,9 +196,6 @@ class Side(Sided):
     def carries(self, called: int, wrong: int, must_not: int) -> bool:
         """Whether these counts certify it."""
         return bool(must_not) and bounds.keeps_enough(must_not, must_not - wrong, self.bad, self.delta)
-
-    def check_says_something(self, codes: Codes, code: int, names: Sequence[Name]) -> None:
-        """Raise where rows would keep the promise whatever they are called; of a rate of a class none would."""
 
     def too_few(self, ranking: Ranking, names: Sequence[Name]) -> str:
         """What is said where no row may be called so."""
@@ -324,9 +315,9 @@ class MinPrecision(Side):
         if share >= self.level:
             other = names[1 - code]
             raise InputError(
-                f"a precision of {self.level:g} for {names[code]} says nothing: {share:.1%} of the rows are "
-                f"{names[code]}, so calling all of them so would keep it. Promise how few of the {other} slip through, "
-                f"MinRecall(0.95, positive={other!r}) (--min-recall), or ask for more than {share:.4g}."
+                f"a precision of {self.level:g} for {names[code]} says nothing: {share:.1%} of the rows are so, and "
+                f"calling all of them so would keep it. Promise how few {other} slip through, MinRecall(0.95, "
+                f"positive={other!r}) (--min-recall), or ask for more than {share:.4g}."
             )
 
     def fewest(self) -> int:
@@ -389,18 +380,13 @@ class TwoSided(Sided):
                 f"both promises are about what is called {names[code]}; give one about either side, say "
                 "TwoSided(MinPrecision(0.9), MinRecall(0.95))."
             )
-        rare = _rare(both)
-        shares = {code: 0.5 if rare is None else _OF_RARE if code == rare else 1.0 - _OF_RARE for code in both}
+        first = 0.5  # the share of delta of the first class's side
+        for code, side in both.items():
+            if isinstance(side, MinPrecision) and isinstance(both[1 - code], MinPrecision) and side.share is not None:
+                of_first = side.share if code == 0 else 1.0 - side.share
+                first = _OF_RARE if of_first <= _RARE else 1.0 - _OF_RARE if of_first >= 1.0 - _RARE else 0.5
+        shares = (first, 1.0 - first)
         return {code: replace(side, delta=self.delta * shares[code]) for code, side in both.items()}
-
-
-def _rare(sides: Mapping[int, Side]) -> int | None:
-    """Of two predictive values the one of a class that is declared rare."""
-    for code, side in sides.items():
-        share = side.share if isinstance(side, MinPrecision) else None
-        if share is not None and isinstance(sides[1 - code], MinPrecision):
-            return code if share <= _RARE else 1 - code if share >= 1.0 - _RARE else None
-    return None
 
 
 def _threshold(ranking: Ranking, accepted: int) -> float:
