@@ -25,6 +25,7 @@ from metacal.report.methods import Methods, arrays_sha256, methods
 from metacal.report.operating import Curves, Frontier, frontier_points, operating_curves
 from metacal.report.promise import Promise, promised
 from metacal.report.reliability import Diagram, diagrams
+from metacal.report.sides import Sides, sides_of
 from metacal.report.tables import ClassTable, PartTable, Row, class_table, part_table, striking_rows
 from metacal.rows import Rows, validate, workers
 from metacal.rows.arrays import fraction
@@ -87,6 +88,8 @@ class Summary:
     diagrams : tuple of Diagram
         Before (all rows), and with a calibrator after (all rows), and with a gate before and after (accepted rows).
     curves, frontier : Curves, Frontier
+    sides : Sides or None
+        Of two classes: what is called by either of them.
     classes : ClassTable
     parts : tuple of PartTable
         By predicted class, and by group where the rows have one.
@@ -104,6 +107,7 @@ class Summary:
     diagrams: tuple[Diagram, ...]
     curves: Curves
     frontier: Frontier
+    sides: Sides | None
     classes: ClassTable
     parts: tuple[PartTable, ...]
     mistakes: tuple[Row, ...]
@@ -236,6 +240,7 @@ def summarise(
             **_command(through, command, file, delta),
         ),
         frontier=frontier_points(data.doubt, data.correct, delta=delta),
+        sides=_sides(through, tables, data.codes, names, delta=delta, level=level),
         classes=class_table(names, data),
         parts=_parts(data, names, groups, level=level, certificate=through.certificate),
         mistakes=striking_rows(data, ~data.correct, data.doubt, names, ids),
@@ -243,6 +248,15 @@ def summarise(
         comparison=_comparison(compare, tables, data.codes, random_state=seed, n_jobs=n_jobs, progress=progress),
         methods=methods(settings, data.score_name, through.kind),
     )
+
+
+def _sides(
+    gate: Gate, tables: Sequence[Any], codes: NDArray[np.intp], names: NDArray[Any], **how: float
+) -> Sides | None:
+    """Both sides of a table of two classes that one classifier has filled."""
+    if gate.kind != "logits" or len(names) != 2:
+        return None
+    return sides_of(gate, Rows(tables[0]), codes, names, **how)
 
 
 def _resamples(wanted: int | None, n: int, n_classes: int) -> int:
