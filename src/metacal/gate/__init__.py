@@ -25,8 +25,7 @@ _HOME = {
     "fit_cascade": "metacal.gate.cascade",
     "fit_gate": "metacal.gate.fitting",
     "fit_scored": "metacal.gate.fit_marks",
-    "fit_unlabelled": "metacal.gate.unlabelled",
-    "needs_labels": "metacal.gate.unlabelled",
+    "fit_unlabelled": "metacal.gate.fitting",
 }
 
 if TYPE_CHECKING:
@@ -36,14 +35,13 @@ if TYPE_CHECKING:
     from metacal.gate.fitting import Decided as Decided
     from metacal.gate.fitting import check_gate as check_gate
     from metacal.gate.fitting import fit_gate as fit_gate
+    from metacal.gate.fitting import fit_unlabelled as fit_unlabelled
     from metacal.gate.gate import Gate as Gate
     from metacal.gate.gate import Stage as Stage
     from metacal.gate.marks import Marks as Marks
     from metacal.gate.table import Recipe as Recipe
     from metacal.gate.table import Rejected as Rejected
     from metacal.gate.table import Table as Table
-    from metacal.gate.unlabelled import fit_unlabelled as fit_unlabelled
-    from metacal.gate.unlabelled import needs_labels as needs_labels
     from metacal.maps.map import FitMap as FitMap
 else:
     __getattr__ = names_of(__name__, lambda: _HOME)

@@ -38,8 +38,8 @@ from metacal.promises.notes import too_few_units
 from metacal.promises.promise import WHOLE_UNITS, Promise
 from metacal.promises.quantity import Quantity
 from metacal.promises.rules import betting
+from metacal.promises.rules.betting import UnitCounts
 from metacal.promises.rules.bounds import SLACK
-from metacal.promises.rules.unit_counts import UnitCounts
 from metacal.promises.sample import Sample, WholeUnits
 from metacal.rows.draws import generator
 
