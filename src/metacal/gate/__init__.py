@@ -20,7 +20,7 @@ _HOME = {
     "Recipe": "metacal.gate.table",
     "Stage": "metacal.gate.gate",
     "Table": "metacal.gate.table",
-    "Rejected": "metacal.gate.table",
+    "Rejected": "metacal.gate.decision",
     "check_gate": "metacal.gate.fitting",
     "fit_cascade": "metacal.gate.cascade",
     "fit_gate": "metacal.gate.fitting",
@@ -31,6 +31,7 @@ _HOME = {
 if TYPE_CHECKING:
     from metacal.gate.cascade import fit_cascade as fit_cascade
     from metacal.gate.decision import Decision as Decision
+    from metacal.gate.decision import Rejected as Rejected
     from metacal.gate.fit_marks import fit_scored as fit_scored
     from metacal.gate.fitting import Decided as Decided
     from metacal.gate.fitting import check_gate as check_gate
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from metacal.gate.gate import Stage as Stage
     from metacal.gate.marks import Marks as Marks
     from metacal.gate.table import Recipe as Recipe
-    from metacal.gate.table import Rejected as Rejected
     from metacal.gate.table import Table as Table
     from metacal.maps.map import FitMap as FitMap
 else:
