@@ -1,8 +1,8 @@
 """What is fitted, saved, exported and applied: `gate` has the value, `table` and `marks` what its stages rank rows by.
 
-`fitting` makes one from labelled rows of logits, `fit_marks` from scores that are given, `cascade` from two models
-behind each other, `unlabelled` from rows without labels, where the promise needs none. A name is imported when it is
-first asked for: who applies a gate does not wait for what fits one.
+`fitting` makes one from rows of logits, without labels where the promise needs none, `fit_marks` from scores that are
+given, `cascade` from models behind each other. A name is imported when it is first asked for: who applies a gate does
+not wait for what fits one.
 """
 
 from __future__ import annotations
@@ -10,23 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metacal.lazy import names_of
-
-_HOME = {
-    "FitMap": "metacal.maps.map",
-    "Decided": "metacal.gate.fitting",
-    "Decision": "metacal.gate.decision",
-    "Gate": "metacal.gate.gate",
-    "Marks": "metacal.gate.marks",
-    "Recipe": "metacal.gate.table",
-    "Stage": "metacal.gate.gate",
-    "Table": "metacal.gate.table",
-    "Rejected": "metacal.gate.decision",
-    "check_gate": "metacal.gate.fitting",
-    "fit_cascade": "metacal.gate.cascade",
-    "fit_gate": "metacal.gate.fitting",
-    "fit_scored": "metacal.gate.fit_marks",
-    "fit_unlabelled": "metacal.gate.fitting",
-}
 
 if TYPE_CHECKING:
     from metacal.gate.cascade import fit_cascade as fit_cascade
@@ -44,8 +27,4 @@ if TYPE_CHECKING:
     from metacal.gate.table import Table as Table
     from metacal.maps.map import FitMap as FitMap
 else:
-    __getattr__ = names_of(__name__, lambda: _HOME)
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOME)
+    __getattr__, __dir__ = names_of(__name__)
