@@ -236,8 +236,8 @@ class Certificate:
 
         >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
         >>> c = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
-        >>> c.to_dict()["threshold"], c.to_dict()["coverage"]
-        (0.98, 0.98)
+        >>> c.to_dict()["n_accepted"], c.to_dict()["coverage"]
+        (99, 0.99)
         """
         there = [name for name in NAMES if name not in SILENT or getattr(self, name) != SILENT[name]]
         plain = {name: getattr(self, name) for name in there}
