@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal import display
-from metacal.promises.parts.thresholds import Policy
+
+if TYPE_CHECKING:
+    from metacal.promises.parts.thresholds import Policy
 
 Flags = NDArray[np.bool_]
 Codes = NDArray[np.intp]

@@ -27,7 +27,7 @@ from metacal.promises.rules.costs import (
     positive,
 )
 from metacal.promises.rules.rows_needed import resampled, rows_needed
-from metacal.promises.rules.sequence import segments, start_value
+from metacal.promises.rules.sequence import fallback, segments, start_value
 from metacal.promises.sample import Sample
 from metacal.promises.words import RANKED, SAME_SOURCE, register_rule
 from metacal.rows.arrays import fraction
@@ -329,29 +329,18 @@ def certified_loss_rank(ranked: CostRanking, limit: float, delta: float) -> int:
     >>> 1400 < accepted < 1560, bool(ranked.losses[:accepted].mean() < 0.05)
     (True, True)
     """
-    if ranked.blocks.scouts is not None:
-        return _certified_loss_value(ranked, limit, delta)
-    best, level = 0, Fraction(0)
-    for share, ranks in rungs(ranked.blocks.n, limit, delta):
-        level += share
-        for rank in ranks:
-            if not ranked.passes(rank, limit, float(level) * delta):
-                level = Fraction(0)
-                break
-            best = rank
-    return ranked.accepted_at(best, limit) if best else 0
+    blocks = ranked.blocks
 
+    def passes(rank: int, share: Fraction) -> bool:
+        return ranked.passes(rank, limit, float(share) * delta)
 
-def _certified_loss_value(ranked: CostRanking, limit: float, delta: float) -> int:
-    """The same for scores that tie: values from a start upward, each bet on at all of delta (`promises.scouts`)."""
-    blocks, best = ranked.blocks, 0
-    assert blocks.scouts is not None
+    if blocks.scouts is None:
+        best = fallback(rungs(blocks.n, limit, delta), passes)
+        return ranked.accepted_at(best, limit) if best else 0
+    # Of scores that tie, values from a start upward, each bet on at all of delta (`promises.scouts`).
     start = start_value(blocks.scouts, blocks.n, 1.0 - limit, delta)
-    for rank in blocks.ranks[max(0, int(np.searchsorted(blocks.scores, start, side="right")) - 1) :].tolist():
-        if not ranked.passes(rank, limit, delta):
-            break
-        best = rank
-    return best
+    first = max(0, int(np.searchsorted(blocks.scores, start, side="right")) - 1)
+    return fallback([(Fraction(1), blocks.ranks[first:].tolist())], passes) or 0
 
 
 def rungs(n: int, limit: float, delta: float) -> list[tuple[Fraction, list[int]]]:
