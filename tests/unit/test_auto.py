@@ -11,7 +11,7 @@ from metacal.maps.composed import seen_through
 from metacal.maps.fitting.mixture import likeliest_mixture
 from metacal.maps.members import MEMBERS, default_members, fit_members
 from metacal.maps.methods import METHODS
-from metacal.maps.stack import Candidates, StackMap, likeliest, fit_stack
+from metacal.maps.stack import Candidates, StackMap, fit_stack, likeliest
 from metacal.maps.temperature import TemperatureMap
 from metacal.rows import Rows
 
