@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from metacal.report.measured import Codes, Column
     from metacal.rows import Rows
 
+#: Thresholds looked at, about.
+_POINTS = 200
 #: Rows on either side of a threshold that say whether the probabilities are right there: a twentieth, at least so many.
 _NEAR, _FEWEST = 20, 50
 
@@ -79,9 +81,7 @@ class Sides:
     delta: float
 
 
-def sides_of(
-    gate: Gate, rows: Rows, codes: Codes, names: NDArray[Any], *, delta: float, level: float, points: int = 200
-) -> Sides | None:
+def sides_of(gate: Gate, rows: Rows, codes: Codes, names: NDArray[Any], *, delta: float, level: float) -> Sides | None:
     """Of two classes with rows of each: both sides; None otherwise."""
     positive = np.asarray(codes) == 1
     n, n_positive = len(positive), int(positive.sum())
@@ -91,7 +91,9 @@ def sides_of(
     ordered = np.sort(s)
     own = _thresholds(gate)
     below = {side: int(np.searchsorted(ordered, at, side="right")) for side, at in own.items()}
-    counts = np.unique(np.concatenate([grid(ordered, points, below.get(0, 0)), grid(ordered, points, below.get(1, 0))]))
+    counts = np.unique(
+        np.concatenate([grid(ordered, _POINTS, below.get(0, 0)), grid(ordered, _POINTS, below.get(1, 0))])
+    )
     at = thresholds_between(ordered, counts)
     called_negative = operating_bands(s, ~positive, delta / 2.0, at)
     called_positive = operating_bands(-s, positive, delta / 2.0, np.nextafter(-at, -np.inf))
