@@ -134,3 +134,16 @@ def _pandas() -> Any:
     except ImportError as error:
         raise MissingExtraError("to_frame()", "pandas") from error
     return pandas
+
+
+def listed(names: Iterable[object]) -> str:
+    """Show at most eight names."""
+    shown = list(names)
+    more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
+    return (", ".join(map(cut, shown[:8])) or "nothing") + more
+
+
+def cut(value: object) -> str:
+    """A value in at most 80 characters."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -19,7 +19,7 @@ import numpy as np
 
 from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
-from metacal.io.batches import BatchGate, decided_columns
+from metacal.io.batches import BatchGate, beside_results, decided_columns
 from metacal.io.disk import part_beside
 from metacal.io.formats import FORMATS, endings
 from metacal.io.many import Paths, copies_removed, files_of, suffix_of
@@ -320,7 +320,9 @@ def write_decisions(
                 who = (*decision.stages, decision.last)
                 answered.update(dict(zip(who, np.bincount(decision.by, minlength=len(who)).tolist(), strict=True)))
             if write is not None:
-                write(decided_columns(gate, decision, None if ids is None else ids[start : start + len(decision)]))
+                here = slice(start, start + len(decision))
+                kept = {name: column[here] for name, column in predictions.kept.items()}
+                write(beside_results(kept, decided_columns(gate, decision, None if ids is None else ids[here])))
             advance(len(decision))
     counted = None if gate.is_calibrator else accepted
     return Applied(len(predictions), counted, n_without_score=missing, answered_by=answered)

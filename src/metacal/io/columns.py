@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from metacal.display import listed
 from metacal.errors import InputError
+from metacal.rows.labels import as_class_names
 from metacal.rows.stored import StoredTable
 
 #: A table of more bytes than this stays in its file: reading it again on every pass costs more than the memory.
@@ -74,6 +76,8 @@ class Request:
     stream: bool | None = None
     #: Columns that are no classes, whatever they hold.
     aside: tuple[str, ...] = ()
+    #: Columns to pass on as they are; they are no classes either.
+    keep: tuple[str, ...] = ()
     #: The classes of the gate that reads it: they choose and order columns that bear their names.
     of_gate: ClassNames | None = None
     scores: bool = False
@@ -132,6 +136,8 @@ class Columns:
         Where there is a column per class: which columns of the file these are.
     names : mapping
         What the file calls the labels, ids, groups and units.
+    kept : mapping of str to array of shape (n,)
+        Columns to pass on.
     lines : sequence of int or None
         Of text, the line that each score stands on.
     remarks : tuple of str
@@ -148,6 +154,7 @@ class Columns:
     unused: tuple[str, ...] = ()
     places: tuple[int, ...] | None = None
     names: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     lines: Sequence[int] | None = None
     remarks: tuple[str, ...] = ()
 
@@ -170,15 +177,33 @@ class Picked(NamedTuple):
     places: tuple[int, ...] | None = None
     #: The array that names the classes.
     classes: str | None = None
+    #: What is to be passed on.
+    kept: tuple[str, ...] = ()
+
+    @property
+    def others(self) -> list[str]:
+        """What is to be read besides the table, each name once."""
+        return list(dict.fromkeys((*self.beside.values(), *self.kept)))
 
     @property
     def names(self) -> list[str]:
         """All that is to be read, each once, the table first."""
-        return list(dict.fromkeys((*self.table, *self.beside.values())))
+        return list(dict.fromkeys((*self.table, *self.others)))
 
-    def columns(self, path: str, table: Any, column: Callable[[str], Any], **more: Any) -> Columns:
-        """What was picked, read by `column` from its name; `more` is what the file itself says."""
+    def columns(
+        self,
+        path: str,
+        table: Any,
+        column: Callable[[str], Any],
+        passed_on: Callable[[str], Any] | None = None,
+        **more: Any,
+    ) -> Columns:
+        """What was picked, read by `column` from its name; `more` is what the file itself says.
+
+        `passed_on` reads what is kept, in which entries may be missing; `column` where None.
+        """
         beside = {role: column(name) for role, name in self.beside.items()}
+        more["kept"] = {name: (passed_on or column)(name) for name in self.kept}
         if self.classes is not None:
             more["class_names"] = as_class_names(column(self.classes))
         own = {"class_names": self.class_names, "unused": self.unused, "places": self.places, "names": self.beside}
@@ -198,8 +223,9 @@ def pick_arrays(request: Request, arrays: Mapping[str, str]) -> Picked:
         raise _no_table(request, arrays)
     beside = pick_beside(request, arrays, (table,))
     classes = None if request.scores else next((key for key in CLASS_KEYS if key in arrays), None)
-    used = {table, classes, *beside.values()}
-    return Picked((table,), beside, tuple(name for name in arrays if name not in used), classes=classes)
+    kept = _kept(request, arrays)
+    used = {table, classes, *beside.values(), *kept}
+    return Picked((table,), beside, tuple(name for name in arrays if name not in used), classes=classes, kept=kept)
 
 
 def _no_table(request: Request, arrays: Mapping[str, str]) -> InputError:
@@ -249,9 +275,11 @@ def pick_columns(
             )
         prefix = next((p for p in prefixes if all(name.startswith(p) for name in chosen)), "")
         names = as_class_names([name.removeprefix(prefix) for name in chosen])
-    used = {*chosen, *beside.values()}
+    kept = _kept(request, header)
+    used = {*chosen, *beside.values(), *kept}
     places = None if names is None else tuple(place[name] for name in chosen)
-    return Picked(tuple(chosen), beside, tuple(name for name in header if name not in used), names, places)
+    unused = tuple(name for name in header if name not in used)
+    return Picked(tuple(chosen), beside, unused, names, places, kept=kept)
 
 
 def pick_beside(request: Request, names: Collection[str], table: Collection[str] = ()) -> dict[str, str]:
@@ -264,6 +292,14 @@ def pick_beside(request: Request, names: Collection[str], table: Collection[str]
             found[role] = name
             taken |= {name} if role == "labels" else set()
     return found
+
+
+def _kept(request: Request, held: Collection[str]) -> tuple[str, ...]:
+    """The columns to pass on, which must all be there."""
+    missing = [name for name in request.keep if name not in held]
+    if missing:
+        raise InputError(f"{request.path}: there is no column {missing[0]!r} to keep; it has {listed(held)}.")
+    return tuple(dict.fromkeys(request.keep))
 
 
 def _places(request: Request, header: Sequence[str]) -> dict[str, int]:
@@ -296,7 +332,7 @@ def _other_columns(
     request: Request, header: Sequence[str], prefixes: tuple[str, ...], beside: Mapping[str, str]
 ) -> list[str]:
     """The columns `logits_…` if there are two of them; without a named prefix otherwise all that are nothing else."""
-    known = {"", *beside.values(), *request.aside, *(ID_KEYS if request.id_key is not None else ())}
+    known = {"", *beside.values(), *request.aside, *request.keep, *(ID_KEYS if request.id_key is not None else ())}
     names = [name for name in header if name not in known]
     begun = [[name for name in names if name.startswith(prefix)] for prefix in prefixes]
     begun = [columns for columns in begun if len(columns) >= (2 if request.logits_key is None else 1)]
@@ -343,36 +379,6 @@ def labels_are_in(column: str) -> str:
     return f"if it holds the labels say label_key={column!r} (--label-key {shlex.quote(column)}), "
 
 
-def as_class_names(values: Any) -> ClassNames:
-    """Return names as a tuple; if all are whole numbers, as integers.
-
-    Examples
-    --------
-    >>> as_class_names(["0", "1"]), as_class_names(["cat", "1"]), as_class_names(["01", "02"])
-    ((0, 1), ('cat', '1'), ('01', '02'))
-    """
-    listed_values = values.tolist() if hasattr(values, "tolist") else values
-    if not isinstance(listed_values, list | tuple) or not all(isinstance(v, str | int | float) for v in listed_values):
-        raise InputError(f"the class names must be a flat list of texts or whole numbers, got {_cut(values)}.")
-    # Not by way of an array: NumPy makes all names as wide as the longest.
-    texts = [str(value) for value in listed_values]
-    whole = all(map(_is_whole, texts))
-    return tuple(map(int, texts)) if whole else tuple(texts)
-
-
-def _is_whole(text: str) -> bool:
-    """Whether this is how a 64-bit integer is written; 007 and -0 are names."""
-    digits = text.removeprefix("-")
-    if not (len(text) <= 20 and digits.isascii() and digits.isdigit()):
-        return False
-    return str(int(text)) == text and -(1 << 63) <= int(text) < 1 << 63
-
-
-def _cut(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
 def one_of(
     request: Request, held: Collection[str], named: str | None, usual: Sequence[str], flag: str, without: Any = ()
 ) -> str | None:
@@ -387,10 +393,3 @@ def one_of(
     if len(here) > 1:
         raise InputError(f"{request.path}: it has both {here[0]!r} and {here[1]!r}; choose one with {flag} ({option}).")
     return here[0] if here else None
-
-
-def listed(names: Iterable[object]) -> str:
-    """Show at most eight names."""
-    shown = list(names)
-    more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
-    return (", ".join(map(_cut, shown[:8])) or "nothing") + more

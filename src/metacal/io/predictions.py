@@ -14,23 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.display import listed
 from metacal.errors import InputError, warn_caller
-from metacal.io.columns import (
-    BESIDE,
-    LABEL_LIKE,
-    TABLE_KEYS,
-    TWO_COLUMNS,
-    ClassNames,
-    Columns,
-    OtherKindError,
-    Request,
-    as_class_names,
-    listed,
-)
+from metacal.io.columns import BESIDE, LABEL_LIKE, TABLE_KEYS, TWO_COLUMNS, ClassNames, Columns, OtherKindError, Request
 from metacal.io.many import Paths
 from metacal.io.reading import read_columns
 from metacal.io.strays import strays_among
-from metacal.rows.labels import several_labels
+from metacal.rows.labels import as_class_names, several_labels
 from metacal.rows.plausibility import suspicion_in
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import class_list, label_codes, two_columns
@@ -83,6 +73,7 @@ def read_predictions(
     classes: Sequence[str | int] | None = None,
     format: str | None = None,
     drop: Sequence[str] = (),
+    keep: Sequence[str] = (),
     of_gate: ClassNames | None = None,
     stream: bool | None = None,
     unpack_limit: int | None = None,
@@ -117,6 +108,8 @@ def read_predictions(
         separated by commas, semicolons, tabs or bars, and compressed (.csv.gz).
     drop : sequence of str
         Columns that are no classes.
+    keep : sequence of str
+        Columns to pass on to the results, which are no classes either.
     of_gate : sequence, optional
         The classes of a gate. Where there is a column per class those that bear their names are taken, in this order,
         and others are left out; elsewhere they say nothing.
@@ -154,6 +147,7 @@ def read_predictions(
         unit_key,
         stream=stream,
         aside=tuple(drop),
+        keep=tuple(keep),
         of_gate=of_gate,
     )
     columns = read_columns(path, request, _finished, labels=labels, format=format, unpack_limit=unpack_limit)
@@ -162,10 +156,6 @@ def read_predictions(
 
 def _finished(request: Request, columns: Columns) -> Columns:
     """A table that is one, with columns of the same rows and names for its classes."""
-    for role in ("groups", "units"):
-        name = getattr(request, BESIDE[role])
-        if name is not None and getattr(columns, role) is None:
-            raise InputError(f"{request.path}: it holds one array without names, and so no {name!r}.")
     columns = _two_classes(request, columns)
     _check_shapes(request, columns)
     flat = {role: getattr(columns, role).ravel() for role in ("groups", "units") if getattr(columns, role) is not None}

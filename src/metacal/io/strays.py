@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.io.columns import LABEL_LIKE, ClassNames, listed
+from metacal.display import listed
+from metacal.io.columns import LABEL_LIKE, ClassNames
 from metacal.rows.plausibility import sample_of
 
 #: Names of columns that people keep beside predictions.

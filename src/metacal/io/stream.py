@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any, NamedTuple
 
+from metacal.display import listed
 from metacal.errors import InputError
-from metacal.io.columns import ID_KEYS, TABLE_KEYS, Request, listed, pick_beside, pick_columns
+from metacal.io.columns import ID_KEYS, TABLE_KEYS, Request, pick_beside, pick_columns
 from metacal.io.formats.delimited import line_cells, lists_of_numbers
 from metacal.io.formats.jsonl import LineError, nested_in, parsed_object
 from metacal.rows.score_columns import mark_of

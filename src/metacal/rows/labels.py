@@ -44,6 +44,31 @@ def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> 
     return array
 
 
+def as_class_names(values: Any) -> tuple[str | int, ...]:
+    """Return names as a tuple; if all are whole numbers, as integers.
+
+    Examples
+    --------
+    >>> as_class_names(["0", "1"]), as_class_names(["cat", "1"]), as_class_names(["01", "02"])
+    ((0, 1), ('cat', '1'), ('01', '02'))
+    """
+    listed_values = values.tolist() if hasattr(values, "tolist") else values
+    if not isinstance(listed_values, list | tuple) or not all(isinstance(v, str | int | float) for v in listed_values):
+        raise InputError(f"the class names must be a flat list of texts or whole numbers, got {_shown(values)}.")
+    # Not by way of an array: NumPy makes all names as wide as the longest.
+    texts = [str(value) for value in listed_values]
+    whole = all(map(_is_whole, texts))
+    return tuple(map(int, texts)) if whole else tuple(texts)
+
+
+def _is_whole(text: str) -> bool:
+    """Whether this is how a 64-bit integer is written; 007 and -0 are names."""
+    digits = text.removeprefix("-")
+    if not (len(text) <= 20 and digits.isascii() and digits.isdigit()):
+        return False
+    return str(int(text)) == text and -(1 << 63) <= int(text) < 1 << 63
+
+
 def two_classes(labels: Any, positive: Any = None, *, one_score: bool = False) -> NDArray[Any] | None:
     """The two values that labels have, in order: booleans, floats, -1 and 1, any two numbers. None for 0 and 1.
 

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, MissingExtraError
-from metacal.io.columns import ClassNames, Columns, Picked, Request, as_class_names, labels_are_in, pick_columns
-from metacal.io.opening import NoRowsError, check_texts, check_unpacked
+from metacal.io.columns import ClassNames, Columns, Picked, Request, labels_are_in, pick_columns
+from metacal.io.opening import NoRowsError, check_texts, check_unpacked, passed_on
+from metacal.rows.labels import as_class_names
 from metacal.rows.stored import StoredTable
 
 #: Under this key of the schema's metadata the classes are kept, as JSON, in column order.
@@ -85,11 +86,11 @@ def read_batches(request: Request, source: Batches) -> Columns:
     stays = not request.scores and request.stays(n_rows * layout.row_bytes)
     stored = source.stored(layout) if stays else None
     # Runs of one value pack to next to nothing: the rows that are claimed are compared with the limit.
-    row_bytes = 8 * len(set(picked.beside.values())) + (0 if stored is not None else layout.row_bytes)
+    row_bytes = 8 * len(picked.others) + (0 if stored is not None else layout.row_bytes)
     check_unpacked(path, n_rows * row_bytes, source.held)
     whole = stored is None and not request.scores
     table = np.empty((n_rows, layout.n_classes) if whole else (0, 0), layout.dtype)
-    names = picked.names if stored is None else list(dict.fromkeys(picked.beside.values()))
+    names = picked.names if stored is None else picked.others
     beside, start = [], 0
     for batch in source.batches(names, max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, row_bytes)))) if names else ():
         if start + batch.num_rows > n_rows:
@@ -107,9 +108,16 @@ def read_batches(request: Request, source: Batches) -> Columns:
     def column(name: str) -> NDArray[Any]:
         return column_of(chunks(name), name, path, source.held)
 
+    def kept(name: str) -> NDArray[Any]:
+        values = chunks(name).combine_chunks()
+        if not values.null_count and _holds(values.type, *_NUMBERS, *_TEXTS):
+            return column_of(values, name, path, source.held)
+        check_texts(path, f"texts in column {name!r}", list(map(str, found := values.to_pylist())), source.held)
+        return passed_on(found)
+
     own = {} if layout.width is None else {"class_names": stored_classes(schema)}
     scores = _scores(chunks(picked.table[0]), picked.table[0], path) if request.scores else None
-    return picked.columns(path, table if whole else stored if scores is None else scores, column, **own)
+    return picked.columns(path, table if whole else stored if scores is None else scores, column, kept, **own)
 
 
 def pick(request: Request, schema: Any) -> Picked:

@@ -82,7 +82,15 @@ def _columns(request: Request, picked: Picked, cells: _Cells) -> Columns:
         table = lists_of_numbers(path, picked.table[0], cells.column(picked.table[0]))
     else:
         table = cells.table(picked.places)
-    return picked.columns(path, table, lambda name: _typed(path, name, cells.column(name)), lines=lines)
+
+    def kept(name: str) -> NDArray[Any]:
+        found = _typed(path, name, cells.column(name))
+        texts = found.tolist() if found.dtype.kind == "U" else [""]
+        if any(texts) and all(is_number(text) or not text for text in texts):
+            return np.array([float(text or "nan") for text in texts])
+        return found
+
+    return picked.columns(path, table, lambda name: _typed(path, name, cells.column(name)), kept, lines=lines)
 
 
 def _score(cell: str) -> Any:

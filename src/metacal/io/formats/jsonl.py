@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
@@ -20,7 +21,7 @@ from metacal.io.artifact.messages import without_duplicates
 from metacal.io.columns import BESIDE, Columns, Picked, Request, pick_columns
 from metacal.io.formats.delimited import TextWriter
 from metacal.io.nested import with_nested
-from metacal.io.opening import NoRowsError, check_texts
+from metacal.io.opening import NoRowsError, check_texts, passed_on
 
 #: A line of more bytes is no row: a file without line ends would fill the memory.
 LONGEST_LINE = 1 << 26
@@ -51,12 +52,20 @@ def _columns(request: Request, picked: Picked, columns: dict[str, list[Any]], li
     def typed(name: str) -> NDArray[Any]:
         return _objects(columns[name]) if name == correct else _typed(path, lines, name, columns[name])
 
+    def kept(name: str) -> NDArray[Any]:
+        found = passed_on(columns[name])
+        if found.dtype.kind == "U":
+            check_texts(path, f"texts in {name!r}", found.tolist(), os.path.getsize(request.source))
+        return found
+
     if request.scores:
-        return picked.columns(path, _objects(columns[picked.table[0]]), typed, lines=lines)
+        return picked.columns(path, _objects(columns[picked.table[0]]), typed, kept, lines=lines)
     if picked.places is None:
-        return picked.columns(path, _table_of_lists(path, lines, picked.table[0], columns[picked.table[0]]), typed)
+        return picked.columns(
+            path, _table_of_lists(path, lines, picked.table[0], columns[picked.table[0]]), typed, kept
+        )
     table = np.column_stack([_numbers(path, lines, name, columns[name]) for name in picked.table])
-    return picked.columns(path, table, typed)
+    return picked.columns(path, table, typed, kept)
 
 
 def _objects(values: Sequence[Any]) -> NDArray[Any]:
@@ -82,7 +91,7 @@ def _rows(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def nested_in(request: Request, number: int, row: dict[str, Any], *more: str | None) -> dict[str, Any]:
     """The row with what nested keys lead to (`metacal.io.nested`); LineError where they lead to something else."""
-    keys = (request.logits_key, *(getattr(request, key) for key in BESIDE.values()), *more)
+    keys = (request.logits_key, *(getattr(request, key) for key in BESIDE.values()), *request.keep, *more)
     try:
         return with_nested(row, keys)
     except InputError as error:

@@ -19,8 +19,9 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.display import listed
 from metacal.errors import InputError
-from metacal.io.columns import Columns, Request, listed, pick_arrays
+from metacal.io.columns import Columns, Request, pick_arrays
 from metacal.io.formats.raw import RawFile, RawTable, array_at, bytes_of
 from metacal.io.opening import SAVE_AS_NPZ, check_unpacked
 from metacal.rows.stored import ConvertedTable
