@@ -146,7 +146,8 @@ def test_kept_columns_come_out_as_they_went_in(folder, tmp_path, out):
 def test_kept_columns_of_every_format(folder, tmp_path, suffix):
     run("apply", folder / "cal.json", folder / f"val.{suffix}", "--keep", "label", "-o", tmp_path / "out.csv")
     head, first = (tmp_path / "out.csv").read_text().splitlines()[:2]
-    assert head.startswith("id,label,prediction,") and first.startswith(f"row 0,{LABELS[0]},")
+    assert head.startswith("id,label,prediction,")
+    assert first.startswith(f"row 0,{LABELS[0]},")
 
 
 def test_what_cannot_be_kept(folder, tmp_path):
