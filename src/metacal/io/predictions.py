@@ -165,7 +165,7 @@ def _finished(request: Request, columns: Columns) -> Columns:
         return replace(columns, **flat)
     strays, remarks = strays_among(columns.class_names, columns.labels.ravel(), columns.table)
     for remark in remarks:
-        warn_caller(f"{request.path}: {remark}")
+        warn_caller(remark)
     return replace(_without(columns, strays), remarks=tuple(remarks), **flat)
 
 
