@@ -152,7 +152,7 @@ def command(file: str, options: Options) -> None:
       metacal fit 'logs/*.parquet' --executor dask://host:8786 --min-accuracy 0.97 -o cal.json
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
       metacal fit answers.jsonl --score-key judge.score --loss-key loss --max-risk 0.1 -o cal.json
-      metacal fit scores.csv --logits-key margin --positive fraud --min-precision 0.9 --min-recall 0.95 -o cal.json
+      metacal fit scores.csv --positive-key margin --positive fraud --min-precision 0.9 --min-recall 0.95 -o cal.json
       metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
       metacal fit visits.csv --unit-key patient --every-row --largest-unit 40 --min-accuracy 0.9 -o cal.json
     """  # noqa: D301
@@ -264,7 +264,7 @@ def _fitted(found: Predictions, options: Options) -> Gate:
         codes = validate.label_codes(found.require_truth(), len(table), classes)
         known |= {"gives_way": calibrator is None, "decision": options.decision}
         gate = fit_gate(rows, codes, promise, score, fit_map, groups=found.groups, **known)
-    return gate.with_source(recipe=recipe())
+    return gate.with_source(recipe=recipe(), score_column=found.score_column)
 
 
 def _two_labels(found: Predictions, positive: str | None) -> Any:
