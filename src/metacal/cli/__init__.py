@@ -16,7 +16,7 @@ import click
 from metacal import __version__
 from metacal.cli.printing import SAID
 from metacal.cli.stopping import Stopped, stoppable
-from metacal.errors import InfeasibleTargetError, MetacalError, MetacalWarning
+from metacal.errors import InfeasibleTargetError, MetacalError, MetacalWarning, spelled_as_commands
 from metacal.io.terminal import visible
 
 #: Command -> what it does; its file bears its name.
@@ -91,7 +91,7 @@ class Commands(click.Group):
         # Arrow's own allocator reserves a gigabyte of address space at once, which a memory limit does not grant.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         try:
-            with _plain_warnings(ctx), stoppable():
+            with spelled_as_commands(), _plain_warnings(ctx), stoppable():
                 result = super().invoke(ctx)
             sys.stdout.flush()
         except click.ClickException as error:

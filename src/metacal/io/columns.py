@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,7 +15,8 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from metacal.display import listed
-from metacal.errors import InputError
+from metacal.errors import InputError, option, spelled
+from metacal.io.opening import passed_on
 from metacal.rows.labels import as_class_names
 from metacal.rows.stored import StoredTable
 
@@ -38,11 +38,6 @@ LABEL_LIKE = re.compile(
     r"targets?|truths?|gt|gold|ground[_ ]?truth|(true|gold)[_ ]?(label|labels|class|target)|y[_ ]?true|class|category"
     r"|(class|label|target)[_ ]?(id|idx|index|name)",
     re.IGNORECASE,
-)
-#: How one score for two classes is written.
-TWO_COLUMNS = (
-    " One score for two classes: name its column with logits_key (--positive-key), or say --input probabilities where "
-    "it is the probability of the second."
 )
 #: csv columns `logits_cat`, `logits_dog` name the classes cat and dog.
 _PREFIXES = {"logits": ("logits_", "logit_"), "probabilities": ("probabilities_", "probability_", "probs_", "prob_")}
@@ -199,15 +194,15 @@ class Picked(NamedTuple):
         path: str,
         table: Any,
         column: Callable[[str], Any],
-        passed_on: Callable[[str], Any] | None = None,
+        values: Callable[[str], list[Any]] | None = None,
         **more: Any,
     ) -> Columns:
         """What was picked, read by `column` from its name; `more` is what the file itself says.
 
-        `passed_on` reads what is kept, in which entries may be missing; `column` where None.
+        `values` are those of what is kept, None where one is missing; where the file has arrays they are kept as such.
         """
         beside = {role: column(name) for role, name in self.beside.items()}
-        more["kept"] = {name: (passed_on or column)(name) for name in self.kept}
+        more["kept"] = {name: passed_on(values(name)) if values else column(name) for name in self.kept}
         if self.classes is not None:
             more["class_names"] = as_class_names(column(self.classes))
         own = {"class_names": self.class_names, "unused": self.unused, "places": self.places, "names": self.beside}
@@ -239,9 +234,9 @@ def _no_table(request: Request, arrays: Mapping[str, str]) -> InputError:
     other = next(kind for kind in TABLE_KEYS if kind != request.input)
     missing = f"{request.path}: there is no array {TABLE_KEYS[request.input][0]!r}; it holds {held}; "
     if any(name in arrays for name in TABLE_KEYS[other]):
-        return OtherKindError(f"{missing}to read its {other} say input={other!r} (--input {other}).")
-    labels = "" if "labels" in pick_beside(request, arrays) else " and the labels, if any, with label_key (--label-key)"
-    return InputError(f"{missing}name the table with logits_key (--logits-key){labels}.")
+        return OtherKindError(f"{missing}to read its {other} say {option('input', other)}.")
+    labels = "" if "labels" in pick_beside(request, arrays) else f" and the labels, if any, with {option('label_key')}"
+    return InputError(f"{missing}name the table with {option('logits_key')}{labels}.")
 
 
 def pick_columns(
@@ -275,7 +270,7 @@ def pick_columns(
         if len(chosen) < (2 if fewest is None else fewest) and not request.is_one_score(chosen):
             raise InputError(
                 f"{request.path}: found {len(chosen)} class column(s) among {listed(header)}; there must be at least "
-                f"2, or one column 'logits' of lists.{TWO_COLUMNS if chosen else ''}"
+                f"2, or one column 'logits' of lists.{two_columns_hint() if chosen else ''}"
             )
         prefix = next((p for p in prefixes if all(name.startswith(p) for name in chosen)), "")
         names = as_class_names([name.removeprefix(prefix) for name in chosen])
@@ -325,10 +320,10 @@ def _column_of_lists(request: Request, header: Sequence[str], lists: Collection[
     other = next(kind for kind in TABLE_KEYS if kind != request.input)
     missing = f"{request.path}: there is no column {TABLE_KEYS[request.input][0]!r}; it has {listed(header)}"
     if any(name in lists for name in TABLE_KEYS[other]):
-        raise OtherKindError(f"{missing}; to read its {other} say input={other!r} (--input {other}).")
+        raise OtherKindError(f"{missing}; to read its {other} say {option('input', other)}.")
     raise InputError(
-        f"{missing}, of which {listed(lists)} hold lists; name the one with the {request.input} with logits_key "
-        "(--logits-key)."
+        f"{missing}, of which {listed(lists)} hold lists; name the one with the {request.input} with "
+        f"{option('logits_key')}."
     )
 
 
@@ -353,13 +348,13 @@ def _other_columns(
     doubtful = next((name for name in names if name in LABEL_KEYS), None)
     if doubtful is not None:
         raise InputError(
-            f"{request.path}: is column {doubtful!r} a class or a label? List the classes with classes (--classes)."
+            f"{request.path}: is column {doubtful!r} a class or a label? List the classes with {option('classes')}."
         )
     if len(request.of_gate or ()) == 2 and len(names) > 1:  # one score and a stray column look like two classes
         raise InputError(
             f"{request.path}: no column bears the name of a class of the gate; it has {listed(names)}. Name the score "
-            "of the second class with logits_key (--positive-key), or list the columns of the two classes with classes "
-            "(--classes)."
+            f"of the second class with {_one_score()}, or list the columns of the two classes with "
+            f"{option('classes')}."
         )
     return names
 
@@ -378,9 +373,21 @@ def _columns_of_classes(request: Request, header: Sequence[str], prefixes: tuple
     return [column[name] for name in wanted]
 
 
+def _one_score() -> str:
+    return spelled("logits_key=...", "--positive-key NAME")
+
+
+def two_columns_hint() -> str:
+    """How one score for two classes is written."""
+    return (
+        f" One score for two classes: name its column with {_one_score()}, or say {option('input', 'probabilities')} "
+        "where it is the probability of the second."
+    )
+
+
 def labels_are_in(column: str) -> str:
     """How to say that a column holds the labels."""
-    return f"if it holds the labels say label_key={column!r} (--label-key {shlex.quote(column)}), "
+    return f"if it holds the labels say {option('label_key', column)}, "
 
 
 def one_of(
@@ -388,12 +395,12 @@ def one_of(
 ) -> str | None:
     """Return the one name among `held` that is asked for, or None if none was asked for and no usual name is there."""
     flag = request.flag(flag)
-    option = "--" + flag.replace("_", "-")
     if named is not None:
         if named not in held or named in without:
-            raise InputError(f"{request.path}: there is no {named!r} as {flag} ({option}) says; it has {listed(held)}.")
+            said = spelled(flag, "--" + flag.replace("_", "-"))
+            raise InputError(f"{request.path}: there is no {named!r} as {said} says; it has {listed(held)}.")
         return named
     here = [name for name in usual if name in held and name not in without]
     if len(here) > 1:
-        raise InputError(f"{request.path}: it has both {here[0]!r} and {here[1]!r}; choose one with {flag} ({option}).")
+        raise InputError(f"{request.path}: it has both {here[0]!r} and {here[1]!r}; choose one with {option(flag)}.")
     return here[0] if here else None

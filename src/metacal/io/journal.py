@@ -190,7 +190,7 @@ class Journal:
         """What a first line that cannot be taken says of the key: a signature is longer than a checksum."""
         length, keyed = len(Seal().make(b"")), type(self.seal) is not Seal
         if len(seal) > length and seal.isalnum() and not keyed:
-            return "this journal is signed; give its key (--key) with every call."
+            return "this journal is signed; give its key with every call: {option('key', metavar='KEYFILE')}."
         if len(seal) == length and keyed:
             return "this journal was begun without a key; leave the key out, or begin anew with another file."
         if keyed:

@@ -200,7 +200,7 @@ def _shown(size: int) -> str:
 
 
 def passed_on(values: Sequence[Any]) -> NDArray[Any]:
-    """Values of any kind, or missing (None), as one array: all numbers, all true or false, or else texts.
+    """Values of any kind, or missing (None), as one array: all numbers, all true or false, or else texts (objects).
 
     A missing number is NaN and a missing text is empty. Numbers that would lose digits as floats become texts.
 
@@ -214,7 +214,7 @@ def passed_on(values: Sequence[Any]) -> NDArray[Any]:
     exact = all(abs(value) < most for value in values if type(value) is int)
     if exact and (kinds in ({bool}, {int}) or kinds <= {int, float, NoneType}):
         return np.array([math.nan if value is None else value for value in values])
-    return np.array([_text(value) for value in values], dtype=np.str_)
+    return np.array([_text(value) for value in values], dtype=object)
 
 
 def _text(value: Any) -> str:

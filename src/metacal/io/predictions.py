@@ -15,8 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import listed
-from metacal.errors import InputError, warn_caller
-from metacal.io.columns import BESIDE, LABEL_LIKE, TABLE_KEYS, TWO_COLUMNS, ClassNames, Columns, OtherKindError, Request
+from metacal.errors import InputError, option, warn_caller
+from metacal.io.columns import (
+    BESIDE,
+    LABEL_LIKE,
+    TABLE_KEYS,
+    ClassNames,
+    Columns,
+    OtherKindError,
+    Request,
+    two_columns_hint,
+)
 from metacal.io.many import Paths
 from metacal.io.reading import read_columns
 from metacal.io.strays import strays_among
@@ -53,10 +62,9 @@ class Predictions(Columns):
         also = f"; it also holds {listed(self.unused)}" if self.unused else ""
         held = map(str, (*self.unused, *(self.class_names or ())))
         likely = next((name for name in held if LABEL_LIKE.fullmatch(name)), None)
-        name = f"label_key={likely!r} (--label-key {likely})" if likely else "label_key (--label-key)"
         raise InputError(
-            f"{self.path}: there are no labels here{also}. Store them as 'labels', name them with {name}, or give a "
-            "file of labels with labels (--labels)."
+            f"{self.path}: there are no labels here{also}. Store them as 'labels', name them with "
+            f"{option('label_key', likely)}, or give a file of labels with {option('labels')}."
         )
 
 
@@ -198,7 +206,7 @@ def _two_classes(request: Request, columns: Columns) -> Columns:
         row = int(beyond.argmax())
         raise InputError(
             f"{request.path}: row {row} has the probability {score[row]:g}; one column of probabilities must lie "
-            "between 0 and 1. For a score of another kind name it with score_key (--score-key)."
+            f"between 0 and 1. For a score of another kind name it with {option('score_key')}."
         )
     two = two_columns(score, request.input)
     return replace(columns, table=two, class_names=None, score_column=request.logits_key)
@@ -210,14 +218,14 @@ def _check_shapes(request: Request, columns: Columns) -> None:
         raise InputError(
             f"{path}: the table of {request.input} must be numbers with one row per item and one column per class; "
             f"got shape {table.shape} of type {table.dtype}. Reshape or convert it and save it again."
-            f"{TWO_COLUMNS if table.ndim == 1 else ''}"
+            f"{two_columns_hint() if table.ndim == 1 else ''}"
         )
     for what in BESIDE:
         column = getattr(columns, what)
         if column is not None and column.shape not in ((len(table),), (len(table), 1)):
             hint = f" {several_labels(column)}" if column.ndim == 2 else ""
             if column.shape == (len(table) + 1,):
-                hint = " If the labels begin with a header, name it with label_key (--label-key)."
+                hint = f" If the labels begin with a header, name it with {option('label_key')}."
             raise InputError(f"{path}: there are {len(table)} rows but {what} of shape {column.shape}; one each.{hint}")
     own = columns.class_names if columns.places is None else None
     if own is not None and request.classes is not None and as_class_names(request.classes) != own:
@@ -311,14 +319,15 @@ def _question(gate: Gate, fitted: str, predictions: Predictions) -> None:
         warn_caller(
             f"{predictions.path}: every row lies in [0, 1] and sums to one, as probabilities do, but {fitted} was "
             "fitted on logits: what it says of these rows means nothing. Give logits, or fit on probabilities with "
-            "--input probabilities."
+            f"{option('input', 'probabilities')}."
         )
     elif odd is not None:
         warn_caller(f"{predictions.path}: {odd.remark}")
     elif "probabilities" in known:
         warn_caller(
             f"{fitted} was fitted on rows that look like probabilities read as logits, and {predictions.path} holds "
-            "other rows: what it says of them means nothing. Fit again, with --input probabilities or on logits."
+            f"other rows: what it says of them means nothing. Fit again, with {option('input', 'probabilities')} or on "
+            "logits."
         )
 
 

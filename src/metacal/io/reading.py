@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import InputError, option
 from metacal.io.columns import BESIDE, STREAM_BYTES, Columns, Request
 from metacal.io.formats import FORMATS, endings
 from metacal.io.many import Part, Paths, fetched, files_of, suffix_of
@@ -275,8 +275,8 @@ def _check_alike(first: Columns, other: Columns) -> None:
         )
     if other.class_names != first.class_names:
         raise InputError(
-            f"{other.path}: its classes are not those of {first.path}, or in another order; name them with classes "
-            "(--classes A,B,C), which chooses and orders the columns."
+            f"{other.path}: its classes are not those of {first.path}, or in another order; name them with "
+            f"{option('classes')}, which chooses and orders the columns."
         )
     for role in BESIDE:
         there, here = getattr(first, role) is not None, getattr(other, role) is not None

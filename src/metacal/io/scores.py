@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import listed
-from metacal.errors import InputError
+from metacal.errors import InputError, option
 from metacal.io.columns import BESIDE, CORRECT_KEYS, Columns, Request
 from metacal.io.many import Paths
 from metacal.io.reading import read_columns
@@ -45,8 +45,8 @@ class Scores(Columns):
             return self.labels
         also = f"; it also holds {listed(self.unused)}" if self.unused else ""
         raise InputError(
-            f"{self.path}: it does not say which rows are right{also}. Name the column that does with correct_key "
-            f"(--correct-key), or call it {' or '.join(map(repr, CORRECT_KEYS))}."
+            f"{self.path}: it does not say which rows are right{also}. Name the column that does with "
+            f"{option('correct_key')}, or call it {' or '.join(map(repr, CORRECT_KEYS))}."
         )
 
 
@@ -97,9 +97,7 @@ def read_scores(
     """
     beside: dict[str, Any] = {"id_key": id_key, "group_key": group_key, "unit_key": unit_key, "keep": tuple(keep)}
     if loss_key is not None and correct_key is not None:
-        raise InputError(
-            "give correct_key (--correct-key) or loss_key (--loss-key): a row is right or wrong, or loses."
-        )
+        raise InputError(f"give {option('correct_key')} or {option('loss_key')}: a row is right or wrong, or loses.")
     beside |= {"label_key": loss_key or correct_key, "losses": losses or loss_key is not None}
     request = Request("", logits_key=score_key, scores=True, **beside)
     columns = read_columns(path, request, _finished, format=format, unpack_limit=unpack_limit)

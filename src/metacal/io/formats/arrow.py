@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, MissingExtraError
+from metacal.errors import InputError, MissingExtraError, option
 from metacal.io.columns import ClassNames, Columns, Picked, Request, labels_are_in, pick_columns
-from metacal.io.opening import NoRowsError, check_texts, check_unpacked, passed_on
+from metacal.io.opening import NoRowsError, check_texts, check_unpacked
 from metacal.rows.labels import as_class_names
 from metacal.rows.stored import StoredTable
 
@@ -108,16 +108,15 @@ def read_batches(request: Request, source: Batches) -> Columns:
     def column(name: str) -> NDArray[Any]:
         return column_of(chunks(name), name, path, source.held)
 
-    def kept(name: str) -> NDArray[Any]:
-        values = chunks(name).combine_chunks()
-        if not values.null_count and _holds(values.type, *_NUMBERS, *_TEXTS):
-            return column_of(values, name, path, source.held)
-        check_texts(path, f"texts in column {name!r}", list(map(str, found := values.to_pylist())), source.held)
-        return passed_on(found)
-
     own = {} if layout.width is None else {"class_names": stored_classes(schema)}
     scores = _scores(chunks(picked.table[0]), picked.table[0], path) if request.scores else None
-    return picked.columns(path, table if whole else stored if scores is None else scores, column, kept, **own)
+    return picked.columns(
+        path,
+        table if whole else stored if scores is None else scores,
+        column,
+        lambda name: chunks(name).to_pylist(),
+        **own,
+    )
 
 
 def pick(request: Request, schema: Any) -> Picked:
@@ -133,8 +132,8 @@ def pick(request: Request, schema: Any) -> Picked:
             labels = "" if "labels" in picked.beside or listed else labels_are_in(name)
             raise InputError(
                 f"{request.path}: column {name!r} holds {what}, not numbers; {labels}say which columns are classes "
-                "with classes (--classes), or name the column of lists or the prefix of the columns with logits_key "
-                "(--logits-key)."
+                f"with {option('classes')}, or name the column of lists or the prefix of the columns "
+                f"with {option('logits_key')}."
             )
     for name in picked.beside.values():
         _check_flat(schema.field(name).type, name, request.path)
@@ -331,7 +330,7 @@ def _arrow_column(pa: Any, values: NDArray[Any]) -> Any:
     ['a', '', 'ñ']
     """
     n, kind = len(values), values.dtype.kind
-    if kind == "U":
+    if kind in "UO":
         words = [word.encode("utf-8") for word in values.tolist()]
         text = b"".join(words)
         if len(text) < 1 << 31:  # offsets are 32 bits wide

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import InputError, option
 from metacal.io.artifact.messages import without_duplicates
 from metacal.io.columns import BESIDE, Columns, Picked, Request, pick_columns
 from metacal.io.formats.delimited import TextWriter
 from metacal.io.nested import with_nested
-from metacal.io.opening import NoRowsError, check_texts, passed_on
+from metacal.io.opening import NoRowsError, check_texts
 
 #: A line of more bytes is no row: a file without line ends would fill the memory.
 LONGEST_LINE = 1 << 26
@@ -52,20 +51,14 @@ def _columns(request: Request, picked: Picked, columns: dict[str, list[Any]], li
     def typed(name: str) -> NDArray[Any]:
         return _objects(columns[name]) if name == correct else _typed(path, lines, name, columns[name])
 
-    def kept(name: str) -> NDArray[Any]:
-        found = passed_on(columns[name])
-        if found.dtype.kind == "U":
-            check_texts(path, f"texts in {name!r}", found.tolist(), os.path.getsize(request.source))
-        return found
-
+    first = picked.table[0]
     if request.scores:
-        return picked.columns(path, _objects(columns[picked.table[0]]), typed, kept, lines=lines)
-    if picked.places is None:
-        return picked.columns(
-            path, _table_of_lists(path, lines, picked.table[0], columns[picked.table[0]]), typed, kept
-        )
-    table = np.column_stack([_numbers(path, lines, name, columns[name]) for name in picked.table])
-    return picked.columns(path, table, typed, kept)
+        table: Any = _objects(columns[first])
+    elif picked.places is None:
+        table = _table_of_lists(path, lines, first, columns[first])
+    else:
+        table = np.column_stack([_numbers(path, lines, name, columns[name]) for name in picked.table])
+    return picked.columns(path, table, typed, columns.__getitem__, lines=lines if request.scores else None)
 
 
 def _objects(values: Sequence[Any]) -> NDArray[Any]:
@@ -157,8 +150,8 @@ def _numbers(path: str, lines: list[int], name: str, values: list[Any]) -> NDArr
         if not _is_number(value):
             what = "is missing or null" if value is None else f"is {_shown(value)}, which is not a number"
             raise InputError(
-                f"{path}:{line}: the entry {name!r} {what}; mend it, or say which entries are classes with classes "
-                "(--classes)."
+                f"{path}:{line}: the entry {name!r} {what}; mend it, or say which entries are classes with "
+                f"{option('classes')}."
             )
     return _floats(path, values)
 

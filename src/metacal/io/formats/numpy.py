@@ -197,7 +197,7 @@ class NpzWriter:
         """Add rows."""
         if self.class_names is not None and "classes" in columns:
             raise InputError("npz keeps class_names under 'classes'; give that column another name.")
-        for name, array in columns.items():
+        for name, array in of_one_width(columns).items():
             if len(array) == self.n_rows:
                 self.whole[name] = array
                 continue
@@ -242,6 +242,7 @@ class NpyWriter:
 
     def write(self, columns: dict[str, NDArray[Any]]) -> None:
         """Add rows."""
+        columns = of_one_width(columns)
         if self.dtype is None:
             self.dtype = np.dtype([(name, array.dtype, array.shape[1:]) for name, array in columns.items()])
             np.lib.format.write_array_header_2_0(self.file, _described((self.n_rows,), self.dtype))
@@ -255,6 +256,11 @@ class NpyWriter:
         """Close the file."""
         self.file.close()
         _check_announced(self.n_rows, self.written)
+
+
+def of_one_width(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The columns as NumPy's files can hold them: texts that are objects become texts of one width."""
+    return {name: array.astype(np.str_) if array.dtype == object else array for name, array in columns.items()}
 
 
 def _described(shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, Any]:
