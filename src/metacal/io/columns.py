@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from metacal.display import listed
 from metacal.errors import InputError, option, spelled
-from metacal.io.opening import passed_on
+from metacal.io.opening import one_score, passed_on, two_columns_hint
 from metacal.rows.labels import as_class_names
 from metacal.rows.stored import StoredTable
 
@@ -353,7 +353,7 @@ def _other_columns(
     if len(request.of_gate or ()) == 2 and len(names) > 1:  # one score and a stray column look like two classes
         raise InputError(
             f"{request.path}: no column bears the name of a class of the gate; it has {listed(names)}. Name the score "
-            f"of the second class with {_one_score()}, or list the columns of the two classes with "
+            f"of the second class with {one_score()}, or list the columns of the two classes with "
             f"{option('classes')}."
         )
     return names
@@ -371,18 +371,6 @@ def _columns_of_classes(request: Request, header: Sequence[str], prefixes: tuple
     if missing:
         raise InputError(f"{request.path}: there is no column for {listed(missing)}; it has {listed(header)}.")
     return [column[name] for name in wanted]
-
-
-def _one_score() -> str:
-    return spelled("logits_key=...", "--positive-key NAME")
-
-
-def two_columns_hint() -> str:
-    """How one score for two classes is written."""
-    return (
-        f" One score for two classes: name its column with {_one_score()}, or say {option('input', 'probabilities')} "
-        "where it is the probability of the second."
-    )
 
 
 def labels_are_in(column: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, MetacalError
+from metacal.errors import InputError, MetacalError, option, spelled
 
 SAVE_AS_NPZ = "save it from Python as np.savez('predictions.npz', logits=logits, labels=labels)"
 _MAGIC = (
@@ -221,3 +221,16 @@ def _text(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value, default=str) if isinstance(value, bool | dict | list) else str(value)
+
+
+def one_score() -> str:
+    """How the score of the second of two classes is named."""
+    return spelled("logits_key=...", "--positive-key NAME")
+
+
+def two_columns_hint() -> str:
+    """How one score for two classes is written."""
+    return (
+        f" One score for two classes: name its column with {one_score()}, or say {option('input', 'probabilities')} "
+        "where it is the probability of the second."
+    )

@@ -24,9 +24,9 @@ from metacal.io.columns import (
     Columns,
     OtherKindError,
     Request,
-    two_columns_hint,
 )
 from metacal.io.many import Paths
+from metacal.io.opening import two_columns_hint
 from metacal.io.reading import read_columns
 from metacal.io.strays import strays_among
 from metacal.rows.labels import as_class_names, several_labels
