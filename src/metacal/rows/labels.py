@@ -99,7 +99,7 @@ def two_classes(labels: Any, positive: Any = None, *, one_score: bool = False) -
         return None
     if kind == "U" and positive is None:
         raise InputError(
-            f"which of the labels ({_shown(values)}) does the score speak for? Say {option('positive')}: the "
+            f"which of the labels ({_shown(values)}) does the score speak for? Name it with {option('positive')}: the "
             "class that is the likelier the higher the score."
         )
     if kind in "iu" and np.isin(values, (0, 1)).all():
@@ -138,7 +138,7 @@ def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.i
         array = _whole_numbers(array)
     if numbered and array.dtype.kind == "U":
         raise InputError(
-            f"labels are strings (row 0: {str(array[0])!r}) but no class order was given; say "
+            f"labels are strings (row 0: {str(array[0])!r}) but no class order was given; give "
             f"{option('classes')}, one name per column, in column order"
             f"{', or of one score for two classes ' + option('positive') if len(classes) == 2 else ''}."
         )
@@ -310,13 +310,13 @@ def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) 
         hint = (
             "Labels that count from 1: labels - 1."
             if labels.min() == 1 and labels.max() == count
-            else f"Other labels: say {option('classes')}, one entry per column, in column order."
+            else f"Other labels: give {option('classes')}, one entry per column, in column order."
         )
         raise InputError(
             f"labels must be classes 0..{count - 1} ({count} columns); row {row} has label {label}. {hint}"
         )
     raise InputError(
-        f"label {label!r} of row {row} is not among the {count} classes ({_shown(classes)}). Mend it, or say "
+        f"label {label!r} of row {row} is not among the {count} classes ({_shown(classes)}). Mend it, or give "
         f"{option('classes')} with the name of every column, in column order."
     )
 
