@@ -125,13 +125,13 @@ def option(name: str, value: str | None = None, metavar: str | None = None) -> s
     Examples
     --------
     >>> option("label_key", "truth"), option("classes")
-    ("label_key='truth'", 'classes')
+    ("label_key='truth'", 'classes=[...]')
     >>> with spelled_as_commands():
     ...     option("label_key", "my truth"), option("classes")
     ("--label-key 'my truth'", '--classes A,B,C')
     """
     shown = metavar or {"classes": "A,B,C", "labels": "FILE"}.get(name, "NAME")
-    python = name if value is None else f"{name}={value!r}"
+    python = f"{name}={value!r}" if value is not None else "classes=[...]" if name == "classes" else name
     return spelled(python, f"--{name.replace('_', '-')} {shlex.quote(value) if value is not None else shown}")
 
 
