@@ -84,7 +84,7 @@ def populations() -> dict[str, Population]:
 
 def not_vacuous(share: float) -> float:
     """A negative predictive value that takes a score: halfway from the share of the negatives to 1, or .9."""
-    return max(0.9, 1.0 - share / 2.0)
+    return min(max(0.9, 1.0 - share / 2.0), 0.9999)
 
 
 PROMISES: dict[str, Callable[[float], Any]] = {
