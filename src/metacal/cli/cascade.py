@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import (
-    CALIBRATORS,
-    SCORES,
     SEED,
     OneOf,
     Reading,
+    file_option,
     jobs_option,
     json_option,
     option,
     reading_options,
-    share,
+    share_option,
     shared,
     threads_for,
     with_options,
@@ -26,6 +25,8 @@ from metacal.cli.outputs import check_can_sign, check_not_an_input, save, say_sa
 from metacal.cli.printing import progress_bar, say, wrapped
 from metacal.cli.promise_options import min_accuracy_field
 from metacal.errors import InputError
+from metacal.maps.methods import estimator_names
+from metacal.scores.registry import NAMED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,13 +40,11 @@ if TYPE_CHECKING:
 class Options:
     """What `metacal cascade` is told."""
 
-    max_loss: float | None = option(
-        "Promise: of all answers at most E more are wrong than if the large model answered alone.",
-        type=share,
-        metavar="E",
+    max_loss: float | None = share_option(
+        "Promise: of all answers at most E more are wrong than if the large model answered alone.", "E"
     )
     min_accuracy: float | None = min_accuracy_field("the cascade answers")
-    confidence: float = option("How surely.", type=share, metavar="C", default=0.9)
+    confidence: float = share_option("How surely.", "C", default=0.9)
     no_people: bool = option(
         "With --min-accuracy: the large model answers all of the rest, nothing is left to people.", default=False
     )
@@ -60,14 +59,12 @@ class Options:
         "With --score-key: the promise is about the rows of SMALL, of which those with a label were drawn at random.",
         default=False,
     )
-    thresholds_from: str | None = option(
-        "Further rows of the small model, no labels needed, to choose thresholds on.  [default: a part of SMALL]",
-        type=click.Path(),
-        metavar="FILE",
+    thresholds_from: str | None = file_option(
+        "Further rows of the small model, no labels needed, to choose thresholds on.  [default: a part of SMALL]"
     )
-    score: str = option("What ranks the rows.", type=OneOf(SCORES), default="entropy")
+    score: str = option("What ranks the rows.", type=OneOf(NAMED.keys), default="entropy")
     calibrator: str = option(
-        "What turns the logits of each model into probabilities.", type=OneOf(CALIBRATORS), default="composed"
+        "What turns the logits of each model into probabilities.", type=OneOf(estimator_names), default="composed"
     )
     seed: int = option("Seed of the draw of the rows that choose thresholds.", type=SEED, default=0)
     reject_label: str | None = option("Prediction where people answer.  [default: -1, or 'rejected']", metavar="LABEL")

@@ -12,15 +12,15 @@ import click
 
 from metacal.cli.cluster import cluster, executor_option
 from metacal.cli.options import (
-    CALIBRATORS,
-    SCORES,
     SEED,
     OneOf,
     Reading,
     Sectioned,
+    file_option,
     group,
     jobs_option,
     json_option,
+    name_option,
     option,
     reading_options,
     shared,
@@ -40,8 +40,8 @@ from metacal.cli.printing import NEXT, progress_bar, say, warnings_after, wrappe
 from metacal.cli.promise_options import PromiseOptions
 from metacal.cli.show import curve_line, listed_classes
 from metacal.display import on_a_terminal
-from metacal.maps.methods import every_method
-from metacal.scores.registry import AUTO
+from metacal.maps.methods import estimator_names, every_method
+from metacal.scores.registry import AUTO, NAMED
 
 if TYPE_CHECKING:
     from metacal.gate import Decided, FitMap, Gate, Recipe
@@ -55,18 +55,20 @@ class Options:
 
     asked: PromiseOptions = group(PromiseOptions)
     score: str = option(
-        "What ranks the rows; auto: the best of three, which share 1 - C.", type=OneOf(SCORES, AUTO), default="entropy"
+        "What ranks the rows; auto: the best of three, which share 1 - C.",
+        type=OneOf(NAMED.keys, AUTO),
+        default="entropy",
     )
     calibrator: str | None = option(
         "What turns logits into probabilities.",
-        type=OneOf(CALIBRATORS),
+        type=OneOf(estimator_names),
         show_default="composed, monotone of two classes; temperature with --rule paper",
     )
     seed: int = option(
         "Seed of the folds, for the calibrators that draw some, and of the split of --rule paper.", type=SEED, default=0
     )
-    unit_key: str | None = option(
-        "Column of FILE that says which rows belong together; one row of each unit is counted.", metavar="NAME"
+    unit_key: str | None = name_option(
+        "Column of FILE that says which rows belong together; one row of each unit is counted."
     )
     every_row: bool = option(
         "With --unit-key: every row of a unit is counted, the promise is about rows.", default=False
@@ -79,10 +81,8 @@ class Options:
     marks: str | None = option(
         "With a score: the values that it can have, as a judge's scale; the certificate shows each.", metavar="1,2,3"
     )
-    prior: str | None = option(
-        "With a score: other rows, unlabelled or older, from anywhere; their scores choose where tests begin.",
-        type=click.Path(),
-        metavar="FILE",
+    prior: str | None = file_option(
+        "With a score: other rows, unlabelled or older, from anywhere; their scores choose where tests begin."
     )
     positive: str | None = option(
         "Of two classes the one that the score, or the second column, speaks for.", metavar="LABEL"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from metacal.cli.options import flag, option, share
+from metacal.cli.options import as_number, file_option, flag, option, share_option
 from metacal.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,10 +27,7 @@ def cost(value: Any) -> float:
     >>> cost("50")
     50.0
     """
-    try:
-        number = float(value)
-    except ValueError:
-        raise click.BadParameter(f"{str(value)[:40]!r} is not a number; give a cost, such as 50.") from None
+    number = as_number(value, "a cost, such as 50")
     if not 0.0 < number < 1e15:
         raise click.BadParameter(f"{value} is not a positive number.")
     return number
@@ -38,12 +35,12 @@ def cost(value: Any) -> float:
 
 def min_accuracy_field(what: str = "is accepted") -> Any:
     """A field for --min-accuracy."""
-    return option(f"Promise: what {what} is right at least B of the time.", type=share, metavar="B")
+    return share_option(f"Promise: what {what} is right at least B of the time.", "B")
 
 
 def max_miscoverage_field() -> Any:
     """A field for --max-miscoverage."""
-    return option("Promise: at most A of the right answers are rejected.", type=share, metavar="A")
+    return share_option("Promise: at most A of the right answers are rejected.", "A")
 
 
 @dataclass(frozen=True)
@@ -52,16 +49,12 @@ class PromiseOptions:
 
     min_accuracy: float | None = min_accuracy_field()
     max_miscoverage: float | None = max_miscoverage_field()
-    max_review: float | None = option(
-        "Promise: at most B of all rows go to review. Needs no labels.", type=share, metavar="B"
-    )
+    max_review: float | None = share_option("Promise: at most B of all rows go to review. Needs no labels.", "B")
     max_cost: float | None = option(
         "Promise: what is accepted costs at most LIMIT a row on average.", type=cost, metavar="LIMIT"
     )
-    max_risk: float | None = option(
-        "Promise: what is accepted has a mean loss of at most R; a loss is 0 to 1 (--loss-key), or right or wrong.",
-        type=share,
-        metavar="R",
+    max_risk: float | None = share_option(
+        "Promise: what is accepted has a mean loss of at most R; a loss is 0 to 1 (--loss-key), or right or wrong.", "R"
     )
     near_binary: bool = option(
         "With --max-risk: nearly every loss is 0 or 1. To be said before looking at the rows.", default=False
@@ -71,27 +64,23 @@ class PromiseOptions:
         default=False,
     )
     cost_wrong: float | None = option("What a wrong answer costs, in any unit.", type=cost, metavar="W")
-    cost_matrix: str | None = option(
-        "Or a file with a line for each true class and in it the cost of each answer.", type=click.Path(), metavar="CSV"
+    cost_matrix: str | None = file_option(
+        "Or a file with a line for each true class and in it the cost of each answer.", "CSV"
     )
     cost_review: float | None = option("What it costs to review a row, for --cheapest.", type=cost, metavar="R")
-    min_precision: float | None = option(
-        "Two classes; promise: at least B of what is called positive is positive.", type=share, metavar="B"
+    min_precision: float | None = share_option(
+        "Two classes; promise: at least B of what is called positive is positive.", "B"
     )
-    max_false_positive_rate: float | None = option(
-        "Two classes; promise: at most A of what is negative is called positive.", type=share, metavar="A"
+    max_false_positive_rate: float | None = share_option(
+        "Two classes; promise: at most A of what is negative is called positive.", "A"
     )
-    min_recall: float | None = option(
-        "Two classes; promise: at least B of what is positive is caught or sent to review.", type=share, metavar="B"
+    min_recall: float | None = share_option(
+        "Two classes; promise: at least B of what is positive is caught or sent to review.", "B"
     )
-    positive_share: float | None = option(
-        "With --min-precision: about how many rows are positive, from training data or experience.",
-        type=share,
-        metavar="P",
+    positive_share: float | None = share_option(
+        "With --min-precision: about how many rows are positive, from training data or experience.", "P"
     )
-    confidence: float | None = option(
-        "How surely, over the draw of the rows of FILE.  [default: 0.9]", type=share, metavar="C"
-    )
+    confidence: float | None = share_option("How surely, over the draw of the rows of FILE.  [default: 0.9]", "C")
     in_expectation: bool = option("Promise the average over calibration sets instead.", default=False)
     after_looking: bool = option(
         "Certify although B or A was chosen on these very rows, say from a report.", default=False

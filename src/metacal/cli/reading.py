@@ -284,18 +284,10 @@ def read_scored(path: str, reading: Reading, gate: Gate | None = None, artifact:
 
     _refuse_logits(reading)
     name = reading.score_key or (gate.source.score if gate is not None else "score")
+    keys = ("correct_key", "loss_key", "id_key", "group_key", "unit_key", "format")
+    own = {key: getattr(reading, key) for key in keys}
     try:
-        return read_scores(
-            path,
-            score_key=name,
-            correct_key=reading.correct_key,
-            loss_key=reading.loss_key,
-            losses=gate is not None and gate.reads_losses,
-            id_key=reading.id_key,
-            group_key=reading.group_key,
-            unit_key=reading.unit_key,
-            format=reading.format,
-        )
+        return read_scores(path, score_key=name, losses=gate is not None and gate.reads_losses, **own)
     except InputError as error:
         if gate is None or reading.score_key is not None or repr(name) not in str(error):
             raise

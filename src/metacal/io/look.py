@@ -269,19 +269,10 @@ def _labels(held: _Held, truth: str | None, names: list[str] | None, n: int | No
         )
         return
     n = len(names or ()) or n or 0
-    if labels.dtype.kind in "UO" and names is not None and set(map(str, np.unique(labels))) <= set(names):
-        held.say(f"labels: {truth}", "its entries are names of classes", **key)
-    elif labels.dtype.kind in "iub" and labels.min() >= 0 and labels.max() < n:
+    known = "classes" in held.options or any(name in held.columns for name in CLASS_KEYS)
+    if labels.dtype.kind in "iub" and labels.min() >= 0 and labels.max() < n:
         held.say(f"labels: {truth}", f"whole numbers from 0 to {n - 1}: they count the columns", **key)
-    elif (
-        (
-            (names is not None and {str(value) for value in np.unique(labels)} <= set(names))
-            or "classes" in held.options
-            or any(name in held.columns for name in CLASS_KEYS)
-        )
-        or "classes" in held.options
-        or any(name in held.columns for name in CLASS_KEYS)
-    ):
+    elif known or (names is not None and _within(labels, set(names))):
         held.say(f"labels: {truth}", "its entries are names of classes", **key)
     else:
         few = listed(np.unique(labels)[:8].tolist())
