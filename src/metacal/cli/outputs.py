@@ -105,8 +105,7 @@ def save(gate: Gate, path: str | None, key: str | None, n_jobs: int | None = Non
     """Put the gate into a file, once what is to be saved has been read back and decides the same; nothing for None."""
     if path is None:
         return
-    from metacal.io.artifact.document import Content
-    from metacal.io.artifact.file import text_that_loads
+    from metacal.io.artifact.document import Content, text_that_loads
     from metacal.io.artifact.wrapping import write_text
 
     write_text(text_that_loads(Content(gate, n_jobs), key=key), path)

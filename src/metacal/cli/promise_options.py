@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -287,16 +286,13 @@ def read_costs(path: str, classes: list[Any] | None) -> tuple[tuple[float, ...],
     K rows of K numbers are taken as they stand. A first line with the names of the answers and a first column with
     those of the true classes put them in order by name.
     """
-    from metacal.io.opening import plain_read_errors
+    from metacal.cli.reading import read_lines
+    from metacal.io.formats.delimited import is_number
     from metacal.promises.rules.costs import checked_costs
 
-    try:
-        with plain_read_errors(path):
-            lines = list(csv.reader(Path(path).read_text(encoding="utf-8-sig").splitlines()))
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: this is not UTF-8 text; save the table of costs as csv.") from None
+    lines = csv.reader(read_lines(path, "save the table of costs as csv"))
     table = [[cell.strip() for cell in line] for line in lines if any(cell.strip() for cell in line)]
-    if table and not _is_number(table[0][-1]):
+    if table and not is_number(table[0][-1]):
         table = _by_name(path, table, classes)
     try:
         rows = [[float(cell) for cell in line] for line in table]
@@ -320,11 +316,3 @@ def _by_name(path: str, table: list[list[str]], classes: list[Any] | None) -> li
         raise click.BadParameter(f"{path}: some line has too few or too many costs.", param_hint="'--cost-matrix'")
     rows = {line[0]: dict(zip(answers, line[1:], strict=True)) for line in table[1:]}
     return [[rows[truth][answer] for answer in own] for truth in own]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

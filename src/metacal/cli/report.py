@@ -205,12 +205,10 @@ def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
 
 def _sha256(file: str, large: str | None, reading: Reading) -> str | None:
     """Of the file where one file holds all; None leaves it to the arrays."""
-    import hashlib
+    from metacal.io.disk import DISK
 
-    if not Path(file).is_file() or large is not None or reading.labels is not None:
-        return None
-    with open(file, "rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    alone = Path(file).is_file() and large is None and reading.labels is None
+    return DISK.checksum(file) if alone else None
 
 
 def _written(summary: Summary, output: str, title: str | None) -> int:

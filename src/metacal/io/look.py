@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -115,7 +115,10 @@ def _find(held: _Held) -> None:
         tables = known
     if tables and "score_key" not in held.options:
         name = named if named in tables else tables[0]
-        _table(held, held.columns[name], name, {} if name in usual else {"logits_key": name})
+        table, options = held.columns[name], {} if name in usual else {"logits_key": name}
+        held.say(f"table: {name}", f"{table.shape[1]} numbers in each row", **options)
+        _kind(held, table)
+        _labels(held, truth, None, table.shape[1])
         return
     _columns(held, truth)
 
@@ -226,14 +229,6 @@ def _wide(
 
 
 _PROB_PREFIXES = ("probabilities_", "probability_", "probs_", "prob_")
-
-
-def _table(held: _Held, table: NDArray[Any], name: str, options: dict[str, Any]) -> None:
-    held.say(f"table: {name}", f"{table.shape[1]} numbers in each row", **options)
-    _kind(held, table)
-    truth = next((held.options[key] for key in ("label_key",) if key in held.options), None)
-    truth = truth or _truth(replace(held, seen=[], questions=[]))
-    _labels(held, truth, None, table.shape[1])
 
 
 def _kind(held: _Held, table: NDArray[Any]) -> None:
