@@ -21,6 +21,7 @@ from metacal.cli.options import (
     jobs_option,
     json_option,
     name_option,
+    numbers,
     option,
     reading_options,
     shared,
@@ -78,8 +79,10 @@ class Options:
         type=click.IntRange(min=1),
         metavar="N",
     )
-    marks: str | None = option(
-        "With a score: the values that it can have, as a judge's scale; the certificate shows each.", metavar="1,2,3"
+    marks: list[float] | None = option(
+        "With a score: the values that it can have, as a judge's scale; the certificate shows each.",
+        type=numbers,
+        metavar="1,2,3",
     )
     prior: str | None = file_option(
         "With a score: other rows, unlabelled or older, from anywhere; their scores choose where tests begin."
@@ -220,17 +223,9 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
         units=options.units(found),
         groups=found.groups,
         random_state=options.seed,
-        marks=_marks(options.marks),
+        marks=options.marks,
         prior=None if options.prior is None else read_scored(options.prior, options.reading).score,
     )
-
-
-def _marks(text: str | None) -> list[float] | None:
-    """The marks of a scale, separated by commas."""
-    try:
-        return None if text is None else [float(mark) for mark in text.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"{text!r} must be numbers, separated by commas.", param_hint="'--marks'") from None
 
 
 def _fitted(found: Predictions, options: Options) -> Gate:
