@@ -151,7 +151,7 @@ def apply(
     if folder.endswith(("/", os.sep)) or os.path.isdir(folder):
         read_with = {name: repr(value) for name, value in sorted(reading.items())}
         made_with = {"rejected": rejected, "reading": read_with, "artifact": f"sha256:{shipped.fingerprint}"}
-        return apply_to_folder(one, source, folder, made_with, executor, prune=prune, say=say)
+        return _apply_to_folder(one, source, folder, made_with, executor, prune=prune, say=say)
     if prune:
         raise InputError(f"prune is for a folder of results; {folder} is one file.")
     if remote:
@@ -196,19 +196,12 @@ class FileApplier:
             return write_decisions(gate, predictions, target, self.output_format, **options)
 
 
-def apply_to_folder(
-    one: FileApplier,
-    source: Paths,
-    folder: str,
-    made_with: Mapping[str, Any],
-    executor: ExecutorLike | None = None,
-    *,
-    prune: bool = False,
-    say: Callable[[str], object] = lambda text: None,
+def _apply_to_folder(
+    one: FileApplier, source: Paths, folder: str, made_with: Mapping[str, Any], executor: Any, **options: Any
 ) -> Applied:
     """Write a result for each file that has none yet; whatever else `made_with` names makes them anew when it changes.
 
-    `say` is told what is kept.
+    `options` are those of `fill`.
     """
     sources = files_of(source, FORMATS)
     # As the user says, else as the sources are, else Parquet.
@@ -222,7 +215,7 @@ def apply_to_folder(
     make_folder(folder)
     with ResultFolder(folder, {**made_with, "format": suffix}) as results:
         present = dict(zip(names, sources, strict=True))
-        return fill(results, present, lambda pieces: _each(one, pieces, executor), prune=prune, say=say)
+        return fill(results, present, lambda pieces: _each(one, pieces, executor), **options)
 
 
 def fill(
