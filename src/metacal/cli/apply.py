@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -51,6 +51,9 @@ class Options:
         type=click.Choice(("calibrated", "uniform")),
         default="calibrated",
     )
+    keep: tuple[str, ...] = option(
+        "A column of FILE to pass on to OUT: an id, a prompt, a time; once for each.", metavar="NAME", multiple=True
+    )
     prune: bool = option(
         "Where OUT is a folder: remove results whose source is gone, unless they were changed since.", default=False
     )
@@ -71,7 +74,8 @@ def command(artifact: str, file: str, options: Options) -> None:
 
     GATE is what `metacal fit` saved; FILE holds logits of the same classifier, with or without labels. OUT has for
     each row its id (if FILE has ids), prediction (the reject label where rejected), answer and confidence (also where
-    rejected: what a reviewer wants to see), accept, score (higher: less sure) and one calibrated probability per class.
+    rejected: what a reviewer wants to see), accept, score (higher: less sure) and one calibrated probability per class;
+    before them the columns of FILE that --keep names.
     A calibrator without a promise rejects nothing: prediction, confidence and probabilities. A gate on scores gives
     accept, score (as it is in FILE) and confidence. Rows are read and written block by block, so FILE may be larger
     than memory.
@@ -88,6 +92,7 @@ def command(artifact: str, file: str, options: Options) -> None:
     Examples:
       metacal apply cal.json new.parquet -o out.parquet
       metacal apply cal.json new.csv -o - | head
+      metacal apply cal.json new.jsonl --keep prompt --keep meta.user -o out.jsonl
       metacal apply cal.json - --format parquet -o out.csv < new.parquet
       metacal apply cal.json new.npz --json          only count: rows, accepted, coverage
       metacal apply judge.json new.jsonl -o out.jsonl
@@ -95,6 +100,7 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal apply cal.json 'logs/*.parquet' -o out/ --executor dask://host:8786
       metacal apply cascade.json small.npz --large large.npz -o out.csv
     """  # noqa: D301
+    options = replace(options, reading=replace(options.reading, keep=options.keep))
     output, large = options.output, options.large
     _check_output(output, options.output_format, options.as_json)
     check_not_an_input(output, file, artifact, large, reading=options.reading)
@@ -160,25 +166,14 @@ def _applied(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
 def _applied_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
     """Write a folder of files, here or on a cluster, and name what is odd in it."""
     from metacal.cli.reading import check_large, keywords_for
-    from metacal.io.apply import FileApplier, apply_to_folder
-    from metacal.io.batches import BatchGate
-    from metacal.io.disk import DISK
+    from metacal.io.apply import apply
     from metacal.rows import told
 
-    reading, rejected, threads = options.reading, options.rejected, threads_for(options.n_jobs)
     check_large(gate, artifact, options.large)
-    made_with = {"rejected": rejected, "reading": asdict(reading), "artifact": f"sha256:{DISK.checksum(artifact)}"}
-    shipped = gate if options.executor is None else BatchGate(artifact, group_key=reading.group_key)
-    one = FileApplier(
-        shipped, artifact, keywords_for(gate, artifact, reading), rejected, options.output_format, threads
-    )
-
-    def check(target: str, source: str) -> None:
-        check_not_an_input(target, source, file)
-
+    threads, known = threads_for(options.n_jobs), keywords_for(gate, artifact, options.reading)
+    known |= {name: getattr(options, name) for name in ("rejected", "output_format", "prune")}
     with cluster(options.executor, threads) as there, progress_bar(None, "row", "rows") as bar, told(bar.update):
-        known: dict[str, Any] = {"prune": options.prune, "check": check, "say": note}
-        done = apply_to_folder(one, file, str(options.output), made_with, there, **known)
+        done = apply(artifact, file, str(options.output), n_jobs=threads, executor=there, say=note, **known)
     _name_the_odd(done)
     return done
 

@@ -14,6 +14,7 @@ from metacal.cli.options import (
     file_option,
     jobs_option,
     json_option,
+    numbers,
     option,
     reading_options,
     share_option,
@@ -54,7 +55,9 @@ class Options:
         metavar="R",
         default=10.0,
     )
-    costs: str | None = option("With --score-key: what it costs to ask each.  [default: 1,10,...]", metavar="A,B,C")
+    costs: list[float] | None = option(
+        "With --score-key: what it costs to ask each.  [default: 1,10,...]", type=numbers, metavar="A,B,C"
+    )
     pool: bool = option(
         "With --score-key: the promise is about the rows of SMALL, of which those with a label were drawn at random.",
         default=False,
@@ -196,12 +199,8 @@ def _fitted_on_scores(file: str, large: str | None, promise: Promise, people: bo
             "--correct-key must say of each model but the last whether its answer is the last one's; with "
             "--min-accuracy of every model whether it is right."
         )
-    try:
-        costs = None if options.costs is None else [float(one) for one in options.costs.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"{options.costs!r} must be numbers: 1,10,100.", param_hint="'--costs'") from None
     own: Any = {"higher_is": options.reading.higher_is or "surer", "random_state": options.seed, "people": people}
-    return fit_scored_cascade(scores, agrees, promise, costs=costs, score_names=names, pool=options.pool, **own)
+    return fit_scored_cascade(scores, agrees, promise, costs=options.costs, score_names=names, pool=options.pool, **own)
 
 
 def _check_same_rows(one: Predictions, other: Predictions, small: str, large: str) -> None:

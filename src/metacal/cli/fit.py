@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +20,7 @@ from metacal.cli.options import (
     jobs_option,
     json_option,
     name_option,
+    numbers,
     option,
     reading_options,
     shared,
@@ -36,10 +36,9 @@ from metacal.cli.outputs import (
     say_saved,
     sign_field,
 )
-from metacal.cli.printing import NEXT, progress_bar, say, warnings_after, wrapped
+from metacal.cli.printing import NEXT, progress_bar, say, wrapped
 from metacal.cli.promise_options import PromiseOptions
 from metacal.cli.show import curve_line, listed_classes
-from metacal.display import on_a_terminal
 from metacal.maps.methods import estimator_names, every_method
 from metacal.scores.registry import AUTO, NAMED
 
@@ -78,8 +77,10 @@ class Options:
         type=click.IntRange(min=1),
         metavar="N",
     )
-    marks: str | None = option(
-        "With a score: the values that it can have, as a judge's scale; the certificate shows each.", metavar="1,2,3"
+    marks: list[float] | None = option(
+        "With a score: the values that it can have, as a judge's scale; the certificate shows each.",
+        type=numbers,
+        metavar="1,2,3",
     )
     prior: str | None = file_option(
         "With a score: other rows, unlabelled or older, from anywhere; their scores choose where tests begin."
@@ -181,21 +182,16 @@ def command(file: str, options: Options) -> None:
     from metacal.cli.reading import read, read_scored
     from metacal.rows import told
 
-    with warnings_after() as said:
-        stays = True if options.executor is not None else None  # descriptions travel to a cluster, never rows
-        found: Any = read(file, reading, stream=stays) if reading.score_key is None else read_scored(file, reading)
-        fitted = _fitted if reading.score_key is None else _fitted_on_scores
-        with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-            gate = fitted(found, options)
-        save(gate, output, key, options.n_jobs)
-        about = {"file": file, "artifact": output, "n_rows": len(found)}
-        _report(gate, about, signed=key is not None, as_json=options.as_json)
-        then, without = f"metacal evaluate {output} TEST", "-o cal.json saves the gate for metacal apply."
-        say_saved(output, key, then=then, without=without, as_json=options.as_json)
-        if not options.as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
-            assert gate.certificate is not None
-            remarks = getattr(found, "remarks", ())
-            said += [*map(str, gate.certificate.notes), *(f"{found.path}: {remark}" for remark in remarks)]
+    stays = True if options.executor is not None else None  # descriptions travel to a cluster, never rows
+    found: Any = read(file, reading, stream=stays) if reading.score_key is None else read_scored(file, reading)
+    fitted = _fitted if reading.score_key is None else _fitted_on_scores
+    with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
+        gate = fitted(found, options)
+    save(gate, output, key, options.n_jobs)
+    about = {"file": file, "artifact": output, "n_rows": len(found)}
+    _report(gate, about, signed=key is not None, as_json=options.as_json)
+    then, without = f"metacal evaluate {output} TEST", "-o cal.json saves the gate for metacal apply."
+    say_saved(output, key, then=then, without=without, as_json=options.as_json)
 
 
 def _fitted_on_scores(found: Scores, options: Options) -> Gate:
@@ -220,17 +216,9 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
         units=options.units(found),
         groups=found.groups,
         random_state=options.seed,
-        marks=_marks(options.marks),
+        marks=options.marks,
         prior=None if options.prior is None else read_scored(options.prior, options.reading).score,
     )
-
-
-def _marks(text: str | None) -> list[float] | None:
-    """The marks of a scale, separated by commas."""
-    try:
-        return None if text is None else [float(mark) for mark in text.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"{text!r} must be numbers, separated by commas.", param_hint="'--marks'") from None
 
 
 def _fitted(found: Predictions, options: Options) -> Gate:

@@ -68,6 +68,14 @@ def share(value: Any) -> float:
     return number
 
 
+def numbers(value: str) -> list[float]:
+    """Parse numbers separated by commas."""
+    try:
+        return [float(one) for one in value.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{value!r} must be numbers, separated by commas.") from None
+
+
 # ── help in sections ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 #: Heading -> the options below it, the common ones first; what no section names stands below the last heading.
@@ -272,6 +280,7 @@ class Reading:
         type=click.Choice(["surer", "doubtful"]),
     )
     unit_key: str | None = None
+    keep: tuple[str, ...] = ()
 
 
 def _into_context(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -182,9 +183,8 @@ class PromiseOptions:
         if not self.per_class and not by_group:
             given = [name for name in ("each", "fcr", "pool_small") if getattr(self, name)]
             if given:
-                other = f"--{given[0].replace('_', '-')}"
                 raise click.UsageError(
-                    f"{other} says how classes or groups share: give --per-class or --group-key NAME."
+                    f"{flag(given[0])} says how classes or groups share: give --per-class or --group-key NAME."
                 )
             return
         if self.each and self.fcr:
@@ -230,51 +230,39 @@ class PromiseOptions:
         """The promise for all rows, or for the rows of one class or group."""
         import metacal as mc
 
+        # What is not given of these is not asked for: `__post_init__` has seen to it.
+        alpha: Any = self.max_miscoverage
+        beta: Any = self.min_accuracy
+        delta: Any = self.delta
         if self.max_review is not None:
-            return mc.MaxReview(self.max_review, self.delta)
+            return mc.MaxReview(self.max_review, delta)
         if self.max_risk is not None:
-            return mc.MaxRisk(self.max_risk, self.delta, self.near_binary, seed)
+            return mc.MaxRisk(self.max_risk, delta, self.near_binary, seed)
         if self.cheapest or self.max_cost is not None:
-            return self._about_costs(seed, classes)
+            wrong: Any = self.cost_wrong if self.cost_matrix is None else read_costs(self.cost_matrix, classes)
+            if self.max_cost is not None:
+                return mc.MaxCost(wrong, self.max_cost, delta, seed)
+            return mc.Cheapest(wrong, self.cost_review or 0.0, delta, seed)
         if self.rule == "paper":
-            if self.max_miscoverage is not None:
-                return mc.paper.MaxMiscoverage(self.max_miscoverage, seed)
-            assert self.min_accuracy is not None
-            return mc.paper.MinCoverageAccuracy(self.min_accuracy, seed)
+            return mc.paper.MinCoverageAccuracy(beta, seed) if alpha is None else mc.paper.MaxMiscoverage(alpha, seed)
         if self.after_looking or self.at_threshold is not None:
-            assert self.delta is not None
-            return mc.AfterLooking(self.max_miscoverage, self.min_accuracy, self.delta, self.at_threshold)
-        if self.max_miscoverage is None:
-            assert self.min_accuracy is not None
-            return mc.MinAccuracy(self.min_accuracy, self.delta)
-        if self.min_accuracy is None:
-            return mc.MaxMiscoverage(self.max_miscoverage, self.delta)
-        return mc.Both(self.max_miscoverage, self.min_accuracy, self.delta)
+            return mc.AfterLooking(alpha, beta, delta, self.at_threshold)
+        if alpha is None:
+            return mc.MinAccuracy(beta, delta)
+        return mc.MaxMiscoverage(alpha, delta) if beta is None else mc.Both(alpha, beta, delta)
 
     def _about_sides(self, positive: Any) -> Promise:
         """One promise about what rows are called, or one for either side."""
         import metacal as mc
 
         own: dict[str, Any] = {"positive": positive, "delta": self.delta}
-        sides: list[Any] = []
-        if self.min_precision is not None:
-            sides.append(mc.MinPrecision(self.min_precision, share=self.positive_share, **own))
-        if self.max_false_positive_rate is not None:
-            sides.append(mc.MaxFalsePositiveRate(self.max_false_positive_rate, **own))
-        if self.min_recall is not None:
-            sides.append(mc.MinRecall(self.min_recall, **own))
+        given: list[tuple[Any, Any]] = [
+            (partial(mc.MinPrecision, share=self.positive_share), self.min_precision),
+            (mc.MaxFalsePositiveRate, self.max_false_positive_rate),
+            (mc.MinRecall, self.min_recall),
+        ]
+        sides = [promise(level, **own) for promise, level in given if level is not None]
         return sides[0] if len(sides) == 1 else mc.TwoSided(sides[0], sides[-1], self.delta or 0.0)
-
-    def _about_costs(self, seed: int, classes: list[Any] | None) -> Promise:
-        import metacal as mc
-
-        wrong = self.cost_wrong if self.cost_matrix is None else read_costs(self.cost_matrix, classes)
-        assert wrong is not None
-        if self.max_cost is not None:
-            return mc.MaxCost(wrong, self.max_cost, self.delta, seed)
-        assert self.cost_review is not None
-        assert self.delta is not None
-        return mc.Cheapest(wrong, self.cost_review, self.delta, seed)
 
 
 # ── a table of costs ─────────────────────────────────────────────────────────────────────────────────────────────────
