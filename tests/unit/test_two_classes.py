@@ -84,7 +84,7 @@ def test_positive_turns_the_score():
 @pytest.mark.parametrize(
     ("options", "labels", "message"),
     [
-        ({}, LABELS["names"][POSITIVE.astype(int)], "positive="),
+        ({}, LABELS["names"][POSITIVE.astype(int)], "with positive"),
         ({"positive": "theft"}, LABELS["names"][POSITIVE.astype(int)], "'theft' is none of the labels"),
         ({}, np.arange(600) % 3, "n_features=1.*3 values"),
         ({"reject_label": 1}, POSITIVE.astype(int), "reject_label 1 is one of the classes"),
