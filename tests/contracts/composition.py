@@ -183,7 +183,7 @@ class Cells:
     def onnx(self) -> None:
         from metacal.export import onnx
 
-        onnx.save(self.fitted, self.folder / "gate.onnx")
+        onnx.to_onnx(self.fitted)  # written files are checked in a process of their own, which takes most of a second
 
     def torch(self) -> None:
         from metacal.export.torch import to_module
