@@ -5,18 +5,21 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, ClassVar
 
 import click
 
 from metacal import __version__
-from metacal.cli.stopping import Stopped, stoppable
-from metacal.errors import InfeasibleTargetError, MetacalError, MetacalWarning
-from metacal.io.terminal import visible
+from metacal.cli.printing import SAID
+from metacal.display import visible
+from metacal.errors import InfeasibleTargetError, MetacalError, MetacalWarning, spelled_as_commands
 
 #: Command -> what it does; its file bears its name.
 SUMMARIES = {
@@ -90,7 +93,7 @@ class Commands(click.Group):
         # Arrow's own allocator reserves a gigabyte of address space at once, which a memory limit does not grant.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         try:
-            with _plain_warnings(ctx), stoppable():
+            with spelled_as_commands(), _plain_warnings(ctx), stoppable():
                 result = super().invoke(ctx)
             sys.stdout.flush()
         except click.ClickException as error:
@@ -187,20 +190,34 @@ def main() -> None:
 
 @contextmanager
 def _plain_warnings(ctx: click.Context) -> Iterator[None]:
-    """Show each warning once, as one line on stderr; with --quiet none."""
-    seen = set()
+    """Show each warning once, as one line on stderr when the result is out, unless that says it; with --quiet none.
+
+    What runs until it is stopped shows them at once.
+    """
+    heard: dict[str, None] = {}
+    at_once = ctx.invoked_subcommand == "monitor"
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
         text = _one_line(message)
         if ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning):
             raise MetacalError(f"{text} (a warning, which --strict makes an error)")
-        if text not in seen and not ctx.meta.get("metacal.quiet"):
-            seen.add(text)
+        if at_once and text not in heard:
+            tell(text)
+        heard[text] = None
+
+    def tell(text: str) -> None:
+        if not ctx.meta.get("metacal.quiet"):
             click.echo(f"Warning: {text}", err=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
-        yield
+        try:
+            yield
+        finally:
+            said = visible(" ".join(ctx.meta.get(SAID, ())))
+            for text in () if at_once else heard:
+                if text not in said:
+                    tell(text)
 
 
 def _harmless(error: click.ClickException) -> click.ClickException:
@@ -216,3 +233,82 @@ def _one_line(message: object) -> str:
     text = visible(" ".join(str(message).split()))
     # What a file holds may be of any length; nobody reads so much on one line.
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+
+
+# ── being told to stop ───────────────────────────────────────────────────────────────────────────────────────────────
+
+# SIGTERM and SIGHUP unwind the command as Ctrl-C does, so that no half-written file stays. By default these signals end
+# the process on the spot, between two lines of Python.
+
+Handler = Callable[[int, FrameType | None], Any]
+
+
+class Stopped(BaseException):
+    """A signal said to stop. Not an `Exception`: nothing on the way up may take it for an ordinary failure."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell reports for a process that the signal ended: 128 and its number."""
+        return 128 + self.number
+
+
+@contextmanager
+def _handled(names: tuple[str, ...], handle: Handler, where: Callable[[Any], bool]) -> Iterator[dict[int, Any]]:
+    """Within this the signals are handled otherwise `where` their handlers are such; yields these, as they were before.
+
+    Only the main thread may handle signals, and Windows has no SIGHUP.
+    """
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+        before = {number: signal.getsignal(number) for number in numbers if where(signal.getsignal(number))}
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield before
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Within this, SIGTERM and SIGHUP raise `Stopped` in the main thread, once; then the signals are as before.
+
+    Examples
+    --------
+    >>> import os
+    >>> try:
+    ...     with stoppable():
+    ...         os.kill(os.getpid(), signal.SIGTERM)
+    ... except Stopped as stopped:
+    ...     print(stopped.exit_code)
+    143
+    """
+
+    def stop(number: int, frame: FrameType | None) -> Any:
+        # A second signal must not interrupt the clearing up after the first.
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise Stopped(number)
+
+    # One that is ignored stays so: that is what nohup does.
+    with _handled(("SIGTERM", "SIGHUP"), stop, lambda handler: handler == signal.SIG_DFL) as numbers:
+        yield
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Within this, signals that stop the command wait: what must be done whole is."""
+    came: list[int] = []
+    before: dict[int, Any] = {}
+    try:
+        with _handled(("SIGINT", "SIGTERM", "SIGHUP"), lambda number, frame: came.append(number), callable) as before:
+            yield
+    finally:
+        for number in came[:1]:
+            before[number](number, None)

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any, NamedTuple
 
-from metacal.errors import InputError
-from metacal.io.columns import ID_KEYS, TABLE_KEYS, Request, listed, pick_beside, pick_columns
+from metacal.display import listed
+from metacal.errors import InputError, option
+from metacal.io.columns import ID_KEYS, TABLE_KEYS, Request, pick_beside, pick_columns
 from metacal.io.formats.delimited import line_cells, lists_of_numbers
 from metacal.io.formats.jsonl import LineError, nested_in, parsed_object
 from metacal.rows.score_columns import mark_of
@@ -101,7 +102,8 @@ class Reader:
         """Take a line for a header; in a later file only one that names the same classes, or a broken line would do."""
         if self.header is None and cells[0].startswith("{"):
             raise InputError(
-                f"{self.request.path}: it begins as JSON does, and is read as {self.kind}; say --format jsonl."
+                f"{self.request.path}: it begins as JSON does, and is read as {self.kind}; say "
+                f"{option('format', 'jsonl')}."
             )
         before, table = vars(self).copy(), self._table
         self._name(cells, [])
@@ -200,7 +202,7 @@ class Reader:
         if request.scores and late and request.logits_key not in here:
             return beside
         picked = pick_columns(request, here, lists, fewest=0)
-        wanted = len(request.classes or ())
+        wanted = 1 if request.is_one_score(picked.table) else len(request.classes or ())
         if picked.places is not None and len(picked.table) != (wanted or len(picked.table)):
             if late:
                 return beside
@@ -217,6 +219,8 @@ class Reader:
             return (float("nan"),) if self.request.scores and self._table and label is None else None
         numbers = self._numbers(line, self._table, self._list(line, values[0]) if self._listed else values)
         wanted = len(self.request.classes or ())
+        if wanted == 2 and len(numbers) == 1 and self.request.is_one_score(self._table):
+            numbers = (1.0 - numbers[0] if self.request.input == "probabilities" else 0.0, *numbers)
         if wanted and len(numbers) != wanted:
             raise self._wrong(
                 line,
