@@ -264,7 +264,7 @@ class PromiseOptions:
             (partial(mc.MinPrecision, share=self.positive_share, **own), self.min_precision),
             (partial(mc.MaxFalsePositiveRate, **own), self.max_false_positive_rate),
             (partial(mc.MinRecall, **own), self.min_recall),
-            (partial(mc.MinPrecision, positive=negative, delta=self.delta), self.min_npv),
+            (partial(mc.MinPrecision, positive=negative, delta=self.delta or 0.0), self.min_npv),
         ]
         sides = [promise(level) for promise, level in given if level is not None]
         if len(sides) > 2:
