@@ -214,5 +214,6 @@ def test_command_line(tmp_path):
         ["--min-recall", "0.9", "--in-expectation"],
         ["--min-recall", "0.9", "--min-npv", "0.99"],
         ["--min-npv", "0.1"],  # which says nothing
+        ["--group-key", "label"],
     ):
         assert CliRunner().invoke(main, [*fit, "--min-precision", "0.9", *wrong]).exit_code in (1, 2)

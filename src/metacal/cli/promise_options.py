@@ -221,6 +221,11 @@ class PromiseOptions:
         """
         import metacal as mc
 
+        if self.sided and per_group:
+            raise click.UsageError(
+                "--group-key: a promise about two sides is made for all rows. Fit the rows of each group alone; "
+                "with G groups --confidence 1 - delta / G makes all of them hold together."
+            )
         if self.sided:
             return self._about_sides(positive, [0, 1] if classes is None else classes)
         shares: Literal["each", "fcr", "together"] = "each" if self.each else "fcr" if self.fcr else "together"

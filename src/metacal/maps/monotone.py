@@ -13,9 +13,9 @@ near the identity with a Brownian motion on top, h ~ a + b·x + √τ·B(x), a ~
 
 The most likely θ is a convex problem, solved by projected Newton steps; its evidence by Laplace. Nobody knows (s_a,
 s_b), τ nor whether x is s or s held back at one in n: three pairs, three τ and two x make 18 curves, averaged with
-their evidence as weights. A last e = 1/(k + 1)², k the rows of the rarer class, goes to the share r of the second
-class: no answer is 0 or 1, and of a handful of rows none is far from r. (The power was chosen on half of the sets of
-`benchmarks.two_class`: 1/(n + 2) costs .35 points of excess there, 1/(k + 1) .15, all of it where a class has few rows
+their evidence as weights. A last e = 2/(k + 1)², k the rows of the rarer class, goes to the share r of the second
+class: no answer is 0 or 1, and of a handful of rows none is far from r. (Chosen on half of the sets of
+`benchmarks.two_class`: 1/(n + 2) costs .38 points of excess there, 1/(4k + 4) .17, all of it where a class has few rows
 or the two are nearly apart.)
 
 Increasing by construction: an average of increasing curves. Knots stand at quantiles of ½F₁ + ½F₀, F the distributions
@@ -165,7 +165,7 @@ def fit_monotone(rows: Rows, labels: Labels, weights: Weights = None) -> Monoton
     total = float(counts.sum())
     n = max(total, total**2 / float(counts @ counts)) if len(counts) else 1.0
     second = float(counts @ right) * n / max(total, 1e-300)
-    level, rest = (second + 0.5) / (n + 1.0), min(0.5, 1.0 / (min(second, n - second) + 1.0) ** 2)
+    level, rest = (second + 0.5) / (n + 1.0), min(0.5, 2.0 / (min(second, n - second) + 1.0) ** 2)
     x, yes, no = _cells(s, right, counts * (n / total if total else 1.0))
     found = [_Curves.fit(seen, yes, no) for seen in (x, NUMPY.run(formulas._shrunk, n, x))]
     evidence = np.concatenate([curves.evidence for curves in found])
