@@ -39,7 +39,7 @@ from metacal.cli.outputs import (
 from metacal.cli.printing import NEXT, progress_bar, say, warnings_after, wrapped
 from metacal.cli.promise_options import PromiseOptions
 from metacal.cli.show import curve_line, listed_classes
-from metacal.io.terminal import on_a_terminal
+from metacal.display import on_a_terminal
 from metacal.maps.methods import every_method
 from metacal.scores.registry import AUTO
 
