@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.promises.rules.rows_needed import fitted_profiles, rates
-from metacal.promises.rules.sequence import Ladder, Segment, Starts, allowed, rungs, segments, usual_starts
+from metacal.promises.rules.sequence import Ladder, Starts, rungs, usual_starts
 from metacal.promises.sample import Ranking
 from metacal.rows.draws import generator
 
@@ -102,58 +102,43 @@ class Memory:
 
     def starts(self, n: int, beta: float, delta: float) -> Starts | None:
         """Where tests of n new rows begin; None: where they do anyway."""
-        return _starts(self, n, beta, delta) if self.n and n <= _MOST_ROWS else None
+        return _starts(self, n, beta, delta) if self.n and 0 < n <= _MOST_ROWS else None
 
 
 @lru_cache(maxsize=64)
 def _starts(memory: Memory, n: int, beta: float, delta: float) -> Starts | None:
-    most = Ladder(n, 1.0 - beta, delta).most_errors(n)
+    usual = usual_starts(n, beta)
+    ladder, own = (Ladder(n, 1.0 - beta, float(share) * delta) for share in (memory.share, usual[0][1]))
+    most = ladder.most_errors(n)
     if most < 0:
         return None
     errors = _new_rows(memory, n)
-    usual = _reached(errors, segments(n, beta, delta), delta)
-    found: list[tuple[float, Starts]] = []
-    for errors_there in np.unique(np.geomspace(1, most + 1, _CANDIDATES).astype(int) - 1).tolist():
-        starts = _with(errors_there, memory.share, usual_starts(n, beta))
-        gained = _reached(errors, segments(n, beta, delta, starts), delta) - usual
-        least = max(_LEAST, _STANDARD_ERRORS * float(gained.std()) / len(gained) ** 0.5)
-        if (gain := float(gained.mean())) > least:
-            found.append((gain, starts))
-    return max(found, key=lambda one: one[0])[1] if found else None
-
-
-def _with(start: int, share: Fraction, usual: Starts) -> Starts:
-    """A start that allows so many errors, with a share of delta, and the usual ones with the rest."""
-    shares = {start: share}
-    for errors, own in usual:
-        shares[errors] = shares.get(errors, Fraction(0)) + own * (1 - share)
-    return tuple((errors, share) for errors, share in sorted(shares.items()) if share)
+    candidates = np.unique(np.geomspace(1, most + 1, _CANDIDATES).astype(int) - 1)
+    before = _reached(errors, own, np.array([min(usual[0][0], own.most_errors(n))]))
+    gained = _reached(errors, ladder, candidates) - before
+    gain, noise = gained.mean(axis=0), gained.std(axis=0) / len(gained) ** 0.5
+    best = int(gain.argmax())
+    if gain[best] <= max(_LEAST, _STANDARD_ERRORS * float(noise[best])):
+        return None
+    shares = {int(candidates[best]): memory.share}
+    for at, share in usual:
+        shares[at] = shares.get(at, Fraction(0)) + share * (1 - memory.share)
+    return tuple((at, share) for at, share in sorted(shares.items()) if share)
 
 
 def _new_rows(memory: Memory, n: int) -> NDArray[np.intp]:
     """Of samples of n rows like the older ones: the errors up to each rank."""
-    ends = np.cumsum(memory.rows)
-    middle = (ends - np.array(memory.rows) / 2.0) / memory.n
+    middle = (np.cumsum(memory.rows) - np.array(memory.rows) / 2.0) / memory.n
     draws = max(_DRAWS // 4, min(_DRAWS, _DRAWN // n))
-    profiles = fitted_profiles(middle, memory.wrong, memory.rows, draws, 1.0)
     # The share at rank m of n is about m/n: its noise adds nothing to where a start is best.
-    chance = rates(profiles, (np.arange(n) + 0.5) / n)
+    chance = rates(fitted_profiles(middle, memory.wrong, memory.rows, draws, 1.0), (np.arange(n) + 0.5) / n)
     return np.cumsum(generator(n).random((draws, n)) < chance, axis=1, dtype=np.intp)
 
 
-def _reached(errors: NDArray[np.intp], plan: tuple[Segment, ...], delta: float) -> NDArray[np.float64]:
-    """The share of the rows that each sample's walk certifies: `sequence.walk`, of many samples at once."""
-    n = errors.shape[1]
-    best, since = np.zeros(len(errors), dtype=np.intp), np.zeros(len(errors), dtype=np.intp)
-    for j, part in enumerate(plan):
-        tested = rungs(part.ladder)
-        tested = tested[(tested >= part.start) & (tested < part.stop)]
-        for first in np.unique(since).tolist():
-            own = np.flatnonzero(since == first)
-            level = float(sum((one.share for one in plan[first : j + 1]), Fraction(0))) * delta
-            most = allowed(Ladder(n, part.ladder.rate, level))[tested - 1]
-            failed = errors[own][:, tested - 1] > most
-            passed = np.where(failed.any(axis=1), failed.argmax(axis=1), len(tested))
-            best[own] = np.where(passed > 0, tested[np.maximum(passed, 1) - 1], best[own])
-            since[own] = np.where(passed < len(tested), j + 1, first)
-    return best / n
+def _reached(errors: NDArray[np.intp], ladder: Ladder, starts: NDArray[np.intp]) -> NDArray[np.float64]:
+    """The share of the rows that walks at this level alone certify: each sample's, from each start."""
+    tested, most = rungs(ladder)
+    failed = np.where(errors[:, tested - 1] > most, np.arange(len(tested)), len(tested))
+    first = np.searchsorted(tested, [ladder.first(at) for at in starts.tolist()])
+    until = np.minimum.accumulate(failed[:, ::-1], axis=1)[:, ::-1][:, first]
+    return np.where(until > first, tested[np.maximum(until, 1) - 1], 0) / ladder.n

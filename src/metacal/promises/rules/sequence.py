@@ -93,24 +93,18 @@ class Ladder:
         return 0
 
 
-@lru_cache(maxsize=64)
-def allowed(ladder: Ladder) -> NDArray[np.intp]:
-    """c(m) at every rank m = 1 … n."""
-    errors = np.arange(ladder.most_errors(ladder.n) + 1)
+def rungs(ladder: Ladder) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """All of a ladder's rungs, and the most errors that pass at each."""
+    ranks, errors = np.arange(1, ladder.n + 1), np.arange(ladder.most_errors(ladder.n) + 1)
     low, high = errors + 1, np.full(len(errors), ladder.n)  # the first rank at which so many pass lies between
     while (low < high).any():
         middle = (low + high) // 2
         passes = bdtr(errors, middle, ladder.rate) <= ladder.level
         low, high = np.where(passes, low, middle + 1), np.where(passes, middle, high)
-    return np.searchsorted(low, np.arange(1, ladder.n + 1), side="right") - 1
-
-
-@lru_cache(maxsize=64)
-def rungs(ladder: Ladder) -> NDArray[np.intp]:
-    """All of a ladder's rungs."""
-    ranks, most = np.arange(1, ladder.n + 1), allowed(ladder)
+    most = np.searchsorted(low, ranks, side="right") - 1
     used = (most >= 0) & (bdtr(np.maximum(most, 0), ranks, ladder.rate) >= _USED * ladder.level)
-    return np.flatnonzero(used | (ranks == ladder.n)) + 1
+    tested = np.flatnonzero(used | (ranks == ladder.n))
+    return tested + 1, most[tested]
 
 
 @dataclass(frozen=True)
