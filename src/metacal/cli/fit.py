@@ -231,22 +231,19 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
 def _prior(options: Options) -> Any:
     """What --since names: a gate, older rows with their labels, or scores without; None without it."""
     from metacal.cli.reading import read, read_scored
+    from metacal.io.artifact.file import load_gate
     from metacal.promises.rules.memory import SameSource
 
     if options.since is None:
         return None
-    prior: Any
     if options.since.endswith(".json"):
-        from metacal.io.artifact.file import load_gate
-
-        prior = load_gate(options.since)
-    elif options.reading.score_key is not None:
-        scored = read_scored(options.since, options.reading)
-        truth = None if options.reading.loss_key is not None else scored.correct
-        prior = scored.score if truth is None else (scored.score, truth)
+        prior: Any = load_gate(options.since)
+    elif options.reading.score_key is None:
+        prior = (older := read(options.since, options.reading)).table, older.require_truth()
     else:
-        older = read(options.since, options.reading)
-        prior = (older.table, older.require_truth())
+        scored = read_scored(options.since, options.reading)
+        bare = scored.correct is None or options.reading.loss_key is not None
+        prior = scored.score if bare else (scored.score, scored.correct)
     return SameSource(prior) if options.same_source else prior
 
 

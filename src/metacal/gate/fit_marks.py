@@ -139,14 +139,12 @@ def _older(prior: Any, source: Marks) -> tuple[Float | None, Memory | None, bool
 
     def ranking(score: Any, correct: Any) -> Ranking:
         scores, right = score_and_correct(score, correct)
-        there = ~np.isnan(scores)
-        return Ranking.of(source.doubts(scores[there]), right[there])
+        return Ranking.of(source.doubts(scores[~np.isnan(scores)]), right[~np.isnan(scores)])
 
-    memory, gate = memory_of(prior, Marks, ranking)
-    if gate is None:
-        return _older(given[0], source)[0], memory, False
-    edges = None if gate.profile is None else np.array(gate.profile.edges)
-    return edges, memory, gate.certificate.circumstances.by_value
+    memory, gate = memory_of(prior, "Marks", ranking)
+    if gate is None or gate.profile is None:
+        return _older(given[0], source)[0] if gate is None else None, memory, False
+    return np.array(gate.profile.edges), memory, gate.certificate.circumstances.by_value
 
 
 def _scale(marks: Any, source: Marks, given: Float) -> Float | None:

@@ -170,11 +170,10 @@ def _remembered(prior: Any, promise: Promise, classes: NDArray[Any], input: str)
 
     def ranking(score: str | Score, logits: Any, labels: Any) -> Ranking:
         table = validate.logits_from(logits, input)
-        codes = validate.label_codes(labels, len(table), classes)
-        _, values, correct = ranked(Rows(table), score, codes)
+        _, values, correct = ranked(Rows(table), score, validate.label_codes(labels, len(table), classes))
         return Ranking.of(on_host(values), on_host(correct))
 
-    return lambda score: memory_of(prior, Table, partial(ranking, score))[0]
+    return lambda score: memory_of(prior, "Table", partial(ranking, score))[0]
 
 
 def _about_answers(rows: Rows, base: Map, accept: Flags, certificate: Certificate) -> list[Note]:

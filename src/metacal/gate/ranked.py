@@ -14,7 +14,6 @@ from metacal.errors import InfeasibleTargetError, InputError
 from metacal.gate.decision import Flags
 from metacal.gate.long_rows import Counts, certified_by_counts, counts_instead
 from metacal.gate.meanwhile import Meanwhile
-from metacal.gate.table import Table
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.circumstances import Circumstances, under
@@ -67,21 +66,19 @@ class Certified(NamedTuple):
     seen: Columns | Counts
 
 
-def memory_of(prior: Any, kind: type, ranking_of: Callable[[Any, Any], Ranking]) -> tuple[Memory, Any]:
+def memory_of(prior: Any, kind: str, ranking_of: Callable[[Any, Any], Ranking]) -> tuple[Memory, Any]:
     """What older rows say of where tests begin, and the older gate where that is what is known of them."""
     declared = isinstance(prior, SameSource)
     given = prior.prior if declared else prior
     gate = getattr(given, "gate_", given)
     if isinstance(given, tuple) and len(given) == 2:
         return Memory.of(ranking_of(*given), declared=declared), None
-    source, certificate = getattr(gate, "source", None), getattr(gate, "certificate", None)
-    if certificate is None or not isinstance(source, kind):
-        rows = "(scores, correct)" if kind is not Table else "(logits, labels)"
+    if getattr(gate, "certificate", None) is None or type(gate.source).__name__ != kind:
         raise InputError(
-            f"prior must be older rows, a pair {rows}, or a gate of the same kind with its certificate, or SameSource "
-            f"of these; got {type(given).__name__}."
+            "prior must be older rows with their labels, (logits, labels) or (scores, correct), a gate of the same "
+            f"kind with its certificate, or SameSource of these; got {type(given).__name__}."
         )
-    return Memory.of_gate(certificate, gate.profile, declared=declared), gate
+    return Memory.of_gate(gate.certificate, gate.profile, declared=declared), gate
 
 
 def ranked_and_certified(
@@ -113,10 +110,8 @@ def ranked_and_certified(
                 early(rows)
             ranking = rank()
         by = grid_of(score), name_of(score)
-        memory = None if remembered is None else remembered(score)
-        certificate, available = certified(
-            promise, values, correct, ranking, *by, counted, losses, parts, memory=memory
-        )
+        older = remembered and remembered(score)
+        certificate, available = certified(promise, values, correct, ranking, *by, counted, losses, parts, None, older)
         return Certified(rows, score, certificate, Columns(values, correct, available, ranking))
     assert isinstance(promise, Promise)
     shares = candidates(rows.n_classes)

@@ -68,27 +68,21 @@ class Memory:
     @classmethod
     def of(cls, ranking: Ranking, *, declared: bool = False) -> Memory:
         """That of rows, ranked."""
-        ends = np.linspace(1, ranking.n, min(_GROUPS, ranking.n)).astype(int)
-        blocks = np.unique(np.searchsorted(ranking.ranks, ends))
-        return cls._up_to(ranking.ranks[blocks], ranking.errors[blocks], declared=declared)
+        ends = np.unique(np.searchsorted(ranking.ranks, np.linspace(1, ranking.n, min(_GROUPS, ranking.n)).astype(int)))
+        rows, wrong = (np.diff(column[ends], prepend=0).tolist() for column in (ranking.ranks, ranking.errors))
+        return cls(tuple(rows), tuple(wrong), declared)
 
     @classmethod
     def of_gate(cls, certificate: Certificate, profile: Profile | None, *, declared: bool = False) -> Memory:
-        """That of a gate: its accepted rows by their confidence, and the rejected ones."""
+        """That of a gate: its accepted rows, by their confidence where that is known, and as many of the rejected."""
         accepted, right = certificate.n_accepted, certificate.n_correct_accepted
         bins = () if profile is None else profile.by_confidence[::-1]
-        looked_at = max(1, sum(rows for rows, _, _ in bins))
-        rows = accepted * np.cumsum([count for count, _, _ in bins], dtype=np.float64) / looked_at
-        wrong = accepted * np.cumsum([count - good for count, good, _ in bins], dtype=np.float64) / looked_at
-        inside = wrong <= accepted - right
-        ranks = np.concatenate([rows[inside][:-1], [accepted, certificate.n_rows]])
-        errors = np.concatenate([wrong[inside][:-1], [accepted - right, certificate.n_rows - certificate.n_correct]])
-        return cls._up_to(np.round(ranks).astype(int), np.round(errors).astype(int), declared=declared)
-
-    @classmethod
-    def _up_to(cls, ranks: NDArray[np.intp], errors: NDArray[np.intp], *, declared: bool) -> Memory:
-        rows, wrong = (np.diff(column, prepend=0) for column in (ranks, errors))
-        return cls(tuple(rows[rows > 0].tolist()), tuple(wrong[rows > 0].tolist()), declared)
+        groups = [(rows, rows - good) for rows, good, _ in bins] or [(accepted, accepted - right)]
+        rejected = certificate.n_rows - accepted, certificate.n_rows - certificate.n_correct - (accepted - right)
+        looked_at = sum(rows for rows, _ in groups) / max(1, accepted)
+        groups = [*groups, (round(looked_at * rejected[0]), round(looked_at * rejected[1]))]
+        rows, wrong = zip(*((rows, wrong) for rows, wrong in groups if rows))
+        return cls(rows, wrong, declared)
 
     @property
     def n(self) -> int:
