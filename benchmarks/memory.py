@@ -113,9 +113,9 @@ def measured(path: str, others: tuple[str, ...], kind: str, n: int, beta: float)
     return records
 
 
-def hostile(name: str, n: int) -> list[dict[str, Any]]:
+def hostile(name: str, n: int, draws: int = 4000) -> list[dict[str, Any]]:
     """Promises broken on one population, with older rows that mislead."""
-    rate, rng, draws = HOSTILE[name], np.random.default_rng([n, len(name)]), 4000
+    rate, rng = HOSTILE[name], np.random.default_rng([n, len(name)])
     fine = (np.arange(100_000) + 0.5) / 100_000
     true = np.cumsum(rate(fine)) / np.arange(1, 100_001)
     ranks = np.arange(2000)
@@ -138,7 +138,7 @@ def hostile(name: str, n: int) -> list[dict[str, Any]]:
         for key, memory in memories.items():
             ranking = replace(plain, memory=memory)
             if rank := last_passed(ranking, 0.9, DELTA):
-                broken[key] += bool(true[min(99_999, int(ranking.threshold_at(rank) * 100_000))] > 0.1)
+                broken[key] += bool(true[int(99_999 * min(1.0, ranking.threshold_at(rank)))] > 0.1)
     return [{"population": name, "n": n, "older": key, "broken": count / draws} for key, count in broken.items()]
 
 

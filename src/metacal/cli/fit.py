@@ -11,15 +11,16 @@ import click
 
 from metacal.cli.cluster import cluster, executor_option
 from metacal.cli.options import (
-    CALIBRATORS,
-    SCORES,
     SEED,
     OneOf,
     Reading,
     Sectioned,
+    file_option,
     group,
     jobs_option,
     json_option,
+    name_option,
+    numbers,
     option,
     reading_options,
     shared,
@@ -38,8 +39,8 @@ from metacal.cli.outputs import (
 from metacal.cli.printing import NEXT, progress_bar, say, wrapped
 from metacal.cli.promise_options import PromiseOptions
 from metacal.cli.show import curve_line, listed_classes
-from metacal.maps.methods import every_method
-from metacal.scores.registry import AUTO
+from metacal.maps.methods import estimator_names, every_method
+from metacal.scores.registry import AUTO, NAMED
 
 if TYPE_CHECKING:
     from metacal.gate import Decided, FitMap, Gate, Recipe
@@ -53,18 +54,20 @@ class Options:
 
     asked: PromiseOptions = group(PromiseOptions)
     score: str = option(
-        "What ranks the rows; auto: the best of three, which share 1 - C.", type=OneOf(SCORES, AUTO), default="entropy"
+        "What ranks the rows; auto: the best of three, which share 1 - C.",
+        type=OneOf(NAMED.keys, AUTO),
+        default="entropy",
     )
     calibrator: str | None = option(
         "What turns logits into probabilities.",
-        type=OneOf(CALIBRATORS),
+        type=OneOf(estimator_names),
         show_default="composed, monotone of two classes; temperature with --rule paper",
     )
     seed: int = option(
         "Seed of the folds, for the calibrators that draw some, and of the split of --rule paper.", type=SEED, default=0
     )
-    unit_key: str | None = option(
-        "Column of FILE that says which rows belong together; one row of each unit is counted.", metavar="NAME"
+    unit_key: str | None = name_option(
+        "Column of FILE that says which rows belong together; one row of each unit is counted."
     )
     every_row: bool = option(
         "With --unit-key: every row of a unit is counted, the promise is about rows.", default=False
@@ -74,14 +77,14 @@ class Options:
         type=click.IntRange(min=1),
         metavar="N",
     )
-    marks: str | None = option(
-        "With a score: the values that it can have, as a judge's scale; the certificate shows each.", metavar="1,2,3"
+    marks: list[float] | None = option(
+        "With a score: the values that it can have, as a judge's scale; the certificate shows each.",
+        type=numbers,
+        metavar="1,2,3",
     )
-    since: str | None = option(
+    since: str | None = file_option(
         "An older gate (.json), or older rows like those of FILE: they have a say in where the tests of an accuracy "
-        "begin, and the promise holds whatever they were.",
-        type=click.Path(),
-        metavar="FILE",
+        "begin, and the promise holds whatever they were."
     )
     same_source: bool = option("With --since: the older rows come from the same source as these.", default=False)
     positive: str | None = option(
@@ -216,7 +219,7 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
         units=options.units(found),
         groups=found.groups,
         random_state=options.seed,
-        marks=_marks(options.marks),
+        marks=options.marks,
         prior=_prior(options),
     )
 
@@ -238,14 +241,6 @@ def _prior(options: Options) -> Any:
         bare = scored.correct is None or options.reading.loss_key is not None
         prior = scored.score if bare else (scored.score, scored.correct)
     return SameSource(prior) if options.same_source else prior
-
-
-def _marks(text: str | None) -> list[float] | None:
-    """The marks of a scale, separated by commas."""
-    try:
-        return None if text is None else [float(mark) for mark in text.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"{text!r} must be numbers, separated by commas.", param_hint="'--marks'") from None
 
 
 def _fitted(found: Predictions, options: Options) -> Gate:
