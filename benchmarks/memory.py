@@ -160,6 +160,8 @@ def summarised(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     and row["source"].startswith(source)
                     and beta in (None, row["beta"])
                 ]
+                if not own:  # the oracle accepts too little there
+                    continue
                 gains = {
                     way: round(float(np.mean([row["share"][way] - row["share"]["without"] for row in own])), 4)
                     for way in ("default", "declared", "gate")
