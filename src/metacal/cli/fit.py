@@ -227,7 +227,7 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
 def _prior(options: Options) -> Any:
     """What --since names: a gate, older rows with their labels, or scores without; None without it."""
     from metacal.cli.reading import read, read_scored
-    from metacal.io.artifact.file import load_gate
+    from metacal.io.artifact.document import load_gate
     from metacal.promises.rules.memory import SameSource
 
     if options.since is None:
