@@ -17,6 +17,7 @@ from metacal.promises.parts.part_words import (
     called,
     claim_of_parts,
     lines_of_sides,
+    lower,
     statement_of_sides,
     surely_of_parts,
 )
@@ -93,7 +94,7 @@ def rule_named(name: str) -> Rule:
 def statement(certificate: Certificate) -> str:
     """The promise as one sentence."""
     claim, *more = (promised.claim(limit, at_least, at_most) for promised, limit in certificate.limits)
-    claim = " and ".join([claim, *map(_lower, more)])
+    claim = " and ".join([claim, *map(lower, more)])
     stages = certificate.stages
     if stages is not None and stages.people and certificate.quantity.paired:
         claim = f"Of all answers at most {at_most(certificate.target)} are wrong, people's counted as right"
@@ -119,7 +120,7 @@ def statement(certificate: Certificate) -> str:
     if guarantee == "in expectation":
         always = all(promised.accepting_is_safe for promised, _ in certificate.limits)
         return f"{claim}, on average over calibration sets{_HALF if always else _NOTHING_KEPT}."
-    return f"Aimed at, without a guarantee: {_lower(claim)}."
+    return f"Aimed at, without a guarantee: {lower(claim)}."
 
 
 def _about(around: Circumstances, claim: str) -> str:
@@ -127,11 +128,7 @@ def _about(around: Circumstances, claim: str) -> str:
     if around.units is None:
         return claim
     which = "a random row of a random unit" if around.units == "unit" else "a random row, whatever its unit"
-    return f"For {which}, {_lower(claim)}"
-
-
-def _lower(claim: str) -> str:
-    return f"{claim[0].lower()}{claim[1:]}"
+    return f"For {which}, {lower(claim)}"
 
 
 # ── how, and on what it rests ────────────────────────────────────────────────────────────────────────────────────────
