@@ -5,8 +5,12 @@ An error says what came, what is needed and what to do.
 
 from __future__ import annotations
 
+import shlex
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import nan
 
 
 class MetacalError(Exception):
@@ -49,22 +53,10 @@ class InfeasibleTargetError(MetacalError, ValueError):
     """
 
     def __init__(
-        self, message: str, *, target: float, best: float | None = None, rows_needed: int | None = None
+        self, message: str, *, target: float = nan, best: float | None = None, rows_needed: int | None = None
     ) -> None:
-        super().__init__(message)
-        self.target = target
-        self.best = best
-        self.rows_needed = rows_needed
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions pickle by their positional arguments alone; joblib workers must hand this one back whole.
-        return _rebuild_infeasible, (str(self), self.target, self.best, self.rows_needed)
-
-
-def _rebuild_infeasible(
-    message: str, target: float, best: float | None, rows_needed: int | None
-) -> InfeasibleTargetError:
-    return InfeasibleTargetError(message, target=target, best=best, rows_needed=rows_needed)
+        super().__init__(message)  # pickle brings this argument back, and then the attributes
+        self.target, self.best, self.rows_needed = target, best, rows_needed
 
 
 class ArtifactError(MetacalError, ValueError):
@@ -75,17 +67,11 @@ class MissingExtraError(MetacalError, ImportError):
     """An optional dependency is not installed; the message names the extra to install."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f'{what} needs an optional dependency: pip install "metacal[{extra}]"')
+        super().__init__(what, extra)
         self.extra = extra
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_missing_extra, (str(self), self.extra)
-
-
-def _rebuild_missing_extra(message: str, extra: str) -> MissingExtraError:
-    error = MissingExtraError("", extra)
-    error.args = (message,)
-    return error
+    def __str__(self) -> str:
+        return '{} needs an optional dependency: pip install "metacal[{}]"'.format(*self.args)
 
 
 class MetacalWarning(UserWarning):
@@ -94,6 +80,42 @@ class MetacalWarning(UserWarning):
 
 class ConvergenceWarning(MetacalWarning):
     """An optimisation stopped before it reached its tolerance."""
+
+
+#: Whether whoever asked wrote a command; Python otherwise.
+_commands = False
+
+
+@contextmanager
+def spelled_as_commands() -> Iterator[None]:
+    """Spell what messages name as the command line does, until the command ends."""
+    global _commands
+    before, _commands = _commands, True
+    try:
+        yield
+    finally:
+        _commands = before
+
+
+def spelled(python: str, command: str) -> str:
+    """What a message names, in the spelling of whoever asked."""
+    return command if _commands else python
+
+
+def option(name: str, value: str | None = None, metavar: str | None = None) -> str:
+    """A parameter as whoever asked writes it, in Python or on the command line.
+
+    Examples
+    --------
+    >>> option("label_key", "truth"), option("classes")
+    ("label_key='truth'", 'classes=[...]')
+    >>> with spelled_as_commands():
+    ...     option("label_key", "my truth"), option("classes")
+    ("--label-key 'my truth'", '--classes A,B,C')
+    """
+    shown = metavar or {"classes": "A,B,C", "labels": "FILE"}.get(name, "NAME")
+    python = f"{name}={value!r}" if value is not None else "classes=[...]" if name == "classes" else name
+    return spelled(python, f"--{name.replace('_', '-')} {shlex.quote(value) if value is not None else shown}")
 
 
 #: Whose lines a warning does not point to: what passes a table on, and does not pass it in.
