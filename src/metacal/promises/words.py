@@ -25,7 +25,7 @@ from metacal.promises.parts.part_words import (
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
     from metacal.promises.circumstances import Circumstances
-    from metacal.promises.parts.part import Part, Parts, Stages, Status
+    from metacal.promises.parts.part import Part, Parts, Shares, Stages, Status
 
 SAME_SOURCE = "new rows come from the same source as the calibration rows, which the classifier was not trained on"
 RISING = "the chance of an error does not fall as the score rises"
@@ -47,6 +47,12 @@ _STATUSES: dict[Status, str] = {
     "certified": "{:,} with a threshold",
     "accepts everything": "{:,} accept every row",
     "always rejected": "{:,} always rejected",
+}
+#: How parts share delta, in the words of a rule.
+_SHARED: dict[Shares, str] = {
+    "together": "delta shared by all (Holm 1979)",
+    "each": "delta for each",
+    "fcr": "delta times the share of those that accept (false-coverage rate, Benjamini & Yekutieli 2005)",
 }
 
 
@@ -145,11 +151,9 @@ def rule(certificate: Certificate) -> str:
     umbrella order statistic of the correct scores (Tong, Feng & Li 2018), the best of 3 scores, this one at 0.8 of
     delta, one row of each unit
     """
-    from metacal.promises.parts.part import SHARED
-
     named, parts, around = rule_named(certificate.rule), certificate.parts, certificate.circumstances
     said = named.at_values if around.by_value else named.text
-    said += "" if parts is None or parts.sides else f"; each {parts.by} by itself, {SHARED[parts.shares]}"
+    said += "" if parts is None or parts.sides else f"; each {parts.by} by itself, {_SHARED[parts.shares]}"
     if around.by_value:
         who = f"{around.aside:,} calibration rows, set aside," if around.aside else "other rows"
         said += f"; the scores of {who} chose the first value"
