@@ -50,7 +50,8 @@ def kept_id(name: Id) -> Id:
 class Waiting:
     """A row that waits for its label, and the row's number in the stream.
 
-    `code` is the label where it has come and the row waits for its cohort; -1 before.
+    `code` is the label where it has come and the row waits for its cohort; -1 before. Of a row that waits for the rest
+    of its `unit` the `doubt` is kept, None where there is no score.
     """
 
     accept: bool
@@ -60,6 +61,8 @@ class Waiting:
     probability: float | None
     position: int = 0
     code: float = -1
+    unit: Id | None = None
+    doubt: float | None = None
 
 
 @dataclass

@@ -19,18 +19,19 @@ from metacal import display
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
 from metacal.gate.judged import gate_in
+from metacal.gate.open_units import MOST_WAITING, OpenUnits, unit_names
 from metacal.gate.traffic import Counts, Flags, Id, Late, Lines, Point, Waiting, kept_id
+from metacal.promises.circumstances import Circumstances
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.promises.rules.costs import Costed
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.drift import TOLERANCE
+from metacal.promises.sequential.wager import Together
 
 Column = NDArray[np.float64]
 
 #: Rows between two points of the history; doubled, with every second point dropped, when there are too many.
 STRIDE, MOST_POINTS = 250, 400
-#: Rows that wait for their label; the oldest are forgotten first.
-MOST_WAITING = 40_000
 #: Classes that are counted one by one: more cannot be read anyway.
 MOST_CLASSES = 2000
 
@@ -75,6 +76,7 @@ class Watch:
     first: dict[str, int] = field(default_factory=dict)
     horizon: int = 0
     unlabelled: int = 0
+    units: OpenUnits = field(default_factory=OpenUnits)
 
     @classmethod
     def of(
@@ -95,6 +97,10 @@ class Watch:
         is then no sample of them. With a `horizon` a row counts once so many rows have come after it, by which time its
         label has come or never will: in the order of the rows, whatever that of the labels. Later labels are not
         counted, and said. Without (0) labels count as they come, which holds where their delay does not depend on them.
+
+        A gate that was certified by units is watched by units: one counts as a whole, when it is complete. That is with
+        the first row of another, or with a horizon once so many rows have come after its last one. Labels count that
+        have come by then; later rows of the unit do not, and are said.
         """
         if not 0 <= horizon < MOST_WAITING:
             raise InputError(f"horizon must be a number of rows from 0 to {MOST_WAITING - 1:,}, got {horizon!r}.")
@@ -139,7 +145,7 @@ class Watch:
     def estimate(self) -> AccuracyEstimate | None:
         """How many of the accepted rows are right by their confidence alone; None where it cannot be said."""
         certificate = self.gate.certificate
-        if certificate is None or not certificate.labelled or not self.alarms.calibration:
+        if certificate is None or not certificate.labelled or not self.alarms.calibration or self._certified.units:
             return None
         return estimate_from_sums(
             certificate,
@@ -158,6 +164,7 @@ class Watch:
         ids: Sequence[Id | None] | None = None,
         probability: Any = None,
         groups: Any = None,
+        units: Sequence[Id] | None = None,
         late: Sequence[Late] = (),
         lines: Lines | None = None,
     ) -> Watch:
@@ -165,31 +172,36 @@ class Watch:
 
         `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right, or its loss.
         Rows with an id and without a label wait for theirs, which comes by `label` or, where rows and labels come
-        mixed, as `late`.
+        mixed, as `late`. `units` names the unit of each row, where the gate was certified by units.
         `probability` is with which each row is chosen to be labelled. There may be no row, only late labels. `lines`
         says what they stood on, where rows come as lines.
         """
         X = self.read(X)
         n, upto = len(X), 0
-        codes = self._codes(y, n)
+        codes, names = self._codes(y, n), unit_names(units, n, self._certified)
         coming = deque(zip(late, self._codes([one.label for one in late], len(late)).tolist()))
         chances = None if probability is None else np.asarray(probability, dtype=np.float64)
         for start, stop in self._blocks(n):
             part = slice(start, stop)
             own = None if groups is None else np.asarray(groups)[part]
             rows = self._decide(X[part], own, None if chances is None else chances[part])
-            told = []
+            told, done = [], list[list[Waiting]]()
             for k in range(start, stop):
                 row, name = rows[k - start], None if ids is None else ids[k]
                 told += self._complete(row.position)
                 while coming and coming[0][0].after <= k:
                     told += self._late(*coming.popleft())
-                if codes[k] >= 0 and not self.horizon:
+                if names is not None:
+                    done += self.units.join(
+                        self.waiting, name, replace(row, code=codes[k].item(), unit=names[k]), self.horizon
+                    )
+                elif codes[k] >= 0 and not self.horizon:
                     told.append((row, codes[k].item()))
                 elif codes[k] >= 0 or name is not None:
                     self._wait(f"\0{row.position}" if name is None else name, replace(row, code=codes[k].item()))
             told += self._complete(self.counts.rows)
             self._labelled(told)
+            self._count_units(done)
             if lines is not None:
                 read, upto = upto, lines.rows[stop - 1] + 1
                 self.alarms.read(lines.unreadable[read:upto])
@@ -223,7 +235,7 @@ class Watch:
             self.unknown += 1
             return []
         row = row if one.probability is None else replace(row, probability=one.probability)
-        if self.horizon:
+        if self.horizon or row.unit is not None:
             self.waiting[name] = replace(row, code=code)
             return []
         del self.waiting[name]
@@ -232,7 +244,7 @@ class Watch:
     def _complete(self, n_rows: int) -> list[tuple[Waiting, float]]:
         """The rows whose horizon has passed when so many have come, in their order, those that have a label."""
         told: list[tuple[Waiting, float]] = []
-        while self.horizon and self.waiting:
+        while self.horizon and self.waiting and self._certified.units is None:
             name, row = next(iter(self.waiting.items()))
             if row.position + self.horizon >= n_rows:
                 break
@@ -268,7 +280,8 @@ class Watch:
         decision = self.gate.decide(self.gate.source.checked(X), groups=groups)
         accept, top, confidence = decision.accept, decision.top, decision.confidence
         parts = self.gate.part_names(top, groups)
-        self.alarms.decided(accept, decision.doubt, parts)
+        if not self._certified.units:
+            self.alarms.decided(accept, decision.doubt, parts)
         self._count(accept, top, confidence)
         self._notice()
         nothing = [None] * len(accept)
@@ -277,7 +290,11 @@ class Watch:
         chance = nothing if chances is None else [None if one != one else one for one in chances.tolist()]
         named = nothing if parts is None else np.asarray(parts).tolist()
         numbers = range(self.counts.rows - len(accept), self.counts.rows)
-        return [Waiting(*row) for row in zip(accept.tolist(), top.tolist(), sure, named, chance, numbers, strict=True)]
+        rows = [Waiting(*row) for row in zip(accept.tolist(), top.tolist(), sure, named, chance, numbers, strict=True)]
+        if self._certified.units:
+            doubts = [doubt if doubt == doubt else None for doubt in np.asarray(decision.doubt, np.float64).tolist()]
+            rows = [replace(row, doubt=doubt) for row, doubt in zip(rows, doubts, strict=True)]
+        return rows
 
     def _wait(self, name: Id, row: Waiting) -> None:
         name = kept_id(name)
@@ -287,8 +304,26 @@ class Watch:
             del self.waiting[next(iter(self.waiting))]
             self.forgotten += 1
 
-    def _labelled(self, told: list[tuple[Waiting, float]]) -> None:
-        """Rows whose truth has become known, in that order."""
+    @property
+    def _certified(self) -> Circumstances:
+        """Under which circumstances the gate was certified: by units or not."""
+        return Circumstances() if self.gate.certificate is None else self.gate.certificate.circumstances
+
+    def _count_units(self, done: list[list[Waiting]]) -> None:
+        """Units that are complete, in that order."""
+        if (found := self.units.counted(done, self._certified.largest_unit)) is None:
+            return
+        self.alarms.decided(*found.decided, together=found.together, drawn=found.drawn)
+        known = np.array([row.code >= 0 for row in found.rows])
+        self.unlabelled += int((~known).sum())
+        told = [(row, row.code) for row in found.rows if row.code >= 0]
+        self._labelled(told, found.together.of(known), found.drawn[known])
+        self._notice()
+
+    def _labelled(
+        self, told: list[tuple[Waiting, float]], together: Together | None = None, drawn: Flags | None = None
+    ) -> None:
+        """Rows whose truth has become known, in that order; of units those `drawn` from each are marked."""
         if not told:
             return
         rows, codes = [row for row, _ in told], np.array([code for _, code in told])
@@ -306,6 +341,8 @@ class Watch:
             losses=self.gate.losses(codes, top),
             parts=None if rows[0].part is None else np.array([row.part for row in rows], dtype=object),
             probability=None if None in chance else np.array(chance, dtype=np.float64),
+            together=together,
+            drawn=drawn,
         )
         self.counts.add(Counts(0, 0, len(accept), int(accept.sum()), int((accept & correct).sum())))
         for k in np.unique(top) if self.classes else ():

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
 from metacal.gate import Gate
+from metacal.gate.open_units import MOST_WAITING, OpenUnits
 from metacal.gate.traffic import LONGEST_ID, Counts, Id, Late, Lines, Point, Waiting, kept_id
-from metacal.gate.watch import MOST_POINTS, MOST_WAITING, Watch
+from metacal.gate.watch import MOST_POINTS, Watch
 from metacal.io.artifact.document import Content, document_of
 from metacal.io.artifact.encoding import FORMS, decode, encode, row_form
 from metacal.io.artifact.messages import exact_keys
@@ -61,6 +62,7 @@ class Taken:
     ids: list[str | None]
     probability: list[float | None] | None = None
     groups: list[str] | None = None
+    units: list[str] | None = None
     late: list[Late] = field(default_factory=list)
     late_on: list[int] = field(default_factory=list)
     lines: int = 0
@@ -83,7 +85,14 @@ class Taken:
         if lines is not None and len(lines.rows) != len(self.rows):
             raise ArtifactError("a record holds other rows than lines.")
         watch.update(
-            self.rows, self.labels, ids=self.ids, probability=chances, groups=groups, late=self.late, lines=lines
+            self.rows,
+            self.labels,
+            ids=self.ids,
+            probability=chances,
+            groups=groups,
+            units=self.units,
+            late=self.late,
+            lines=lines,
         )
         watch.gaps += self.gaps
 
@@ -97,6 +106,7 @@ class Taken:
             "ids": [None if one is None else kept_id(one) for one in self.ids],
             "probability": self.probability,
             "groups": self.groups,
+            "units": self.units,
             "late": [[one.after, kept_id(one.id), one.label, one.probability] for one in self.late],
             "late_on": self.late_on,
             "lines": self.lines,
@@ -111,7 +121,8 @@ class Taken:
             content = base64.b64decode(data["rows"], validate=True)
             kind = np.dtype({"<f4": "f4", "<f8": "f8"}[data["dtype"]])
             rows = np.frombuffer(content, dtype=data["dtype"]).reshape(data["shape"]).astype(kind)
-            rest = {name: data[name] for name in ("labels", "ids", "probability", "groups", "late_on", "lines", "gaps")}
+            names = ("labels", "ids", "probability", "groups", "units", "late_on", "lines", "gaps")
+            rest = {name: data[name] for name in names}
             late = [Late(*one) for one in data["late"]]
             return cls(rows, **rest, late=late, unreadable=[Unreadable(*one) for one in data["unreadable"]])
         except (KeyError, TypeError, ValueError) as error:
@@ -216,6 +227,16 @@ def kept_from(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Kept:
 
 
 @dataclass(frozen=True)
+class Units:
+    """Units as they stand in a journal: `metacal.gate.open_units.OpenUnits`."""
+
+    open: tuple[tuple[Id, tuple[Id, ...]], ...]
+    closed: tuple[Id, ...]
+    complete: int
+    strays: int
+
+
+@dataclass(frozen=True)
 class State:
     """A watch as it stands in a journal: the fingerprint of its gate, and what it has seen."""
 
@@ -235,6 +256,7 @@ class State:
     first: tuple[tuple[Literal[NAMES], int], ...]  # type: ignore[valid-type]
     horizon: int
     unlabelled: int
+    units: Units
 
 
 for _row in (Counts, Waiting, Point):  # there are many of them: lists in the order of their fields
@@ -244,6 +266,8 @@ for _row in (Counts, Waiting, Point):  # there are many of them: lists in the or
 def describe_watch(watch: Watch) -> dict[str, Any]:
     """The document of a watch."""
     held = {**vars(watch), "waiting": tuple(watch.waiting.items()), "first": tuple(watch.first.items())}
+    names, units = tuple((unit, tuple(rows)) for unit, rows in watch.units.open.items()), watch.units
+    held["units"] = Units(names, tuple(units.closed), units.complete, units.strays)
     return encode(State(**{**held, "kind": MONITOR, "gate": _fingerprint(watch.gate)}), "the watch")
 
 
@@ -259,8 +283,11 @@ def watch_from(document: Any, gate: Any) -> Watch:
     if len(state.classes) != len(begun.classes):
         raise ArtifactError(f"there are counts of {len(state.classes)} classes, and the gate has {len(begun.classes)}.")
     seen = {name: value for name, value in vars(state).items() if name not in ("kind", "gate")}
-    lists = {"classes": list(state.classes), "history": list(state.history)}
-    watch = replace(begun, **{**seen, **lists, "waiting": dict(state.waiting), "first": dict(state.first)})
+    seen |= {"classes": list(state.classes), "history": list(state.history)}
+    seen |= {"waiting": dict(state.waiting), "first": dict(state.first)}
+    names = {unit: list(rows) for unit, rows in state.units.open}
+    seen["units"] = OpenUnits(names, dict.fromkeys(state.units.closed), state.units.complete, state.units.strays)
+    watch = replace(begun, **seen)
     _agree(watch, len(state.waiting), len(state.first))
     return watch
 
@@ -321,6 +348,12 @@ def _agree(watch: Watch, n_waiting: int, n_first: int) -> None:
         raise ArtifactError("the history does not fit what is watched.")
     if not 0 <= watch.horizon < MOST_WAITING or watch.unlabelled < 0:
         raise ArtifactError("the horizon is no number of rows.")
+    units, waits = watch.units, [(name, row.unit) for name, row in watch.waiting.items() if row.unit is not None]
+    rows = [(name, unit) for unit, names in units.open.items() for name in names]
+    if sorted(map(str, rows)) != sorted(map(str, waits)) or units.open.keys() & units.closed.keys():
+        raise ArtifactError("the rows that wait for the rest of their unit are not those of its units.")
+    if min(units.complete, units.strays) < 0 or len(units.closed) > MOST_WAITING:
+        raise ArtifactError("the counts of units contradict each other.")
     if n_waiting > MOST_WAITING:
         raise ArtifactError(f"{n_waiting:,} rows wait for a label; {MOST_WAITING:,} is the most.")
     if any(isinstance(name, str) and len(name) > LONGEST_ID for name in watch.waiting):
