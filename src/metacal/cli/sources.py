@@ -66,7 +66,8 @@ def source_of(kept: Kept, artifact: str, path: str, options: Options) -> Text | 
         since = Position.of(state["position"]) if state else None
         lines = Tail(path, follow=follow, since=since, unfinished=not (follow or options.state is not None))
     header, lists = state.get("header"), state.get("lists", [])
-    reader = Reader(_request(gate, path, reading), kind, options.probability_key, reading.group_key, header, lists)
+    keys = options.probability_key, reading.group_key
+    reader = Reader(_request(gate, path, reading), kind, *keys, header, lists, options.unit_key)
     return Text(kept.watch, reader, lines, name, strict=is_strict())
 
 
@@ -108,8 +109,8 @@ def _request(gate: Gate, path: str, reading: Reading) -> Request:
     """What is what in FILE, for this gate."""
     if gate.kind == "scores":
         name, key = reading.score_key or gate.source.score, reading.loss_key or reading.correct_key
-        own = Request(path, logits_key=name, label_key=key, id_key=reading.id_key, unit_key=reading.unit_key)
-        return replace(own, scores=True, losses=gate.reads_losses)
+        own = Request(path, logits_key=name, label_key=key, id_key=reading.id_key, scores=True)
+        return replace(own, losses=gate.reads_losses)
     return Request(
         path,
         input=gate.source.input,
@@ -117,7 +118,6 @@ def _request(gate: Gate, path: str, reading: Reading) -> Request:
         label_key=reading.label_key,
         classes=tuple(gate.classes.tolist()),
         id_key=reading.id_key,
-        unit_key=reading.unit_key,
     )
 
 
@@ -263,7 +263,7 @@ class Text:
                 "a line without a row says the label of an earlier one: it needs an id and a label",
             )
         self._check_probability(record, label)
-        if record.row is not None and record.unit is None and self.reader.request.unit_key is not None:
+        if record.row is not None and record.unit is None and self.reader.unit_key is not None:
             raise LineError(self.place, line.number, "it does not say of which unit the row is")
         return record, label
 

@@ -67,6 +67,7 @@ class Reader:
     group_key: str | None = None
     header: list[str] | None = None
     lists: list[str] = field(default_factory=list)
+    unit_key: str | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -75,7 +76,7 @@ class Reader:
         #: The columns of a row, and whether it is one that holds lists; the names of labels and ids.
         self._table, self._listed = tuple[str, ...](), False
         self._label, self._id = self.request.label_key, self.request.id_key
-        self._beside = self.probability_key, self.group_key, self.request.unit_key
+        self._beside = self.probability_key, self.group_key, self.unit_key
         if self.header is not None:
             self._name(self.header, self.lists)
 
@@ -167,7 +168,7 @@ class Reader:
             self._text(line, "id", self._value(cells, self._id, ID_KEYS)),
             None if chance is None else self._numbers(line, (str(self.probability_key),), [chance])[0],
             self._text(line, "group", cells.get(self.group_key)),
-            self._text(line, "unit", cells.get(self.request.unit_key)),
+            self._text(line, "unit", cells.get(self.unit_key)),
         )
 
     def _value(self, cells: dict[str, Any], name: str | None, usual: tuple[str, ...]) -> Any:
