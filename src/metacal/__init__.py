@@ -6,71 +6,24 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from metacal.lazy import names_of
 
 __version__ = "0.2.0rc1"
 
-#: Public name -> the module it lives in; those of the calibrators and of the promises stand in their registries. Loaded
-#: on first use: `import metacal` pulls in nothing heavy.
-_HOME = {
-    "apply": "io.apply",
-    "ArtifactError": "errors",
-    "BatchGate": "io.batches",
-    "accepts": "gate.judged",
-    "CalibratedClassifier": "estimators.classifier",
-    "Cascade": "estimators.cascade",
-    "Certificate": "promises.certificate",
-    "Certifier": "gate.certifier",
-    "compare": "estimators.compare",
-    "compare_scores": "estimators.compare_scores",
-    "Decision": "gate.decision",
-    "estimate_accuracy": "estimators.estimate",
-    "evaluate": "estimators.evaluate",
-    "Gate": "gate",
-    "InfeasibleTargetError": "errors",
-    "InputError": "errors",
-    "load": "export.saved",
-    "load_gate": "io.artifact.file",
-    "load_watch": "io.artifact.watch",
-    "open_certifier": "io.artifact.certifier",
-    "Importance": "promises.parts.units",
-    "Units": "promises.parts.units",
-    "MetaCal": "estimators.metacal",
-    "MinCoverageAccuracy": "promises.rules.accuracy",
-    "MetacalError": "errors",
-    "MetacalWarning": "errors",
-    "MissingExtraError": "errors",
-    "PromiseMonitor": "promises.sequential.monitor",
-    "read_predictions": "io.predictions",
-    "Rows": "rows",
-    "save": "export.saved",
-    "save_watch": "io.artifact.watch",
-    "ScoreGate": "estimators.scored",
-    "show_config": "config",
-    "verify": "estimators.verify",
-    "Watch": "gate.watch",
-    "write_report": "report",
-}
-#: Public module -> where it stands.
-_MODULES = {
-    "bands": "promises.rules.bands",
-    "bounds": "promises.rules.bounds",
-    "datasets": "datasets",
-    "estimators": "estimators",
-    "export": "export",
-    "io": "io",
-    "losses": "metrics.losses",
-    "metrics": "metrics",
-    "paper": "promises.rules.paper",
-    "plots": "report.plots",
-    "promises": "promises",
-    "ranking": "scores.learned",
-    "report": "report",
-    "scores": "scores",
-}
 
-if TYPE_CHECKING:  # the same names once more: .ci/typed has mypy look up each name of `dir(metacal)`
+def _registered() -> dict[str, str]:
+    """Calibrators and promises, which stand in their registries."""
+    from metacal.maps import methods
+    from metacal.promises import kinds
+
+    return {**methods.homes(), **kinds.homes()}
+
+
+# The public names, for type checkers and for `names_of`; loaded on first use: `import metacal` pulls in nothing heavy.
+# .ci/typed has mypy look up each name of `dir(metacal)`.
+if TYPE_CHECKING:
     from metacal import datasets as datasets
     from metacal import estimators as estimators
     from metacal import export as export
@@ -125,33 +78,10 @@ if TYPE_CHECKING:  # the same names once more: .ci/typed has mypy look up each n
     from metacal.rows import Rows as Rows
     from metacal.scores import learned as ranking  # noqa: F401
 else:  # hidden from type checkers, to whom a misspelt name shall be an error
+    _get, _names = names_of(__name__, _registered)
 
     def __getattr__(name):
-        if name == "__all__":
-            return _public()
-        if name in _HOME:
-            value = getattr(importlib.import_module(f"metacal.{_HOME[name]}"), name)
-        elif name in _MODULES:
-            value = importlib.import_module(f"metacal.{_MODULES[name]}")
-        elif name in (registered := _registered()):
-            return getattr(importlib.import_module(registered[name]), name)
-        else:
-            raise AttributeError(f"module 'metacal' has no attribute {name!r}")
-        globals()[name] = value
-        return value
+        return _names() if name == "__all__" else _get(name)
 
-
-def __dir__() -> list[str]:
-    return [*_public(), "__version__"]
-
-
-def _registered() -> dict[str, str]:
-    """The calibrators and the promises, by their public names."""
-    from metacal.maps import methods
-    from metacal.promises import kinds
-
-    return {**methods.homes(), **kinds.homes()}
-
-
-def _public() -> list[str]:
-    return sorted({*_HOME, *_MODULES, *_registered()})
+    def __dir__():
+        return [*_names(), "__version__"]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.report import html, modules
+from browser import modules
+from metacal.report import html
 from metacal.report.html import write_report
 from metacal.report.summary import summarise
 

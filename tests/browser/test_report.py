@@ -14,9 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
+from browser import modules
 from metacal.cli import main
 from metacal.display import outward
-from metacal.report import html, modules
+from metacal.report import html
 from metacal.report.html import write_report
 from metacal.report.summary import summarise
 

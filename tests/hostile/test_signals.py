@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.cli.stopping import Stopped, stoppable
+from metacal.cli import Stopped, stoppable
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals"),

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal import cli
-from metacal.io.terminal import visible
+from metacal.display import visible
 
 #: Clear the screen, set the title, a bell, a carriage return, C1's introducer, right-to-left, a line, delete.
 EVIL = "cat\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202eabc\u2028\x7f"

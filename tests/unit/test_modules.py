@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metacal.report.modules import ModuleError, join, ordered, parse
+from browser.modules import ModuleError, join, ordered, parse
+from metacal.report import html
 
 MAIN = 'import { twice } from "./sum.js";\n\ntwice(2);\n'
 SUM = "/** The double. */\nexport function twice(x) {\n  // why not\n  return x + x;\n}\n"
@@ -112,3 +113,9 @@ def test_other_forms_are_refused_and_named(line):
 def test_text_that_looks_like_a_comment_stays():
     body = parse("a.js", 'export const a = "// no comment"; // a comment behind code stays\nconst b = "/*";\n').body
     assert body == 'const a = "// no comment"; // a comment behind code stays\nconst b = "/*";\n'
+
+
+@pytest.mark.parametrize("page", ["page", "live"])
+def test_the_pages_are_of_this_form_and_are_joined_as_here(page):
+    sources = html.scripts(page)
+    assert html.join(sources, f"{page}.js") == join(sources, f"{page}.js")

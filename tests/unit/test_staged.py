@@ -90,6 +90,66 @@ def test_several_models_do_what_every_gate_does(people, tmp_path):
     assert (again.decide(left).by == whole).all()
 
 
+@pytest.mark.parametrize("people", [False, True])
+@pytest.mark.parametrize("m", [2, 3])
+def test_an_accuracy_is_promised_of_what_is_answered(m, people, tmp_path):
+    scores, right = models(m=m)
+    sure = scores if people else scores[:-1]  # the last one answers whatever its score is
+    cascade = mc.Cascade(mc.MinAccuracy(0.95), people=people).fit(scores=sure, agrees=right)
+    certificate, found = cascade.certificate_, cascade.decide(sure)
+    assert certificate.statement == "What is accepted is right at least 95% of the time, with 90% confidence."
+    assert certificate.stages.n_wrong == certificate.n_accepted - certificate.n_correct_accepted
+    wrong = ~right[np.minimum(found.by, m - 1), np.arange(N)] & found.accept
+    assert wrong.sum() / found.accept.sum() < 0.05
+    assert found.accept.all() or people
+    mc.save(cascade, tmp_path / "cascade.json")
+    new, truth = models(m=m, seed=1)
+    (test,) = mc.verify(mc.load(tmp_path / "cascade.json"), new if people else new[:-1], truth).tests
+    assert not test.refuted
+
+
+@pytest.mark.slow
+def test_an_accuracy_is_broken_as_rarely_as_said():
+    broken, draws, n = 0, 100, 300
+    for seed in range(draws):
+        rng = np.random.default_rng(seed)
+        doubt = rng.random((n, 2))
+        rows = Staged(doubt, rng.random((n, 2)) < 0.11, np.ones(3), doubt[:0], people=True, random_state=seed)
+        try:
+            mc.MinAccuracy(0.9).certify(rows)
+        except mc.InfeasibleTargetError:
+            continue
+        broken += 1  # every answer is wrong with probability 0.11, whatever the thresholds
+    assert broken <= draws * 0.1 + 3 * np.sqrt(draws * 0.09)
+
+
+@pytest.mark.slow
+def test_rows_that_are_left_are_harder_than_their_score_says():
+    """The score of the middle model says little, and it fails where the small one is unsure."""
+
+    def rows(n, rng):
+        hard, noise = rng.random(n), rng.random((n, 2))
+        doubt = np.stack([hard + 0.05 * noise[:, 0], 0.15 * hard + noise[:, 1]], axis=1)
+        return doubt, rng.random((n, 2)) < np.stack([0.5 * hard**3, 0.4 * hard**3], axis=1)
+
+    costs = np.array([1.0, 10.0, 100.0])
+    price = {True: 0.0, False: 0.0}
+    for seed in range(8):
+        doubt, differs = rows(1000, np.random.default_rng([2, seed]))
+        for joint in price:
+            sample = Staged(doubt, differs, costs, doubt[:0], random_state=seed, joint=joint)
+            stages = mc.MaxLoss(0.03).certify(sample).stages
+            by = sample.answered_by(np.array([one.threshold for one in stages.items[:2]]), np.arange(1000))
+            price[joint] += costs.cumsum()[by].mean() / 8
+    assert price[True] < 0.95 * price[False]
+
+
+def test_as_many_labels_are_drawn_as_pay():
+    chosen = mc.Cascade(mc.MaxLoss(0.02)).labels_needed(np.arange(20_000.0))
+    assert (len(chosen), len(set(chosen.tolist()))) == (462, 462)
+    assert abs(chosen.mean() - 10_000) < 1500
+
+
 def test_what_does_not_fit_is_said():
     scores, agrees = models(m=2)
     for wrong, said in [
@@ -101,8 +161,14 @@ def test_what_does_not_fit_is_said():
     ]:
         with pytest.raises(InputError, match=said):
             mc.Cascade(mc.MaxLoss(0.01)).fit(**wrong)
-    with pytest.raises(InputError, match="a cascade of scores promises MaxLoss"):
-        mc.Cascade(mc.MinAccuracy(0.9)).fit(scores=scores, agrees=agrees)
+    with pytest.raises(InputError, match="of a pool the promise is MaxLoss"):
+        mc.Cascade(mc.MinAccuracy(0.9)).fit(scores=scores, agrees=agrees, pool=True)
+    with pytest.raises(InputError, match=r"2 columns of scores and 1 of agrees.*says whether it is right"):
+        mc.Cascade(mc.MinAccuracy(0.9), people=False).fit(scores=scores, agrees=agrees[:1])
+    with pytest.raises(mc.InfeasibleTargetError, match=r"of .* answers are wrong, which certifies 0.9"):
+        mc.Cascade(mc.MinAccuracy(0.999)).fit(scores=scores, agrees=agrees)
+    with pytest.raises(InputError, match="MaxLoss needs fewer"):
+        mc.Cascade(mc.MinAccuracy(0.9)).labels_needed(scores[0])
     with pytest.raises(mc.InfeasibleTargetError, match="it takes 230"):
         mc.Cascade(mc.MaxLoss(0.01)).fit(scores[0][:100], agrees[0][:100])
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
+from metacal.io.batches import BatchGate
 from metacal.promises.rules.even_odds import even_odds
 from metacal.promises.sample import Sample
 
@@ -188,12 +189,22 @@ def test_saved_and_exported_gates_decide_alike(promise, tmp_path):
 def test_command_line(tmp_path):
     lines = [f"{score!r},{name}" for score, name in zip(SCORES[:N].tolist(), NAMES[:N])]
     (tmp_path / "val.csv").write_text("\n".join(["margin,label", *lines]))
-    fit = ["fit", str(tmp_path / "val.csv"), "--logits-key", "margin", "--positive", "fraud"]
+    (tmp_path / "other.csv").write_text(
+        "\n".join(["other,id,label", *(f"{line.replace(',', ',7,')}" for line in lines)])
+    )
+    fit = ["fit", str(tmp_path / "val.csv"), "--positive", "fraud"]  # a margin alone beside labels is the score
     saved = str(tmp_path / "cal.json")
     done = CliRunner().invoke(main, [*fit, "--min-precision", "0.85", "--min-recall", "0.95", "-o", saved])
     assert done.exit_code == 0, done.output
     assert "called fraud if log-odds >" in done.output
     assert mc.load(saved).promise == mc.TwoSided(mc.MinPrecision(0.85, "fraud"), mc.MinRecall(0.95, "fraud"))
+    pa = pytest.importorskip("pyarrow")
+    named = ["fit", str(tmp_path / "other.csv"), "--positive-key", "other", "--positive", "fraud", "-o", saved]
+    assert CliRunner().invoke(main, [*named, "--min-recall", "0.95"]).exit_code == 0
+    for verb in ("evaluate", "verify", "monitor"):  # the gate knows the column's name
+        done = CliRunner().invoke(main, [verb, saved, str(tmp_path / "other.csv")])
+        assert done.exit_code == 0, done.output
+    assert BatchGate(saved)(pa.record_batch({"other": [-9.0, 9.0]})).to_pylist()[1]["answer"] == "fraud"
     for wrong in (
         ["--min-precision", "0.9", "--max-false-positive-rate", "0.1"],
         ["--min-recall", "0.9", "--in-expectation"],

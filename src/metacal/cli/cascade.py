@@ -96,7 +96,8 @@ def command(small: str, large: str | None, options: Options) -> None:
     labels, and leaves to people what neither model is sure of.
 
     With --score-key there are no logits: SMALL alone holds a score of each model, --score-key a,b (nested keys of JSON
-    lines too), and --correct-key says of each but the last whether its answer is the last one's. Any number of models.
+    lines too), and --correct-key says of each but the last whether its answer is the last one's; with --min-accuracy
+    of each whether it is right. Any number of models.
 
     \b
     Examples:
@@ -115,7 +116,7 @@ def command(small: str, large: str | None, options: Options) -> None:
 
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
         if options.reading.score_key is not None:
-            gate = _fitted_on_scores(small, large, promise, options)
+            gate = _fitted_on_scores(small, large, promise, people, options)
         elif large is None:
             raise click.UsageError("give the large model's predictions too, or --score-key for a cascade of scores.")
         else:
@@ -185,7 +186,7 @@ def _fitted(small: str, large: str, promise: Promise, people: bool, options: Opt
         )
 
 
-def _fitted_on_scores(file: str, large: str | None, promise: Promise, options: Options) -> Gate:
+def _fitted_on_scores(file: str, large: str | None, promise: Promise, people: bool, options: Options) -> Gate:
     from metacal.cli.reading import read_stages
     from metacal.gate.cascade import fit_scored_cascade
 
@@ -195,13 +196,14 @@ def _fitted_on_scores(file: str, large: str | None, promise: Promise, options: O
     scores, agrees, _ = read_stages(file, options.reading, names)
     if agrees is None:
         raise click.UsageError(
-            "--correct-key must say of each model but the last whether its answer is the last one's."
+            "--correct-key must say of each model but the last whether its answer is the last one's; with "
+            "--min-accuracy of every model whether it is right."
         )
     try:
         costs = None if options.costs is None else [float(one) for one in options.costs.split(",")]
     except ValueError:
         raise click.BadParameter(f"{options.costs!r} must be numbers: 1,10,100.", param_hint="'--costs'") from None
-    own: Any = {"higher_is": options.reading.higher_is or "surer", "random_state": options.seed}
+    own: Any = {"higher_is": options.reading.higher_is or "surer", "random_state": options.seed, "people": people}
     return fit_scored_cascade(scores, agrees, promise, costs=costs, score_names=names, pool=options.pool, **own)
 
 

@@ -39,7 +39,7 @@ from metacal.cli.outputs import (
 from metacal.cli.printing import NEXT, progress_bar, say, warnings_after, wrapped
 from metacal.cli.promise_options import PromiseOptions
 from metacal.cli.show import curve_line, listed_classes
-from metacal.io.terminal import on_a_terminal
+from metacal.display import on_a_terminal
 from metacal.maps.methods import every_method
 from metacal.scores.registry import AUTO
 
@@ -154,7 +154,7 @@ def command(file: str, options: Options) -> None:
       metacal fit 'logs/*.parquet' --executor dask://host:8786 --min-accuracy 0.97 -o cal.json
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
       metacal fit answers.jsonl --score-key judge.score --loss-key loss --max-risk 0.1 -o cal.json
-      metacal fit scores.csv --logits-key margin --positive fraud --min-precision 0.9 --min-recall 0.95 -o cal.json
+      metacal fit scores.csv --positive-key margin --positive fraud --min-precision 0.9 --min-recall 0.95 -o cal.json
       metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
       metacal fit visits.csv --unit-key patient --every-row --largest-unit 40 --min-accuracy 0.9 -o cal.json
     """  # noqa: D301
@@ -271,7 +271,7 @@ def _fitted(found: Predictions, options: Options) -> Gate:
         codes = validate.label_codes(found.require_truth(), len(table), classes)
         known |= {"gives_way": calibrator is None, "decision": options.decision}
         gate = fit_gate(rows, codes, promise, score, fit_map, groups=found.groups, **known)
-    return gate.with_source(recipe=recipe())
+    return gate.with_source(recipe=recipe(), score_column=found.score_column)
 
 
 def _two_labels(found: Predictions, positive: str | None) -> Any:

@@ -130,8 +130,7 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal monitor cal.json traffic.jsonl --serve
     """  # noqa: D301
     _check_options(artifact, file, options)
-    from metacal.cli.intake import Intake, Quarantine
-    from metacal.cli.monitor_loop import Shown, watched
+    from metacal.cli.intake import Intake, Quarantine, Shown, watched
     from metacal.cli.sources import source_of
     from metacal.io.artifact.watch import MONITOR
     from metacal.io.journal import Journal

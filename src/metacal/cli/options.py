@@ -244,7 +244,10 @@ class Reading:
         "A second file with the labels: .npy, or text with one per line.", type=click.Path(), metavar="FILE"
     )
     logits_key: str | None = option(
-        "Name of the table in FILE, or prefix of its columns.  [default: logits, or probabilities or probs]",
+        "Name of the table in FILE, prefix of its columns, or of two classes the column with the score of the positive "
+        "one.  [default: logits, or probabilities or probs; score, or prob; what the JSON was fitted on]",
+        "--logits-key",
+        "--positive-key",
         metavar="NAME",
     )
     label_key: str | None = option("Name of the labels in FILE.  [default: labels, label or y]", metavar="NAME")

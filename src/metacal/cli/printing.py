@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from metacal.io.terminal import on_a_terminal, visible
+from metacal.display import on_a_terminal, visible
 
 WIDTH = 100
 #: The exit code of a promise that is refuted, or of an alarm; 1: the data cannot give what was asked, 2: wrong usage.

@@ -10,7 +10,7 @@ import click
 
 from metacal.cli.options import json_option, key_option
 from metacal.cli.printing import NEXT, say, wrapped
-from metacal.io.terminal import visible
+from metacal.display import visible
 
 if TYPE_CHECKING:
     from metacal.gate import Gate

@@ -114,7 +114,7 @@ def _request(gate: Gate, path: str, reading: Reading) -> Request:
     return Request(
         path,
         input=gate.source.input,
-        logits_key=reading.logits_key,
+        logits_key=reading.logits_key or gate.source.score_column,
         label_key=reading.label_key,
         classes=tuple(gate.classes.tolist()),
         id_key=reading.id_key,

@@ -6,26 +6,21 @@ is first asked for.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from metacal.lazy import names_of
 from metacal.maps import methods
 
 if TYPE_CHECKING:
-    from metacal.estimators.base import Calibrator
+    from metacal.estimators.base import Calibrator as Calibrator
     from metacal.maps.methods import *  # noqa: F403 the calibrators
 
     #: Every calibrator by the name that `compare` and the command line use, simplest first.
     CALIBRATORS: dict[str, type[Calibrator]]
 else:
+    _get, __dir__ = names_of(__name__, methods.homes)
 
     def __getattr__(name):
         if name == "CALIBRATORS":
             return {row.name: row.estimator_class() for row in methods.METHODS.values()}
-        if name in (homes := methods.homes()):
-            return getattr(import_module(homes[name]), name)
-        raise AttributeError(f"module 'metacal.estimators' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(methods.homes())
+        return _get(name)

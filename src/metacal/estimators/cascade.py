@@ -25,7 +25,9 @@ from metacal.promises.promise import Promise
 from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.promises.rules.cascade import MaxLoss, as_promise
 from metacal.promises.rules.cascade_walks import Plan
+from metacal.promises.rules.staged import labels_that_pay
 from metacal.rows import Rows, validate, workers
+from metacal.rows.draws import generator
 from metacal.rows.labels import check_reject_label, codes_where_known
 from metacal.scores import Score, score_rows
 
@@ -139,6 +141,7 @@ class Cascade(GateEstimator):
         agrees: Any = None,
         costs: Sequence[float] | None = None,
         pool: bool = False,
+        joint_risk: bool = False,
         higher_is: HigherIs = "surer",
         thresholds_from: Any = None,
         groups: Any = None,
@@ -154,8 +157,10 @@ class Cascade(GateEstimator):
         Any number of models goes by scores alone: `scores`, or X as a list, has a column for each (or X is the small
         model's) and `agrees`, or y, one for each but the last: whether its answer is the last one's; None in rows
         without a label. With `people=True` people answer after the last, and `agrees` says of each model whether it is
-        right. `costs` is what it costs to ask each. With `pool` the promise is about these rows, of which those with a
-        label were drawn at random: `metacal.promises.rules.staged`.
+        right, as it does where MinAccuracy is promised. `costs` is what it costs to ask each. With `pool` the promise
+        is about these rows, of which those with a label were drawn at random. `joint_risk` learns the risk of an answer
+        from all scores up to its model's, where what one model leaves is harder for the next than its own score says:
+        `metacal.promises.rules.staged`.
 
         `groups`, `units` and `importance`, which other fits take, are refused with what to do instead.
         """
@@ -164,8 +169,8 @@ class Cascade(GateEstimator):
         if scores is not None or several or (X is not None and np.ndim(X) == 1):
             columns = scores if scores is not None else [X] if np.ndim(X[0]) == 0 else X
             truth = y if agrees is None else agrees
-            own = {"people": bool(self.people), "random_state": self.random_state}
-            more: dict[str, Any] = {"costs": costs, "pool": pool, "higher_is": higher_is, **own}
+            own = {"people": self._with_people, "random_state": self.random_state}
+            more: dict[str, Any] = {"costs": costs, "pool": pool, "joint": joint_risk, "higher_is": higher_is, **own}
             self.gate_ = fit_scored_cascade(columns, truth, promise, **more)
             return self
         for name, column in (("groups", groups), ("units", units), ("importance", importance)):
@@ -199,13 +204,24 @@ class Cascade(GateEstimator):
 
         In the order of the small model's score. Not all need one: the walk goes as far as labels do.
 
+        Of a pool of scores (n,): rows drawn at random, as many as pay when each is answered by the large model anyway.
+        Fewer labels make a stricter threshold, more of them are calls of the large model themselves.
+
         Examples
         --------
+        >>> import metacal as mc
         >>> rng = np.random.default_rng(0)
         >>> small, large = rng.normal(size=(2, 1000, 3)) + 4.0 * np.eye(3)[np.arange(1000) % 3]
         >>> len(Cascade().labels_needed(small, large))
         6
+        >>> len(Cascade(mc.MaxLoss(0.02)).labels_needed(rng.random(20_000)))
+        462
         """
+        if large is None and self.small is None and np.ndim(X) == 1:
+            if not isinstance(self.promise, MaxLoss):
+                raise InputError("an accuracy needs the label of every row that is tested; MaxLoss needs fewer.")
+            n = labels_that_pay(self.promise, len(X))
+            return np.sort(generator(self.random_state).permutation(len(X))[:n])
         one, other = self.tables(X, large)
         return labels_needed(Rows(one), Rows(other), self.score, self._plan(None))
 
@@ -242,14 +258,17 @@ class Cascade(GateEstimator):
         assert found is not None
         return found
 
+    @property
+    def _with_people(self) -> bool:
+        return isinstance(self.promise, MinAccuracy) if self.people is None else bool(self.people)
+
     def _plan(self, thresholds_from: Any) -> Plan:
-        people = isinstance(self.promise, MinAccuracy) if self.people is None else bool(self.people)
         scores = None
         if thresholds_from is not None:
             scores = score_rows(Rows(self._table(self.small, thresholds_from)), self.score)
         if not self.review_cost > 0.0:
             raise InputError(f"review_cost must be positive, got {self.review_cost!r}.")
-        return Plan(people, float(self.review_cost), self.random_state, scores)
+        return Plan(self._with_people, float(self.review_cost), self.random_state, scores)
 
     def tables(self, X: Any, large: Any = None) -> tuple[NDArray[Any], NDArray[Any]]:
         """What both models say about every row, as checked logits."""

@@ -11,24 +11,6 @@ from typing import TYPE_CHECKING
 
 from metacal.lazy import names_of
 
-_HOME = {
-    "FitMap": "metacal.maps.map",
-    "Decided": "metacal.gate.fitting",
-    "Decision": "metacal.gate.decision",
-    "Gate": "metacal.gate.gate",
-    "Marks": "metacal.gate.marks",
-    "Recipe": "metacal.gate.table",
-    "Stage": "metacal.gate.gate",
-    "Table": "metacal.gate.table",
-    "Rejected": "metacal.gate.table",
-    "check_gate": "metacal.gate.fitting",
-    "fit_cascade": "metacal.gate.cascade",
-    "fit_gate": "metacal.gate.fitting",
-    "fit_scored": "metacal.gate.fit_marks",
-    "fit_unlabelled": "metacal.gate.unlabelled",
-    "needs_labels": "metacal.gate.unlabelled",
-}
-
 if TYPE_CHECKING:
     from metacal.gate.cascade import fit_cascade as fit_cascade
     from metacal.gate.decision import Decision as Decision
@@ -46,8 +28,4 @@ if TYPE_CHECKING:
     from metacal.gate.unlabelled import needs_labels as needs_labels
     from metacal.maps.map import FitMap as FitMap
 else:
-    __getattr__ = names_of(__name__, lambda: _HOME)
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOME)
+    __getattr__, __dir__ = names_of(__name__)

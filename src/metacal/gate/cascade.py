@@ -22,6 +22,7 @@ from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import cascade_not_calibrated
 from metacal.promises.parts.thresholds import One
 from metacal.promises.promise import Promise
+from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.promises.rules.cascade import Pair, as_promise
 from metacal.promises.rules.cascade_walks import PLAN, Paired, Plan, aside_rows
 from metacal.promises.rules.staged import Staged
@@ -99,12 +100,14 @@ def fit_scored_cascade(
     people: bool = False,
     pool: bool = False,
     random_state: int = 0,
+    joint: bool = False,
 ) -> Gate:
     """Certify the thresholds of models of rising cost by their scores, and where each agrees with the last one.
 
     `scores` has a column for each model; that of the last one is not looked at, and may be left out, but with `people`
-    behind it. `agrees` has a column for each but the last (with `people`: for each, whether it is right), and no entry
-    in rows without a label: of those the scores alone are used. With `pool` the promise is about these very rows.
+    behind it. `agrees` has a column for each but the last (with `people`, or where an accuracy is promised: for each,
+    whether it is right), and no entry in rows without a label: of those the scores alone are used. With `pool` the
+    promise is about these very rows; with `joint` risks are learned from all scores up to each.
 
     Examples
     --------
@@ -121,11 +124,16 @@ def fit_scored_cascade(
     if len({len(column) for column in given}) > 1:
         raise InputError(f"each model needs a score for every row; got {', '.join(str(len(one)) for one in given)}.")
     flags, known = agreement(agrees, len(given[0]))
-    m = flags.shape[1]
+    absolute = isinstance(promise, MinAccuracy)
+    if absolute and pool:
+        raise InputError("of a pool the promise is MaxLoss(0.01); leave out pool, or ask for that.")
+    m = flags.shape[1] - (absolute and not people)  # those that may turn a row away
     if len(given) not in ((m,) if people else (m, m + 1)) or m + people < 2 - (not people):
+        every = absolute or people
         raise InputError(
-            f"there are {len(given)} columns of scores and {m} of agrees; each model but the last has one of both"
-            f"{', and with people behind it the last one too: two models or more' if people else ''}."
+            f"there are {len(given)} columns of scores and {flags.shape[1]} of agrees; each model but the last has one "
+            f"of both{', and the last one says whether it is right' if every else ''}"
+            f"{', and has a score too, with people behind it: two models or more' if people else ''}."
         )
     names = [plain_name(name) for name in score_names or [f"score {j + 1}" for j in range(m + 1)]]
     sources = [Marks(name, higher_is) for name in [*names, f"score {m + 1}"][: m + (not people)]]
@@ -137,7 +145,7 @@ def fit_scored_cascade(
     prices = np.asarray([10.0**j for j in range(m + 1)] if costs is None else costs, dtype=np.float64)
     if prices.shape != (m + 1,) or not (prices >= 0.0).all() or not prices[-1] > 0.0:
         raise InputError(f"costs must be {m + 1} numbers, what it costs to ask each{' and people' if people else ''}.")
-    rows = Staged(doubt[known], ~flags[known], prices, doubt[~known], pool, people, random_state)
+    rows = Staged(doubt[known], ~flags[known], prices, doubt[~known], pool, people, random_state, joint)
     certificate = _named(promise.certify(rows), [source.score_name for source in sources])
     assert certificate.stages is not None
     stages = tuple(

@@ -56,6 +56,8 @@ class Table:
     decision_at : float
         Of two classes: the log-odds above which a row is answered by the second. The score ranks rows by how far from
         there they are; probabilities are those of the logits as they come.
+    score_column : str or None
+        Of two classes: how files call the one score that speaks for the second, where a file did.
     """
 
     map: Map
@@ -65,6 +67,7 @@ class Table:
     recipe: Recipe | None = None
     classes_given: bool = False
     decision_at: float = field(default=0.0, metadata=OPTIONAL)
+    score_column: str | None = field(default=None, metadata=OPTIONAL)
     kind: ClassVar[str] = "logits"
 
     def __post_init__(self) -> None:

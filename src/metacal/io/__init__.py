@@ -13,17 +13,5 @@ if TYPE_CHECKING:
     from metacal.io.scores import read_scores as read_scores
     from metacal.io.writing import open_table as open_table
     from metacal.io.writing import write_table as write_table
-
-#: Public name -> its module, loaded on first use: the command line asks about terminals before it needs NumPy.
-_HOME = {
-    "Predictions": "predictions",
-    "Scores": "scores",
-    "open_table": "writing",
-    "read_predictions": "predictions",
-    "read_scores": "scores",
-    "write_table": "writing",
-}
-__all__ = ["Predictions", "Scores", "open_table", "read_predictions", "read_scores", "write_table"]
-
-if not TYPE_CHECKING:
-    __getattr__ = names_of(__name__, lambda: {name: f"metacal.io.{home}" for name, home in _HOME.items()})
+else:  # the command line asks about terminals before it needs NumPy
+    __getattr__, __dir__ = names_of(__name__)

@@ -163,7 +163,7 @@ class BatchGate:
         request = Request(
             "the batch",
             gate.source.input,
-            self.logits_key,
+            self.logits_key or gate.source.score_column,
             id_key=self.id_key,
             group_key=self.group_key,
             aside=self.keep,
@@ -173,12 +173,14 @@ class BatchGate:
         layout = layout_of(picked, _Rows(batch), "the batch")
         if layout.width == 0 and not batch.num_rows:  # no list says how long it is
             layout = layout._replace(width=len(own))
-        if layout.n_classes != len(own):
+        one = len(own) == 2 and layout.width is None and request.is_one_score(picked.table)
+        if layout.n_classes != len(own) and not one:
             raise InputError(
                 f"the batch has {layout.n_classes} columns of {gate.source.input} but {self._name} was fitted on "
                 f"{len(own)}; give predictions of the same classifier."
             )
-        names = picked.class_names if layout.width is None else stored_classes(batch.schema)
+        named = None if one else picked.class_names
+        names = named if layout.width is None else stored_classes(batch.schema)
         decision = self._decision(batch, picked, layout, names)
         beside = self._beside(batch, picked.beside.get("ids"))
         told = record_batch(
@@ -202,7 +204,7 @@ class BatchGate:
             table = table_of(batch, layout, "the batch", 0)
             rows = gate.read(table if order is None else np.ascontiguousarray(table[:, order]), by_rows=True)
         else:
-            rows = np.zeros((1, layout.n_classes), dtype=layout.dtype)
+            rows = np.zeros((1, gate.n_classes), dtype=layout.dtype)
         groups = None
         if self.group_key is not None and gate.thresholds is not None:
             groups = np.array(gate.thresholds.names[:1])

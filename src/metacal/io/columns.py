@@ -39,13 +39,13 @@ LABEL_LIKE = re.compile(
 )
 #: How one score for two classes is written.
 TWO_COLUMNS = (
-    " One score for two classes: name its column with logits_key (--logits-key), or say --input probabilities where it "
-    "is the probability of the second."
+    " One score for two classes: name its column with logits_key (--positive-key), or say --input probabilities where "
+    "it is the probability of the second."
 )
 #: csv columns `logits_cat`, `logits_dog` name the classes cat and dog.
 _PREFIXES = {"logits": ("logits_", "logit_"), "probabilities": ("probabilities_", "probability_", "probs_", "prob_")}
-#: A column of this name holds the probability of the second of two classes.
-_ALONE = ("prob", "probability")
+#: A column of this name, alone beside the labels, is about the second of two classes.
+_ALONE = {"logits": ("score", "margin", "logit", "log_odds"), "probabilities": ("prob", "probability")}
 
 
 class OtherKindError(InputError):
@@ -85,6 +85,10 @@ class Request:
         """A probability may stand alone, of the second of two classes; so may a score that is named."""
         return 1 if self.input == "probabilities" or self.logits_key is not None else 2
 
+    def is_one_score(self, columns: Sequence[str | int]) -> bool:
+        """Whether one column speaks for the second of two classes: by what was said, or its name."""
+        return len(columns) == 1 and (self.fewest_columns == 1 or columns[0] in _ALONE[self.input])
+
     @property
     def label_keys(self) -> tuple[str, ...]:
         """The usual names of the labels, or of right and wrong."""
@@ -112,30 +116,29 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """What was picked of a file: a table, or one column of scores, and what stands beside it, an entry per row.
+    """What was picked of a file ("-" is standard input): a table, or one column of scores, and what stands beside it.
 
     Attributes
     ----------
     path : str
-        Where it was read from; "-" is standard input.
     table : array or StoredTable of shape (n, K), or of scores an array of shape (n,)
         Logits or probabilities as stored. A large table of an .npy, safetensors or Parquet file stays there, as a
         `StoredTable`: the estimators and `Rows` take it as it is, np.asarray(table) reads all of it.
-    labels, ids, groups, units : array of shape (n,) or None
-        Groups and units where they were asked for.
+    labels, ids, groups, units : array of shape (n,) or None; groups and units where they were asked for
     class_names : tuple or None
         In column order. Names that are all whole numbers are integers. Labels are names among them, or numbers that
         count the columns from 0.
     unused : tuple of str
         Arrays or columns of the file that were left aside.
-    places : tuple of int or None
-        Where there is a column per class: which columns of the file these are.
+    places : tuple of int or None, of a column per class which columns of the file these are
     names : mapping
         What the file calls the labels, ids, groups and units.
     lines : sequence of int or None
         Of text, the line that each score stands on.
     remarks : tuple of str
         What was warned about: columns that are classes by their place alone, and may be none.
+    score_column : str or None
+        Where one score spoke for two classes and was named: its name.
     """
 
     path: str
@@ -150,6 +153,7 @@ class Columns:
     names: Mapping[str, str] = field(default_factory=dict)
     lines: Sequence[int] | None = None
     remarks: tuple[str, ...] = ()
+    score_column: str | None = None
 
     def __len__(self) -> int:
         return len(self.table)
@@ -242,7 +246,7 @@ def pick_columns(
     names = None
     if alone is None:
         chosen = chosen or _other_columns(request, header, prefixes, beside)
-        if len(chosen) < (request.fewest_columns if fewest is None else fewest):
+        if len(chosen) < (2 if fewest is None else fewest) and not request.is_one_score(chosen):
             raise InputError(
                 f"{request.path}: found {len(chosen)} class column(s) among {listed(header)}; there must be at least "
                 f"2, or one column 'logits' of lists.{TWO_COLUMNS if chosen else ''}"
@@ -302,7 +306,7 @@ def _other_columns(
     begun = [columns for columns in begun if len(columns) >= (2 if request.logits_key is None else 1)]
     if begun:
         return begun[0]
-    alone = [name for name in _ALONE if name in names] if request.logits_key is None else [request.logits_key]
+    alone = [*set(names) & set(_ALONE[request.input])] if request.logits_key is None else [request.logits_key]
     if request.fewest_columns == 1 and len(alone) == 1 and alone[0] in names:
         return alone
     if request.logits_key is not None:
@@ -318,7 +322,7 @@ def _other_columns(
     if len(request.of_gate or ()) == 2 and len(names) > 1:  # one score and a stray column look like two classes
         raise InputError(
             f"{request.path}: no column bears the name of a class of the gate; it has {listed(names)}. Name the score "
-            "of the second class with logits_key (--logits-key), or list the columns of the two classes with classes "
+            "of the second class with logits_key (--positive-key), or list the columns of the two classes with classes "
             "(--classes)."
         )
     return names

@@ -199,7 +199,7 @@ def _two_classes(request: Request, columns: Columns) -> Columns:
     """The two columns of a classifier of two classes, where a file has one score for the second alone."""
     table = columns.table
     alone = table.ndim == 1 or (table.ndim == 2 and table.shape[1] == 1)
-    named = request.input == "probabilities" or request.logits_key is not None
+    named = request.fewest_columns == 1 or request.is_one_score(columns.class_names or ())
     if not named or not alone or table.dtype.kind not in "fiu":
         return columns
     score = np.asarray(table).reshape(-1)
@@ -210,7 +210,8 @@ def _two_classes(request: Request, columns: Columns) -> Columns:
             f"{request.path}: row {row} has the probability {score[row]:g}; one column of probabilities must lie "
             "between 0 and 1. For a score of another kind name it with score_key (--score-key)."
         )
-    return replace(columns, table=two_columns(score, request.input), class_names=None)
+    two = two_columns(score, request.input)
+    return replace(columns, table=two, class_names=None, score_column=request.logits_key)
 
 
 def _check_shapes(request: Request, columns: Columns) -> None:
@@ -246,9 +247,11 @@ def read_for_gate(
     gate, fitted : Gate, str
         And what messages call it: its file.
     path, classes, **options
-        As in `read_predictions`. Where the classes are not given, those of the gate choose their columns in text.
+        As in `read_predictions`. Where the classes are not given, those of the gate choose their columns in text; the
+        one score of a gate of two classes is called as it was where the gate was fitted.
     """
     own = tuple(gate.classes.tolist())
+    options["logits_key"] = options.get("logits_key") or gate.source.score_column
     shown = os.fspath(path) if isinstance(path, str | os.PathLike) else str(path)
     # The classes choose their columns among others; a file that says its own class order is checked below.
     chooses = own if classes is None else None

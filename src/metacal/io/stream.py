@@ -204,7 +204,7 @@ class Reader:
         if request.scores and late and request.logits_key not in here:
             return beside
         picked = pick_columns(request, here, lists, fewest=0)
-        wanted = len(request.classes or ())
+        wanted = 1 if request.is_one_score(picked.table) else len(request.classes or ())
         if picked.places is not None and len(picked.table) != (wanted or len(picked.table)):
             if late:
                 return beside
@@ -221,6 +221,8 @@ class Reader:
             return (float("nan"),) if self.request.scores and self._table and label is None else None
         numbers = self._numbers(line, self._table, self._list(line, values[0]) if self._listed else values)
         wanted = len(self.request.classes or ())
+        if wanted == 2 and len(numbers) == 1 and self.request.is_one_score(self._table):
+            numbers = (1.0 - numbers[0] if self.request.input == "probabilities" else 0.0, *numbers)
         if wanted and len(numbers) != wanted:
             raise self._wrong(
                 line,

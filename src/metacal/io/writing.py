@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from metacal.display import VisibleText, on_a_terminal
 from metacal.errors import InputError
 from metacal.io.disk import DISK, part_beside, plain_write_errors
 from metacal.io.formats import FORMATS, endings
-from metacal.io.terminal import VisibleText, on_a_terminal
 
 
 @contextlib.contextmanager

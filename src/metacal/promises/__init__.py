@@ -11,22 +11,6 @@ from typing import TYPE_CHECKING
 from metacal.lazy import names_of
 from metacal.promises import kinds
 
-#: What is no promise itself -> the module it lives in.
-_HOME = {
-    "Answers": "metacal.promises.sequential.answers",
-    "Certificate": "metacal.promises.certificate",
-    "Passes": "metacal.promises.rules.passes",
-    "Promise": "metacal.promises.promise",
-    "PromiseMonitor": "metacal.promises.sequential.monitor",
-    "Quantity": "metacal.promises.quantity",
-    "Ranking": "metacal.promises.sample",
-    "Sample": "metacal.promises.sample",
-    "Verification": "metacal.promises.verification",
-    "accepts": "metacal.promises.certificate",
-    "register_promise": "metacal.promises.kinds",
-    "register_quantity": "metacal.promises.quantity",
-}
-
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate as Certificate
     from metacal.promises.certificate import accepts as accepts
@@ -41,8 +25,4 @@ if TYPE_CHECKING:
     from metacal.promises.sequential.monitor import PromiseMonitor as PromiseMonitor
     from metacal.promises.verification import Verification as Verification
 else:
-    __getattr__ = names_of(__name__, lambda: {**_HOME, **kinds.homes()})
-
-
-def __dir__() -> list[str]:
-    return sorted({*_HOME, *kinds.homes()})
+    __getattr__, __dir__ = names_of(__name__, kinds.homes)

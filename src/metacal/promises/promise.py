@@ -158,7 +158,7 @@ class Promise(ABC):
     def rules_for(self, certificate: Certificate) -> tuple[str, ...]:
         """Those that a certificate like this one may have."""
         stages = certificate.stages
-        return self.all_rules if stages is None else self.cascade_rules[stages.people :][:1]
+        return self.all_rules if stages is None else self.cascade_rules[: stages.people + 1]
 
     @property
     def guarantee(self) -> Guarantee:

@@ -1,10 +1,10 @@
 """html: a Summary as one self-contained page: no network, no framework, nothing in it that is not in this folder.
 
-The page's own text lives in `page/`: a template, a style sheet and small ES modules, which `metacal.report.modules`
-joins into one script; `page/types.d.ts` describes the numbers that they get. `live/` has what the page of a monitor has
-beside these. What comes from the user (file names, class names, ids) travels as JSON and becomes text by `textContent`,
-so markup in it stays text. The content security policy allows nothing but this one style sheet and this one script,
-each by its SHA-256.
+The page's own text lives in `page/`: a template, a style sheet and small ES modules, which are joined into one script
+(`tests/browser/modules.py` says what form they must have for that, and holds them to it); `page/types.d.ts` describes
+the numbers that they get. `live/` has what the page of a monitor has beside these. What comes from the user (file
+names, class names, ids) travels as JSON and becomes text by `textContent`, so markup in it stays text. The content
+security policy allows nothing but this one style sheet and this one script, each by its SHA-256.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from functools import cache
 from html import escape
 from importlib import resources
@@ -23,11 +24,12 @@ from typing import TYPE_CHECKING, Any
 from metacal import __version__
 from metacal.io.disk import plain_write_errors
 from metacal.io.writing import atomic_path
-from metacal.report.modules import join
 
 if TYPE_CHECKING:
     from metacal.report.summary import Summary
 
+_COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)\n", re.MULTILINE)
+_IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
 #: How a browser may read "<", ">", "&" and the two line ends of JavaScript inside a script element, spelt for JSON.
 _ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
@@ -129,6 +131,39 @@ def scripts(name: str = "page") -> dict[str, str]:
 @cache
 def _script(name: str) -> str:
     return join(scripts(name), f"{name}.js")
+
+
+def join(sources: Mapping[str, str], entry: str) -> str:
+    r"""One script of all modules that `entry` needs, in strict mode and in a scope of its own.
+
+    Each comes after those it imports from, without the `import` lines, the word `export` and the comments.
+
+    Examples
+    --------
+    >>> print(join({
+    ...     "page.js": 'import { add } from "./sum.js";\n\nadd(1, 2);\n',
+    ...     "sum.js": "/** The sum. */\nexport const add = (a, b) => a + b;\n",
+    ... }, "page.js"))
+    "use strict";
+    (() => {
+    // sum.js
+    const add = (a, b) => a + b;
+    // page.js
+    add(1, 2);
+    })();
+    """
+    joined: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        code = _COMMENT.sub("", sources[name])
+        for other in _IMPORT.findall(code):
+            if other not in joined:
+                add(other)
+        lines = (line.removeprefix("export ") for line in _IMPORT.sub("", code).splitlines() if line.strip())
+        joined[name] = "\n".join([f"// {name}", *lines])
+
+    add(entry)
+    return '"use strict";\n(() => {\n' + "\n".join(joined.values()) + "\n})();\n"
 
 
 def _style_sheet(name: str) -> str:

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from metacal.lazy import names_of
+
 if TYPE_CHECKING:
+    from metacal.scores import learned as learned
+    from metacal.scores import named as named
+    from metacal.scores import registry as registry
     from metacal.scores.named import Ranked as Ranked
     from metacal.scores.named import Score as Score
     from metacal.scores.named import collected as collected
@@ -24,12 +29,4 @@ if TYPE_CHECKING:
     from metacal.scores.registry import NamedScore as NamedScore
     from metacal.scores.registry import register_score as register_score
 else:  # hidden from type checkers, to whom a misspelt name shall be an error
-
-    def __getattr__(name):
-        from importlib import import_module
-
-        if name in ("learned", "named", "registry"):
-            return import_module(f"metacal.scores.{name}")
-        if name.startswith("_"):
-            raise AttributeError(f"module 'metacal.scores' has no attribute {name!r}")
-        return getattr(import_module("metacal.scores.named"), name)
+    __getattr__, _ = names_of(__name__)

@@ -308,4 +308,4 @@ def _logistic_through_origin(points: Float, ridge: Float) -> Float:
 if TYPE_CHECKING:
     from metacal.estimators.boosted import BoostedRanker as BoostedRanker
 else:
-    __getattr__ = names_of(__name__, lambda: {"BoostedRanker": "metacal.estimators.boosted"})
+    __getattr__, _ = names_of(__name__)

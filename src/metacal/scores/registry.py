@@ -168,7 +168,7 @@ _LEARNED = (
     _linear("LogisticRanker"),
     _linear("PairwiseRanker"),
     LearnedScore(
-        "BoostedRanker", "metacal.estimators.boosted:BoostedRanker", "metacal.export.torch.boosted:BoostedScore"
+        "BoostedRanker", "metacal.estimators.boosted:BoostedRanker", "metacal.export.torch.scores:BoostedScore"
     ),
 )
 #: In place of a score: the best of `candidates`, which share delta.

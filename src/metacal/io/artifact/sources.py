@@ -220,5 +220,6 @@ ENTRIES[Table] = {
     "recipe": Recipe | None,
     "map": Map,
     "decision_at": float,
+    "score_column": str | None,
 }
 ENTRIES[Marks] = {"score": str, "higher_is": HigherIs, "truth": Truth, "curve": ConfidenceCurve | None}

@@ -303,15 +303,20 @@ class Binomial:
         return seen.answered > 0 and bool(p_value <= level)
 
     def infeasible(self, seen: Counts, n: int, level: float, plan: Plan) -> InfeasibleTargetError:
-        beta, or_people = self.promise.beta, "" if plan.people else "let people answer what neither model accepts, "
-        best = rounded_down(bounds.clopper_pearson_lower(seen.answered - seen.wrong, seen.answered, level))
-        return InfeasibleTargetError(
-            f"min accuracy {beta:g} cannot be certified for this cascade: where it was tested first, "
-            f"{seen.wrong:,} of {seen.answered:,} answers are wrong, which certifies {best:.4f} "
-            f"{self.promise.surely}; lower the target, use more rows, {or_people}or find a better large model.",
-            target=beta,
-            best=best or None,
-        )
+        return inaccurate(self.promise, seen.wrong, seen.answered, level, people=plan.people)
+
+
+def inaccurate(promise: MinAccuracy, wrong: int, answered: int, level: float, *, people: bool) -> InfeasibleTargetError:
+    """What is said where a cascade failed at the first point that was tested."""
+    best = rounded_down(bounds.clopper_pearson_lower(answered - wrong, answered, level)) if answered else 0.0
+    or_people = "" if people else "let people answer what no model accepts, "
+    return InfeasibleTargetError(
+        f"min accuracy {promise.beta:g} cannot be certified for this cascade: where it was tested first, "
+        f"{wrong:,} of {answered:,} answers are wrong, which certifies {best:.4f} "
+        f"{promise.surely}; lower the target, use more rows, {or_people}or find a better large model.",
+        target=promise.beta,
+        best=best or None,
+    )
 
 
 #: What a promise asks of two models: which labels, which walks, which test.

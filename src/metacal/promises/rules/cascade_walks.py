@@ -200,14 +200,12 @@ def people_walks(aside: Paired, n_tested: int, beta: float, review_cost: float, 
     large = np.array([-math.inf, *_quantiles(aside.large_score, _STEPS_OF_TWO, grids[1])])
     by_small, by_large = _totals(aside, small, large, np.ones(len(aside)), np.ones(len(aside)))
     wrong_small, wrong_large = _totals(
-        aside, small, large, _risk(aside.small_score, aside.small_right), _risk(aside.large_score, aside.large_right)
+        aside, small, large, risk(aside.small_score, aside.small_right), risk(aside.large_score, aside.large_right)
     )
     n, scale = len(aside), n_tested / len(aside)
     answered, wrong = by_small[:, None] + by_large, wrong_small[:, None] + wrong_large
     cost = (n - by_small)[:, None] + review_cost * (n - answered)
-    # P(Bin(m, q) <= e) for the m and e that are to be expected, no whole numbers.
-    rows, errors = scale * answered, scale * wrong
-    p_value = np.where(answered > 0, betainc(np.maximum(rows - errors, 1e-9), errors + 1.0, beta), 1.0)
+    p_value = expected_p_value(scale * answered, scale * wrong, beta)
     front: list[Candidate] = []
     cheapest = math.inf
     for place in np.lexsort((cost.ravel(), p_value.ravel())):
@@ -216,6 +214,11 @@ def people_walks(aside: Paired, n_tested: int, beta: float, review_cost: float, 
             front.append(Candidate(float(small[s]), float(large[t])))
             cheapest = float(cost[s, t])
     return [Walk(front, 1.0)]
+
+
+def expected_p_value(answered: Column, wrong: Column, beta: float) -> Column:
+    """P(Bin(m, 1 - beta) <= e) for the m and e that are to be expected, no whole numbers."""
+    return np.where(answered > 0, betainc(np.maximum(answered - wrong, 1e-9), wrong + 1.0, beta), 1.0)
 
 
 def _quantiles(scores: Scores, steps: int, grid: Grid) -> list[float]:
@@ -234,21 +237,23 @@ def _totals(rows: Paired, small: Column, large: Column, first: Column, second: C
     return answered, above[1:, :-1]
 
 
-def _risk(score: Scores, right: Flags) -> Column:
+def risk(score: Scores, right: Flags) -> Column:
     """An estimate of the chance that each row is wrong: what it is, and the curve of all rows along the score."""
     own = len(score) / (len(score) + _EQUAL_WEIGHT)
     return own * ~right + (1.0 - own) * risk_curve(score, right)
 
 
-def risk_curve(score: Scores, right: Flags) -> Column:
-    """P(wrong) by logistic regression on the logit of the score's rank, so that any score will do; Newton's method."""
-    rank = np.argsort(np.argsort(score, kind="stable"), kind="stable")
+def risk_curve(score: Scores | Column, right: Flags) -> Column:
+    """P(wrong) by logistic regression on the logits of the ranks of one score or several, (n,) or (n, m)."""
+    columns = score.reshape(len(score), -1)
+    rank = np.argsort(np.argsort(columns, axis=0, kind="stable"), axis=0, kind="stable")
     share = (rank + 0.5) / len(score)
-    features = np.stack([np.ones(len(score)), np.log(share / (1.0 - share))], axis=1)
+    features = np.column_stack([np.ones(len(score)), np.log(share / (1.0 - share))])
     wrong = (~right).astype(np.float64)
-    weights = np.array([math.log((wrong.sum() + 1.0) / (right.sum() + 1.0)), 0.0])
-    ridge = np.diag([1e-6, _RIDGE])
-    for _ in range(30):
+    weights = np.zeros(features.shape[1])
+    weights[0] = math.log((wrong.sum() + 1.0) / (right.sum() + 1.0))
+    ridge = np.diag([1e-6, *[_RIDGE] * columns.shape[1]])
+    for _ in range(30):  # Newton's method
         chance = expit(features @ weights)
         slope = features.T @ (wrong - chance) - ridge @ weights
         curvature = (features * (chance * (1.0 - chance))[:, None]).T @ features + ridge

@@ -20,10 +20,16 @@ the first point at which more than k rows are answered otherwise. *Proof.* The f
 fixed; its count is Bin(n, more than ε), at most k with probability at most δ; whoever stops beyond it has passed it.
 Of a pool: Hyp(N, E+1, n). No risk need be monotone. ∎
 
+**Absolute**, `MinAccuracy`: of the a tested rows that are answered at a fixed point the wrong ones are Bin(a, error
+rate) given a, and P(Bin(a, 1-β) <= wrong) is its p-value; the same paths, each from the point whose p-value the pilot
+expects to be the least: before it hardly a row is answered. The last model answers the rest, or people do.
+
 Two paths, at δ/2 each, the cheaper end of the two: one rank for all models, and the path of a price for such answers
 (Lagrange): each model answers where the price times the risk at its score is less than what it costs to go on. Ranks
 and risks come from a fifth of the rows. How good they are decides how far the path comes, never whether the promise
-holds.
+holds. The risk of an answer is learned from the model's own score, over all rows; with `joint` from all scores up to
+it, over the rows that the models before leave. Either fails where the other works: the first where the rows that are
+left are harder than their score says, the second where there are few of them.
 """
 
 from __future__ import annotations
@@ -40,8 +46,10 @@ from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.parts.part import StageCount, Stages
 from metacal.promises.promise import Promise
-from metacal.promises.rules.cascade import JOINT, MaxLoss
-from metacal.promises.rules.cascade_walks import risk_curve
+from metacal.promises.rules import bounds
+from metacal.promises.rules.accuracy import MinAccuracy
+from metacal.promises.rules.cascade import JOINT, MaxLoss, inaccurate
+from metacal.promises.rules.cascade_walks import expected_p_value, risk, risk_curve
 from metacal.promises.sample import Codes, Evidence, Flags, Outcome
 from metacal.rows.draws import generator
 
@@ -51,6 +59,8 @@ Table = NDArray[np.float64]
 _STEPS, _PRICES = 100, np.logspace(5, -2, 150)
 #: Of the labelled rows those that lay out the paths, where there are three models or more; the fewest of them.
 _PILOT, _FEWEST = 0.2, 20
+#: How often the thresholds of a price are gone through, where each depends on the others.
+_SWEEPS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +71,9 @@ class Staged(Evidence):
     ----------
     doubt : array of shape (n, m)
         The score of each model that may turn a row away, higher is less sure.
-    differs : boolean array of shape (n, m)
-        Whether the answer of each is otherwise than that of the last model; with people in its place, wrong.
+    differs : boolean array of shape (n, m) or (n, m + 1)
+        Whether the answer of each is otherwise than that of the last model; with people in its place, wrong. Where an
+        accuracy is promised, wrong, with a column of the last model too if there are no people.
     costs : array of shape (m + 1,)
         What it costs to ask each, the last one or people included.
     unlabelled : array of shape (N - n, m)
@@ -73,6 +84,8 @@ class Staged(Evidence):
         Whether people answer what no model does.
     random_state : int
         Draws the rows that are counted, and those that lay out the paths.
+    joint : bool
+        Whether the risk of an answer is learned from all scores up to it.
 
     Examples
     --------
@@ -93,14 +106,17 @@ class Staged(Evidence):
     pool: bool = False
     people: bool = False
     random_state: int = 0
+    joint: bool = False
 
     def certify(self, promise: Promise) -> Certificate:
         """The thresholds at which asking costs least, with their certificate."""
+        if isinstance(promise, MinAccuracy):
+            return self._accurate(promise)
         if not isinstance(promise, MaxLoss):
-            raise InputError(f"a cascade of scores promises MaxLoss(0.01); got {promise!r}.")
+            raise InputError(f"a cascade of scores promises MaxLoss(0.01) or MinAccuracy(0.95); got {promise!r}.")
         order = generator(self.random_state).permutation(len(self.doubt))
         alone = self.doubt.shape[1] == 1
-        n_pilot = 0 if alone else max(_FEWEST, math.ceil(_PILOT * len(order)))
+        n_pilot = 0 if alone else _pilot_size(len(order))
         tested, share = len(order) - n_pilot, 1.0 if alone else 0.5
         of = len(order) + len(self.unlabelled) - n_pilot if self.pool else None
         law = Law(promise.epsilon, promise.delta * share, of, None if of is None else n_pilot + of)
@@ -112,6 +128,36 @@ class Staged(Evidence):
         best = min(found, key=lambda limits: self._cost(limits, rows))
         return self._certificate(promise, best, rows, n_pilot, law)
 
+    def _accurate(self, promise: MinAccuracy) -> Certificate:
+        """The cheapest point that passes, on each path from the one that the pilot expects to pass most surely."""
+        order = generator(self.random_state).permutation(len(self.doubt))
+        n_pilot = _pilot_size(len(order))
+        pilot, rows = order[:n_pilot], order[n_pilot:]
+        credit = 1.0 - promise.beta if self.people else 0.0
+        paths = [self._common_ranks(pilot)] if self.doubt.shape[1] == 1 else self._paths(pilot, credit)
+        level, passed, first = (promise.delta or 0.0) / len(paths), [], (0, 0)
+        for path in paths:
+            for limits in path[self._surest(path, pilot, promise.beta) :]:
+                answered = self._answered(self.answered_by(limits, rows))
+                seen = self._bad(limits, rows), int(np.count_nonzero(answered))
+                if not seen[1] or bounds.binomial_p_value(*seen, 1.0 - promise.beta) > level:
+                    first = first if first[1] else seen
+                    break
+                passed.append(limits)
+        if not passed:
+            raise inaccurate(promise, *first, level, people=self.people)
+        return self._certificate(promise, min(passed, key=lambda limits: self._cost(limits, rows)), rows, n_pilot, None)
+
+    def _surest(self, path: list[Table], pilot: Codes, beta: float) -> int:
+        """Which point of a path has the least p-value, by the rows and errors that are to be expected."""
+        m, scale = self.doubt.shape[1], len(self.doubt) / len(pilot) - 1.0
+        wrong = self._wrong(pilot).astype(np.float64)
+        wrong[:, :m] = np.stack([risk(self.doubt[pilot, j], wrong[:, j] == 0.0) for j in range(m)], axis=1)
+        found = [self.answered_by(limits, pilot) for limits in path]
+        answered = np.array([scale * np.count_nonzero(self._answered(by)) for by in found])
+        errors = np.array([scale * wrong[np.arange(len(pilot)), by].sum() for by in found])
+        return int(np.argmin(expected_p_value(answered, errors, beta)))
+
     def _alone(self, rows: Codes, most: int) -> Table:
         """Strictly below the first row too many that is answered otherwise."""
         doubt = np.sort(self.doubt[rows, 0][self.differs[rows, 0]])
@@ -121,7 +167,7 @@ class Staged(Evidence):
     def _walked(self, rows: Codes, pilot: Codes, most: int) -> list[Table]:
         """The last point of each path up to which at most so many rows are answered otherwise."""
         ends = []
-        for path in (self._common_ranks(pilot), self._prices(pilot)):
+        for path in self._paths(pilot):
             end = np.full(self.doubt.shape[1], -math.inf)
             for limits in path:
                 if self._bad(limits, rows) > most:
@@ -135,12 +181,24 @@ class Staged(Evidence):
         sure = accepts(self.doubt[rows], limits)
         return np.where(sure.any(axis=1), sure.argmax(axis=1), sure.shape[1])
 
+    def _wrong(self, rows: Codes) -> Flags:
+        """Whether each answers otherwise, or wrong: the last too, who by itself, or as people, never does."""
+        own = self.differs[rows]
+        return own if own.shape[1] > self.doubt.shape[1] else np.column_stack([own, np.zeros(len(own), dtype=bool)])
+
+    def _answered(self, by: Codes) -> Flags:
+        """Whether a model answers."""
+        return (by < self.doubt.shape[1]) | (not self.people)
+
     def _bad(self, limits: Table, rows: Codes) -> int:
-        by, m = self.answered_by(limits, rows), self.doubt.shape[1]
-        return int(self.differs[rows, np.minimum(by, m - 1)][by < m].sum())
+        return int(self._wrong(rows)[np.arange(len(rows)), self.answered_by(limits, rows)].sum())
 
     def _cost(self, limits: Table, rows: Codes) -> float:
         return float(self.costs.cumsum()[self.answered_by(limits, rows)].mean())
+
+    def _paths(self, pilot: Codes, credit: float = 0.0) -> list[list[Table]]:
+        prices = self._prices_of_all if self.joint else self._prices
+        return [self._common_ranks(pilot), prices(pilot, credit)]
 
     def _common_ranks(self, pilot: Codes) -> list[Table]:
         """The same share of each model's scores below its threshold, from little to all."""
@@ -148,35 +206,66 @@ class Staged(Evidence):
         levels = np.arange(1, _STEPS + 1) / _STEPS
         return _settled(np.quantile(known, levels, axis=0, method="lower"))
 
-    def _prices(self, pilot: Codes) -> list[Table]:
-        """For each price of an answer that differs, from dear to cheap: where to answer costs less than to go on."""
-        m, n = self.doubt.shape[1], len(pilot)
+    def _prices(self, pilot: Codes, credit: float) -> list[Table]:
+        """For each price of a bad answer, from dear to cheap: where to answer costs less than to go on.
+
+        `credit` is the share of bad answers that every answer is allowed.
+        """
+        m, n, last = self.doubt.shape[1], len(pilot), float(self._wrong(pilot)[:, -1].mean())
         order = [np.argsort(self.doubt[pilot, j], kind="stable") for j in range(m)]
-        risk = [risk_curve(self.doubt[pilot, j], ~self.differs[pilot, j]) for j in range(m)]
+        curves = [risk_curve(self.doubt[pilot, j], ~self.differs[pilot, j]) - credit for j in range(m)]
         limits = np.full((len(_PRICES), m), -math.inf)
         for row, price in zip(limits, _PRICES * self.costs[-1]):
-            later = 0.0
+            later = price * last
             for j in reversed(range(m)):
                 go_on = self.costs[j + 1] + later
-                stays = price * risk[j][order[j]] <= go_on
+                stays = price * curves[j][order[j]] <= go_on
                 count = n if stays.all() else int(np.argmin(stays))  # up to the first that goes on
                 row[j] = self.doubt[pilot, j][order[j][count - 1]] if count else -math.inf
-                later = float(np.minimum(price * risk[j], go_on).mean())
+                later = float(np.minimum(price * curves[j], go_on).mean())
         return _settled(np.maximum.accumulate(limits, axis=0))
 
-    def _certificate(self, promise: MaxLoss, limits: Table, rows: Codes, n_pilot: int, law: Law) -> Certificate:
+    def _prices_of_all(self, pilot: Codes, credit: float) -> list[Table]:
+        """The same by all scores up to each: one threshold after the other, over the rows that reach it."""
+        doubt, wrong, m = self.doubt[pilot], self._wrong(pilot), self.doubt.shape[1]
+        order = np.argsort(doubt, axis=0, kind="stable")
+        rank, rows = np.argsort(order, axis=0, kind="stable"), np.arange(len(pilot))
+        curves = [risk_curve(doubt[:, : j + 1], ~wrong[:, j]) - credit for j in range(m)]
+        curves.append(wrong[:, m].astype(np.float64))
+        below, limits = np.zeros(m, dtype=np.intp), np.full((len(_PRICES), m), -math.inf)
+        for row, price in zip(limits, _PRICES * self.costs[-1]):
+            paid = self.costs.cumsum() + price * np.stack(curves, axis=1)
+            for j in [*range(m)][::-1] * _SWEEPS:
+                sure = np.column_stack([rank < below, np.ones(len(rows), dtype=bool)])
+                go_on = paid[rows, j + 1 + sure[:, j + 1 :].argmax(axis=1)]
+                gain = np.where(sure[:, :j].any(axis=1), 0.0, go_on - paid[:, j])[order[:, j]]
+                below[j] = np.argmax(np.concatenate(([0.0], gain.cumsum())))
+            row[:] = np.where(below > 0, doubt[order[below - 1, range(m)], range(m)], -math.inf)
+        return _settled(np.maximum.accumulate(limits, axis=0))
+
+    def _certificate(
+        self, promise: MaxLoss | MinAccuracy, limits: Table, rows: Codes, n_pilot: int, law: Law | None
+    ) -> Certificate:
+        """With the counts of the tested rows; `law` where answers that differ are counted."""
         by, m = self.answered_by(limits, rows), self.doubt.shape[1]
         shown = [*limits.tolist(), *([] if self.people else [math.inf])]
         between = ["middle"] if len(shown) == 3 else [f"middle {k}" for k in range(1, len(shown) - 1)]
-        names = ("small", *between, "large")
-        counts = np.bincount(by, minlength=m + 1)
+        wrong, at = self._wrong(rows), np.arange(len(rows))
+        bad, counts = wrong[at, by], np.bincount(by, minlength=m + 1)
+        errors = [None] * len(shown) if law else np.bincount(by[bad], minlength=m + 1).tolist()
         items = tuple(
-            StageCount(name, "score", limit, int(count), None) for name, limit, count in zip(names, shown, counts)
+            StageCount(name, "score", limit, int(count), own)
+            for name, limit, count, own in zip(("small", *between, "large"), shown, counts, errors)
         )
-        stages = Stages(items, self.people, self._bad(limits, rows), 0, n_pilot, len(rows), law.whole)
+        last = np.zeros(len(rows), dtype=bool) if law else wrong[:, len(shown) - 1]
+        earlier = by < (m if law else len(shown) - 1)
+        worse, better = int((earlier & bad & ~last).sum()), int((earlier & ~bad & last).sum())
+        stages = Stages(items, self.people, worse, better, n_pilot, len(rows), law.whole if law else None)
         answered = stages.n_answered
-        own = promise._certified(limits[0].item(), Outcome(len(rows), 0, answered, 0, None, None), labelled=False)
-        return replace(own, rule=JOINT[self.pool, m > 1], stages=stages)
+        right = 0 if law else answered - int(bad.sum())
+        outcome = Outcome(len(rows), right, answered, right, None, None)
+        own = promise._certified(limits[0].item(), outcome, labelled=law is None)
+        return replace(own, rule=JOINT[self.pool, m > 1] if law else promise.cascade_rules[0], stages=stages)
 
     def _too_few(self, promise: MaxLoss, n: int, share: float) -> InfeasibleTargetError:
         needed = math.ceil(math.log(promise.delta * share) / math.log1p(-promise.epsilon))
@@ -187,6 +276,10 @@ class Staged(Evidence):
             best=None,
             rows_needed=needed,
         )
+
+
+def _pilot_size(n: int) -> int:
+    return max(_FEWEST, math.ceil(_PILOT * n))
 
 
 @dataclass(frozen=True)
@@ -227,6 +320,19 @@ class Law:
             middle = (low + high) // 2
             low, high = (low, middle) if self.chance(k, middle, alone=alone) <= self.delta else (middle, high)
         return high
+
+
+def labels_that_pay(promise: MaxLoss, n_rows: int) -> int:
+    """How many of n rows to label, each a call of the large model: 0.7·n^⅔, at least 6/ε, and no more than have its k.
+
+    A threshold is off by about n^-½ labels' worth of rows; measured in `benchmarks.answers`.
+
+    >>> [labels_that_pay(MaxLoss(0.02), n) for n in (1000, 5000, 20_000, 100_000)]
+    [265, 265, 462, 1463]
+    """
+    law = Law(promise.epsilon, promise.delta)
+    n = min(n_rows, math.ceil(max(0.7 * n_rows ** (2 / 3), 6 / promise.epsilon)))
+    return law.fewest(n, law.most(n, alone=True), alone=True)
 
 
 def _hypergeometric(k: int, of: int, bad: int, n: int) -> float:
