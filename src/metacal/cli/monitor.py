@@ -183,6 +183,7 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
 
 def _new_watch(artifact: str, file: str, options: Options) -> Watch:
     from metacal.cli.reading import load_gate
+    from metacal.gate.open_units import check_units
     from metacal.gate.watch import Watch
 
     gate = load_gate(artifact, None if file == "-" else file)
@@ -191,13 +192,7 @@ def _new_watch(artifact: str, file: str, options: Options) -> Watch:
             f"{artifact} holds a cascade of two models, whose promise compares them; a monitor watches one gate. "
             "metacal verify --large tests its promise on labelled rows; each model's own gate can be watched."
         )
-    by_unit = gate.certificate is not None and gate.certificate.circumstances.units is not None
-    if by_unit and options.unit_key is None:
-        raise click.UsageError(
-            f"{artifact} was certified by units, rows that belong together: name their column, --unit-key."
-        )
-    if options.unit_key is not None and not by_unit:
-        raise click.UsageError(f"{artifact} was certified on independent rows: leave out --unit-key, or fit with it.")
+    check_units(gate.certificate, given=options.unit_key is not None)
     least = 0.01 if options.least_probability is None else options.least_probability
     return Watch.of(
         gate,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.gate.traffic import Flags, Id, Waiting, kept_id
-from metacal.promises.circumstances import Circumstances
+from metacal.gate.traffic import Id, Waiting, kept_id
+from metacal.promises.certificate import Certificate
 from metacal.promises.parts.units import unit_codes
 from metacal.promises.sequential.profile import drawn_from_positions
 from metacal.promises.sequential.wager import Together
@@ -19,21 +18,6 @@ from metacal.promises.sequential.wager import Together
 MOST_WAITING = 40_000
 #: Where the numbers begin that draw a row from each unit: others order rows of one score.
 _DRAWS = 1 << 40
-
-
-class Complete(NamedTuple):
-    """Rows of units that are complete, unit after unit: which belong together, and one of each, drawn at random."""
-
-    rows: list[Waiting]
-    together: Together
-    drawn: Flags
-
-    @property
-    def decided(self) -> tuple[Flags, NDArray[np.float64], NDArray[Any] | None]:
-        """Which are accepted, their doubts, and their classes or groups where these matter."""
-        parts = None if self.rows[0].part is None else np.array([row.part for row in self.rows], dtype=object)
-        doubt = np.array([row.doubt for row in self.rows], dtype=np.float64)
-        return np.array([row.accept for row in self.rows]), doubt, parts
 
 
 @dataclass
@@ -74,37 +58,47 @@ class OpenUnits:
                 del self.closed[next(iter(self.closed))]
         return done
 
-    def counted(self, done: list[list[Waiting]], largest: int | None) -> Complete | None:
-        """The rows of complete units, those that count; `largest` is S where every row does."""
+    def counted(self, done: list[list[Waiting]], largest: int | None) -> tuple[list[Waiting], Together]:
+        """The rows of complete units, those that count, unit after unit; `largest` is S where every row does."""
         # Bets lose at most half of what S rows can lose: of 2S rows they could lose everything.
         units = [rows for rows in done if largest is None or len(rows) < 2 * largest]
         self.strays += sum(map(len, done)) - sum(map(len, units))
         self.complete += len(units)
-        if not units:
-            return None
-        n_rows = np.array([len(rows) for rows in units])
+        n_rows = np.array([len(rows) for rows in units], dtype=np.intp)
         draw = np.array([drawn_from_positions(_DRAWS + rows[0].position, 1)[0] for rows in units])
         drawn = np.zeros(n_rows.sum(), dtype=bool)
         drawn[np.cumsum(n_rows) - n_rows + (draw * n_rows).astype(np.intp)] = True
-        sizes = np.asarray(n_rows if largest is None else np.full(len(units), largest), dtype=np.float64)
-        together = Together(np.repeat(np.arange(len(units)), n_rows), sizes)
-        return Complete([row for rows in units for row in rows], together, drawn)
+        sizes = n_rows.astype(np.float64) if largest is None else np.full(len(units), float(largest))
+        rows = [row for rows in units for row in rows]
+        return rows, Together(np.repeat(np.arange(len(units)), n_rows), drawn, sizes)
 
 
-def unit_names(units: Any, n: int, certified: Circumstances) -> list[Id] | None:
-    """The unit of each row as it is kept; InputError where the gate wants units and there are none, or not."""
-    if certified.units is not None and units is None and n:
+def open_units(waiting: dict[Id, Waiting]) -> dict[Id, list[Id]]:
+    """The units that rows wait for, as they are held: the unit whose row came last at the end."""
+    found: dict[Id, list[Id]] = {}
+    for name, row in sorted(waiting.items(), key=lambda pair: pair[1].position):
+        if row.unit is not None:
+            found[row.unit] = [*found.pop(row.unit, []), name]
+    return found
+
+
+def check_units(certificate: Certificate | None, *, given: bool) -> None:
+    """InputError where a gate was certified by units and none are given, or the other way round."""
+    by_unit = certificate is not None and certificate.circumstances.units is not None
+    if by_unit and not given:
         raise InputError(
             "this gate was certified by units, rows that belong together: say of which unit each row is (units=, "
             "--unit-key), the rows of a unit one after another or within the horizon."
         )
-    if certified.units is None and units is not None:
+    if given and not by_unit:
         raise InputError(
             "this gate was certified on independent rows: watch it without units, or fit it with units= (fit "
             "--unit-key) and watch that."
         )
-    if units is None:
-        return None
-    unit_codes(units, n)  # one for each row, none missing
+
+
+def unit_names(units: Any, n: int) -> list[Id]:
+    """The unit of each row as it is kept; InputError where one is missing."""
+    unit_codes(units, n)
     given = units.tolist() if hasattr(units, "tolist") else list(units)
     return [kept_id(one if isinstance(one, str | int) else str(one)) for one in given]

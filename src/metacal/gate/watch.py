@@ -19,9 +19,8 @@ from metacal import display
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
 from metacal.gate.judged import gate_in
-from metacal.gate.open_units import MOST_WAITING, OpenUnits, unit_names
+from metacal.gate.open_units import MOST_WAITING, OpenUnits, check_units, unit_names
 from metacal.gate.traffic import Counts, Flags, Id, Late, Lines, Point, Waiting, kept_id
-from metacal.promises.circumstances import Circumstances
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.promises.rules.costs import Costed
 from metacal.promises.sequential.alarms import Alarms
@@ -145,7 +144,7 @@ class Watch:
     def estimate(self) -> AccuracyEstimate | None:
         """How many of the accepted rows are right by their confidence alone; None where it cannot be said."""
         certificate = self.gate.certificate
-        if certificate is None or not certificate.labelled or not self.alarms.calibration or self._certified.units:
+        if certificate is None or not certificate.labelled or not self.alarms.calibration or self.by_unit:
             return None
         return estimate_from_sums(
             certificate,
@@ -178,7 +177,9 @@ class Watch:
         """
         X = self.read(X)
         n, upto = len(X), 0
-        codes, names = self._codes(y, n), unit_names(units, n, self._certified)
+        if n:
+            check_units(self.gate.certificate, given=units is not None)
+        codes, names = self._codes(y, n), None if units is None else unit_names(units, n)
         coming = deque(zip(late, self._codes([one.label for one in late], len(late)).tolist()))
         chances = None if probability is None else np.asarray(probability, dtype=np.float64)
         for start, stop in self._blocks(n):
@@ -192,9 +193,8 @@ class Watch:
                 while coming and coming[0][0].after <= k:
                     told += self._late(*coming.popleft())
                 if names is not None:
-                    done += self.units.join(
-                        self.waiting, name, replace(row, code=codes[k].item(), unit=names[k]), self.horizon
-                    )
+                    row = replace(row, code=codes[k].item(), unit=names[k])
+                    done += self.units.join(self.waiting, name, row, self.horizon)
                 elif codes[k] >= 0 and not self.horizon:
                     told.append((row, codes[k].item()))
                 elif codes[k] >= 0 or name is not None:
@@ -244,7 +244,7 @@ class Watch:
     def _complete(self, n_rows: int) -> list[tuple[Waiting, float]]:
         """The rows whose horizon has passed when so many have come, in their order, those that have a label."""
         told: list[tuple[Waiting, float]] = []
-        while self.horizon and self.waiting and self._certified.units is None:
+        while self.horizon and self.waiting and not self.by_unit:
             name, row = next(iter(self.waiting.items()))
             if row.position + self.horizon >= n_rows:
                 break
@@ -280,7 +280,7 @@ class Watch:
         decision = self.gate.decide(self.gate.source.checked(X), groups=groups)
         accept, top, confidence = decision.accept, decision.top, decision.confidence
         parts = self.gate.part_names(top, groups)
-        if not self._certified.units:
+        if not self.by_unit:
             self.alarms.decided(accept, decision.doubt, parts)
         self._count(accept, top, confidence)
         self._notice()
@@ -291,7 +291,7 @@ class Watch:
         named = nothing if parts is None else np.asarray(parts).tolist()
         numbers = range(self.counts.rows - len(accept), self.counts.rows)
         rows = [Waiting(*row) for row in zip(accept.tolist(), top.tolist(), sure, named, chance, numbers, strict=True)]
-        if self._certified.units:
+        if self.by_unit:
             doubts = [doubt if doubt == doubt else None for doubt in np.asarray(decision.doubt, np.float64).tolist()]
             rows = [replace(row, doubt=doubt) for row, doubt in zip(rows, doubts, strict=True)]
         return rows
@@ -305,25 +305,25 @@ class Watch:
             self.forgotten += 1
 
     @property
-    def _certified(self) -> Circumstances:
-        """Under which circumstances the gate was certified: by units or not."""
-        return Circumstances() if self.gate.certificate is None else self.gate.certificate.circumstances
+    def by_unit(self) -> bool:
+        """Whether the gate was certified by units, and is watched by units."""
+        return self.gate.certificate is not None and self.gate.certificate.circumstances.units is not None
 
     def _count_units(self, done: list[list[Waiting]]) -> None:
         """Units that are complete, in that order."""
-        if (found := self.units.counted(done, self._certified.largest_unit)) is None:
+        if not done or self.gate.certificate is None:
             return
-        self.alarms.decided(*found.decided, together=found.together, drawn=found.drawn)
-        known = np.array([row.code >= 0 for row in found.rows])
+        rows, together = self.units.counted(done, self.gate.certificate.circumstances.largest_unit)
+        accept, doubt = np.array([row.accept for row in rows], bool), np.array([row.doubt for row in rows], np.float64)
+        parts = np.array([row.part for row in rows], dtype=object)
+        self.alarms.decided(accept, doubt, parts, together)
+        known = np.array([row.code >= 0 for row in rows], bool)
         self.unlabelled += int((~known).sum())
-        told = [(row, row.code) for row in found.rows if row.code >= 0]
-        self._labelled(told, found.together.of(known), found.drawn[known])
+        self._labelled([(row, row.code) for row in rows if row.code >= 0], together.of(known))
         self._notice()
 
-    def _labelled(
-        self, told: list[tuple[Waiting, float]], together: Together | None = None, drawn: Flags | None = None
-    ) -> None:
-        """Rows whose truth has become known, in that order; of units those `drawn` from each are marked."""
+    def _labelled(self, told: list[tuple[Waiting, float]], together: Together | None = None) -> None:
+        """Rows whose truth has become known, in that order, of units whole ones."""
         if not told:
             return
         rows, codes = [row for row, _ in told], np.array([code for _, code in told])
@@ -342,7 +342,6 @@ class Watch:
             parts=None if rows[0].part is None else np.array([row.part for row in rows], dtype=object),
             probability=None if None in chance else np.array(chance, dtype=np.float64),
             together=together,
-            drawn=drawn,
         )
         self.counts.add(Counts(0, 0, len(accept), int(accept.sum()), int((accept & correct).sum())))
         for k in np.unique(top) if self.classes else ():

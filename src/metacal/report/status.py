@@ -66,7 +66,9 @@ def status(
         "forgotten": watch.forgotten,
         "horizon": watch.horizon,
         "unlabelled": watch.unlabelled,
-        "units": _units(watch),
+        "units": {"complete": watch.units.complete, "open": len(watch.units.open), "strays": watch.units.strays}
+        if watch.by_unit
+        else None,
         "lines": sum(one.lines for one in watch.alarms.unreadable),
         "unreadable": sum(one.unreadable for one in watch.alarms.unreadable),
         "quarantine": quarantine,
@@ -118,14 +120,6 @@ def _missing(watch: Watch) -> list[dict[str, str]]:
     if other := not_comparable(watch.gate.certificate):
         why |= dict.fromkeys(("abstention", "score", "calibration"), other)
     return [{"name": name, "why": why[name]} for name in NAMES if name not in have and name in why]
-
-
-def _units(watch: Watch) -> dict[str, int] | None:
-    """Units that were counted, those that are not complete, and rows that came too late; None without units."""
-    if watch.gate.certificate is None or watch.gate.certificate.circumstances.units is None:
-        return None
-    units = watch.units
-    return {"complete": units.complete, "open": len(units.open), "strays": units.strays}
 
 
 def _history(watch: Watch) -> dict[str, Any]:

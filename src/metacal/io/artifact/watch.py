@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
 from metacal.gate import Gate
-from metacal.gate.open_units import MOST_WAITING, OpenUnits
+from metacal.gate.open_units import MOST_WAITING, OpenUnits, open_units
 from metacal.gate.traffic import LONGEST_ID, Counts, Id, Late, Lines, Point, Waiting, kept_id
 from metacal.gate.watch import MOST_POINTS, Watch
 from metacal.io.artifact.document import Content, document_of
@@ -227,16 +227,6 @@ def kept_from(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Kept:
 
 
 @dataclass(frozen=True)
-class Units:
-    """Units as they stand in a journal: `metacal.gate.open_units.OpenUnits`."""
-
-    open: tuple[tuple[Id, tuple[Id, ...]], ...]
-    closed: tuple[Id, ...]
-    complete: int
-    strays: int
-
-
-@dataclass(frozen=True)
 class State:
     """A watch as it stands in a journal: the fingerprint of its gate, and what it has seen."""
 
@@ -256,7 +246,9 @@ class State:
     first: tuple[tuple[Literal[NAMES], int], ...]  # type: ignore[valid-type]
     horizon: int
     unlabelled: int
-    units: Units
+    closed: tuple[Id, ...]
+    complete: int
+    strays: int
 
 
 for _row in (Counts, Waiting, Point):  # there are many of them: lists in the order of their fields
@@ -266,8 +258,8 @@ for _row in (Counts, Waiting, Point):  # there are many of them: lists in the or
 def describe_watch(watch: Watch) -> dict[str, Any]:
     """The document of a watch."""
     held = {**vars(watch), "waiting": tuple(watch.waiting.items()), "first": tuple(watch.first.items())}
-    names, units = tuple((unit, tuple(rows)) for unit, rows in watch.units.open.items()), watch.units
-    held["units"] = Units(names, tuple(units.closed), units.complete, units.strays)
+    units = held.pop("units")
+    held |= {"closed": tuple(units.closed), "complete": units.complete, "strays": units.strays}
     return encode(State(**{**held, "kind": MONITOR, "gate": _fingerprint(watch.gate)}), "the watch")
 
 
@@ -283,10 +275,10 @@ def watch_from(document: Any, gate: Any) -> Watch:
     if len(state.classes) != len(begun.classes):
         raise ArtifactError(f"there are counts of {len(state.classes)} classes, and the gate has {len(begun.classes)}.")
     seen = {name: value for name, value in vars(state).items() if name not in ("kind", "gate")}
+    closed = dict.fromkeys(seen.pop("closed"))
     seen |= {"classes": list(state.classes), "history": list(state.history)}
     seen |= {"waiting": dict(state.waiting), "first": dict(state.first)}
-    names = {unit: list(rows) for unit, rows in state.units.open}
-    seen["units"] = OpenUnits(names, dict.fromkeys(state.units.closed), state.units.complete, state.units.strays)
+    seen["units"] = OpenUnits(open_units(seen["waiting"]), closed, seen.pop("complete"), seen.pop("strays"))
     watch = replace(begun, **seen)
     _agree(watch, len(state.waiting), len(state.first))
     return watch
@@ -348,12 +340,10 @@ def _agree(watch: Watch, n_waiting: int, n_first: int) -> None:
         raise ArtifactError("the history does not fit what is watched.")
     if not 0 <= watch.horizon < MOST_WAITING or watch.unlabelled < 0:
         raise ArtifactError("the horizon is no number of rows.")
-    units, waits = watch.units, [(name, row.unit) for name, row in watch.waiting.items() if row.unit is not None]
-    rows = [(name, unit) for unit, names in units.open.items() for name in names]
-    if sorted(map(str, rows)) != sorted(map(str, waits)) or units.open.keys() & units.closed.keys():
-        raise ArtifactError("the rows that wait for the rest of their unit are not those of its units.")
-    if min(units.complete, units.strays) < 0 or len(units.closed) > MOST_WAITING:
-        raise ArtifactError("the counts of units contradict each other.")
+    units = watch.units
+    wrong = bool(units.open or units.closed) and not watch.by_unit
+    if wrong or min(units.complete, units.strays) < 0 or units.open.keys() & units.closed.keys():
+        raise ArtifactError("what is known of units contradicts itself or the gate.")
     if n_waiting > MOST_WAITING:
         raise ArtifactError(f"{n_waiting:,} rows wait for a label; {MOST_WAITING:,} is the most.")
     if any(isinstance(name, str) and len(name) > LONGEST_ID for name in watch.waiting):

@@ -143,19 +143,14 @@ class Alarms:
         return alarms
 
     def decided(
-        self,
-        accepted: Flags,
-        scores: Column,
-        parts: NDArray[Any] | None = None,
-        *,
-        together: Together | None = None,
-        drawn: Flags | slice = slice(None),
+        self, accepted: Flags, scores: Column, parts: NDArray[Any] | None = None, together: Together | None = None
     ) -> None:
-        """Take in decisions in the order they were made, labelled or not; of whole units the rows `drawn` from them."""
+        """Take in decisions in the order they were made, labelled or not; of units that are complete, whole ones."""
+        one = slice(None) if together is None else together.drawn
         for monitor in self.abstention:
-            monitor.update(accepted[drawn], None if parts is None else parts[drawn])
+            monitor.update(accepted[one], None if parts is None else parts[one])
         for spread in self.score:
-            spread.update(scores[drawn])
+            spread.update(scores[one])
         for promise in self.promise:
             if not promise.promised.needs_labels:
                 promise.update(accepted, parts=parts, together=together)
@@ -175,13 +170,12 @@ class Alarms:
         parts: NDArray[Any] | None = None,
         probability: Column | None = None,
         together: Together | None = None,
-        drawn: Flags | None = None,
     ) -> None:
         """Take in rows whose truth has become known, in the order in which it did; of units as `decided` does."""
         for promise in self.promise:
             if promise.promised.needs_labels:
                 promise.update(accepted, correct, losses, parts=parts, probability=probability, together=together)
-        own = accepted if drawn is None else accepted & drawn
+        own = accepted if together is None else accepted & together.drawn
         for monitor in self.calibration:
             if confidence is not None:
                 monitor.update(confidence[own], correct[own], None if probability is None else probability[own])
