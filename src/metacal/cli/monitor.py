@@ -110,7 +110,7 @@ def command(artifact: str, file: str, options: Options) -> None:
     that cannot be read. Labels must not be chosen by the outcome; if rows are chosen with different probabilities, say
     which. If labels come sooner or later by outcome (complaints first), give a --horizon after which all have come.
     A gate that was certified by units (fit --unit-key) needs their --unit-key here: a unit counts as a whole, with the
-    first row of another or once --horizon rows have come after its last.
+    first row of another or once --horizon rows have come after its first.
 
     A line that cannot be read ends nothing: it is put aside and counted (with --strict it is an error). With --follow
     FILE is read as tail -F does: it may be moved away, cut off or not there for a while; a line counts when its end has
@@ -183,7 +183,7 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
 
 def _new_watch(artifact: str, file: str, options: Options) -> Watch:
     from metacal.cli.reading import load_gate
-    from metacal.gate.open_units import check_units
+    from metacal.gate.traffic import check_units
     from metacal.gate.watch import Watch
 
     gate = load_gate(artifact, None if file == "-" else file)

@@ -19,18 +19,30 @@ from metacal import display
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
 from metacal.gate.judged import gate_in
-from metacal.gate.open_units import MOST_WAITING, OpenUnits, check_units, unit_names
-from metacal.gate.traffic import Counts, Flags, Id, Late, Lines, Point, Waiting, kept_id
+from metacal.gate.traffic import (
+    Counts,
+    Flags,
+    Id,
+    Late,
+    Lines,
+    Point,
+    Waiting,
+    check_units,
+    kept_id,
+    together,
+    unit_names,
+)
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.promises.rules.costs import Costed
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.drift import TOLERANCE
-from metacal.promises.sequential.wager import Together
 
 Column = NDArray[np.float64]
 
 #: Rows between two points of the history; doubled, with every second point dropped, when there are too many.
 STRIDE, MOST_POINTS = 250, 400
+#: Rows that wait for their label, and complete units that are remembered; the oldest are forgotten first.
+MOST_WAITING = 40_000
 #: Classes that are counted one by one: more cannot be read anyway.
 MOST_CLASSES = 2000
 
@@ -75,7 +87,10 @@ class Watch:
     first: dict[str, int] = field(default_factory=dict)
     horizon: int = 0
     unlabelled: int = 0
-    units: OpenUnits = field(default_factory=OpenUnits)
+    #: Units that are complete, the latest; how many in all; rows that came later or of far too large a unit.
+    closed: dict[Id, None] = field(default_factory=dict)
+    complete: int = 0
+    strays: int = 0
 
     @classmethod
     def of(
@@ -98,7 +113,7 @@ class Watch:
         counted, and said. Without (0) labels count as they come, which holds where their delay does not depend on them.
 
         A gate that was certified by units is watched by units: one counts as a whole, when it is complete. That is with
-        the first row of another, or with a horizon once so many rows have come after its last one. Labels count that
+        the first row of another, or with a horizon once so many rows have come after its first one. Labels count that
         have come by then; later rows of the unit do not, and are said.
         """
         if not 0 <= horizon < MOST_WAITING:
@@ -186,22 +201,21 @@ class Watch:
             part = slice(start, stop)
             own = None if groups is None else np.asarray(groups)[part]
             rows = self._decide(X[part], own, None if chances is None else chances[part])
-            told, done = [], list[list[Waiting]]()
+            told = []
             for k in range(start, stop):
                 row, name = rows[k - start], None if ids is None else ids[k]
                 told += self._complete(row.position)
                 while coming and coming[0][0].after <= k:
                     told += self._late(*coming.popleft())
                 if names is not None:
-                    row = replace(row, code=codes[k].item(), unit=names[k])
-                    done += self.units.join(self.waiting, name, row, self.horizon)
+                    told += self._complete(row.position, names[k])
+                    self._join(name, replace(row, code=codes[k].item(), unit=names[k]))
                 elif codes[k] >= 0 and not self.horizon:
                     told.append((row, codes[k].item()))
                 elif codes[k] >= 0 or name is not None:
                     self._wait(f"\0{row.position}" if name is None else name, replace(row, code=codes[k].item()))
             told += self._complete(self.counts.rows)
             self._labelled(told)
-            self._count_units(done)
             if lines is not None:
                 read, upto = upto, lines.rows[stop - 1] + 1
                 self.alarms.read(lines.unreadable[read:upto])
@@ -241,17 +255,42 @@ class Watch:
         del self.waiting[name]
         return [(row, code)]
 
-    def _complete(self, n_rows: int) -> list[tuple[Waiting, float]]:
-        """The rows whose horizon has passed when so many have come, in their order, those that have a label."""
+    def _complete(self, n_rows: int, unit: Id | None = None) -> list[tuple[Waiting, float]]:
+        """The rows whose horizon has passed when so many have come, in their order, those that have a label.
+
+        Of a unit all rows, labelled or not; without a horizon once a row of another `unit` has come.
+        """
         told: list[tuple[Waiting, float]] = []
-        while self.horizon and self.waiting and not self.by_unit:
+        while self.waiting:
             name, row = next(iter(self.waiting.items()))
-            if row.position + self.horizon >= n_rows:
+            waits = row.position + self.horizon >= n_rows if self.horizon else unit in (None, row.unit)
+            if waits:
                 break
-            del self.waiting[name]
-            told += [(row, row.code)] if row.code >= 0 else []
-            self.unlabelled += row.code < 0
+            told += self._ended(
+                [name] if row.unit is None else [k for k, r in self.waiting.items() if r.unit == row.unit]
+            )
         return told
+
+    def _ended(self, names: list[Id]) -> list[tuple[Waiting, float]]:
+        """Rows that wait no longer, whatever comes: one, or those of a unit."""
+        rows = [self.waiting.pop(name) for name in names]
+        if (unit := rows[0].unit) is not None:
+            self.closed[unit] = None
+            if len(self.closed) > MOST_WAITING:
+                del self.closed[next(iter(self.closed))]
+            if len(rows) >= 2 * (self._largest_unit or len(rows)):  # of so many rows a bet could lose everything
+                self.strays += len(rows)
+                return []
+            self.complete += 1
+        self.unlabelled += sum(row.code < 0 for row in rows)
+        return [(row, row.code) for row in rows if row.code >= 0 or unit is not None]
+
+    def _join(self, name: Id | None, row: Waiting) -> None:
+        """A row waits for the rest of its unit, unless that was complete."""
+        if row.unit in self.closed:
+            self.strays += 1
+        else:
+            self._wait(f"\0{row.position}" if name is None else name, row)
 
     def _blocks(self, n: int) -> list[tuple[int, int]]:
         """Batches cut where the history has its points: the same points whatever the batches."""
@@ -309,21 +348,22 @@ class Watch:
         """Whether the gate was certified by units, and is watched by units."""
         return self.gate.certificate is not None and self.gate.certificate.circumstances.units is not None
 
-    def _count_units(self, done: list[list[Waiting]]) -> None:
-        """Units that are complete, in that order."""
-        if not done or self.gate.certificate is None:
-            return
-        rows, together = self.units.counted(done, self.gate.certificate.circumstances.largest_unit)
-        accept, doubt = np.array([row.accept for row in rows], bool), np.array([row.doubt for row in rows], np.float64)
-        parts = np.array([row.part for row in rows], dtype=object)
-        self.alarms.decided(accept, doubt, parts, together)
-        known = np.array([row.code >= 0 for row in rows], bool)
-        self.unlabelled += int((~known).sum())
-        self._labelled([(row, row.code) for row in rows if row.code >= 0], together.of(known))
-        self._notice()
+    @property
+    def _largest_unit(self) -> int | None:
+        """How many rows a unit can have, where every row counts."""
+        return None if self.gate.certificate is None else self.gate.certificate.circumstances.largest_unit
 
-    def _labelled(self, told: list[tuple[Waiting, float]], together: Together | None = None) -> None:
-        """Rows whose truth has become known, in that order, of units whole ones."""
+    def _labelled(self, told: list[tuple[Waiting, float]]) -> None:
+        """Rows whose truth has become known, in that order; of units that are complete all rows, known or not."""
+        units = None
+        if told and self.by_unit:
+            rows = [row for row, _ in told]
+            units = together(rows, self._largest_unit)
+            accept, doubt = np.array([row.accept for row in rows]), np.array([row.doubt for row in rows], np.float64)
+            self.alarms.decided(accept, doubt, np.array([row.part for row in rows], dtype=object), units)
+            units = units.of(np.array([code >= 0 for _, code in told]))
+            told = [one for one in told if one[1] >= 0]
+            self._notice()
         if not told:
             return
         rows, codes = [row for row, _ in told], np.array([code for _, code in told])
@@ -341,7 +381,7 @@ class Watch:
             losses=self.gate.losses(codes, top),
             parts=None if rows[0].part is None else np.array([row.part for row in rows], dtype=object),
             probability=None if None in chance else np.array(chance, dtype=np.float64),
-            together=together,
+            together=units,
         )
         self.counts.add(Counts(0, 0, len(accept), int(accept.sum()), int((accept & correct).sum())))
         for k in np.unique(top) if self.classes else ():

@@ -66,9 +66,7 @@ def status(
         "forgotten": watch.forgotten,
         "horizon": watch.horizon,
         "unlabelled": watch.unlabelled,
-        "units": {"complete": watch.units.complete, "open": len(watch.units.open), "strays": watch.units.strays}
-        if watch.by_unit
-        else None,
+        "units": {"complete": watch.complete, "strays": watch.strays} if watch.by_unit else None,
         "lines": sum(one.lines for one in watch.alarms.unreadable),
         "unreadable": sum(one.unreadable for one in watch.alarms.unreadable),
         "quarantine": quarantine,
@@ -154,10 +152,10 @@ def lines(found: dict[str, Any]) -> list[str]:
         told.append(f"  unknown      {found['unknown']:,} labels are of ids that nobody waits for{late}")
     gone = f"; {found['unlabelled']:,} had no label by then" if found["unlabelled"] else ""
     if (units := found["units"]) is not None:
-        after = f"{found['horizon']:,} rows have come after its last" if found["horizon"] else "another begins"
+        after = f"{found['horizon']:,} rows have come after its first" if found["horizon"] else "another begins"
         stray = f"; {units['strays']:,} rows came later or are of far too large a unit" if units["strays"] else ""
         one = f"one counts once {after}{gone}{stray}"
-        told.append(f"  units        {units['complete']:,} complete, {units['open']:,} not; {one}")
+        told.append(f"  units        {units['complete']:,} are complete; {one}")
     elif found["horizon"]:
         told.append(f"  horizon      a row counts once {found['horizon']:,} rows have come after it{gone}")
     if found["gaps"]:

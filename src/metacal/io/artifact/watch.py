@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
 from metacal.gate import Gate
-from metacal.gate.open_units import MOST_WAITING, OpenUnits, open_units
 from metacal.gate.traffic import LONGEST_ID, Counts, Id, Late, Lines, Point, Waiting, kept_id
-from metacal.gate.watch import MOST_POINTS, Watch
+from metacal.gate.watch import MOST_POINTS, MOST_WAITING, Watch
 from metacal.io.artifact.document import Content, document_of
 from metacal.io.artifact.encoding import FORMS, decode, encode, row_form
 from metacal.io.artifact.messages import exact_keys
@@ -258,8 +257,7 @@ for _row in (Counts, Waiting, Point):  # there are many of them: lists in the or
 def describe_watch(watch: Watch) -> dict[str, Any]:
     """The document of a watch."""
     held = {**vars(watch), "waiting": tuple(watch.waiting.items()), "first": tuple(watch.first.items())}
-    units = held.pop("units")
-    held |= {"closed": tuple(units.closed), "complete": units.complete, "strays": units.strays}
+    held["closed"] = tuple(watch.closed)
     return encode(State(**{**held, "kind": MONITOR, "gate": _fingerprint(watch.gate)}), "the watch")
 
 
@@ -275,10 +273,8 @@ def watch_from(document: Any, gate: Any) -> Watch:
     if len(state.classes) != len(begun.classes):
         raise ArtifactError(f"there are counts of {len(state.classes)} classes, and the gate has {len(begun.classes)}.")
     seen = {name: value for name, value in vars(state).items() if name not in ("kind", "gate")}
-    closed = dict.fromkeys(seen.pop("closed"))
-    seen |= {"classes": list(state.classes), "history": list(state.history)}
+    seen |= {"classes": list(state.classes), "history": list(state.history), "closed": dict.fromkeys(state.closed)}
     seen |= {"waiting": dict(state.waiting), "first": dict(state.first)}
-    seen["units"] = OpenUnits(open_units(seen["waiting"]), closed, seen.pop("complete"), seen.pop("strays"))
     watch = replace(begun, **seen)
     _agree(watch, len(state.waiting), len(state.first))
     return watch
@@ -340,10 +336,11 @@ def _agree(watch: Watch, n_waiting: int, n_first: int) -> None:
         raise ArtifactError("the history does not fit what is watched.")
     if not 0 <= watch.horizon < MOST_WAITING or watch.unlabelled < 0:
         raise ArtifactError("the horizon is no number of rows.")
-    units = watch.units
-    wrong = bool(units.open or units.closed) and not watch.by_unit
-    if wrong or min(units.complete, units.strays) < 0 or units.open.keys() & units.closed.keys():
+    names = {row.unit for row in watch.waiting.values()} - {None}
+    if ((names or watch.closed) and not watch.by_unit) or names & watch.closed.keys():
         raise ArtifactError("what is known of units contradicts itself or the gate.")
+    if min(watch.complete, watch.strays) < 0 or len(watch.closed) > MOST_WAITING:
+        raise ArtifactError("the counts of units contradict each other.")
     if n_waiting > MOST_WAITING:
         raise ArtifactError(f"{n_waiting:,} rows wait for a label; {MOST_WAITING:,} is the most.")
     if any(isinstance(name, str) and len(name) > LONGEST_ID for name in watch.waiting):
