@@ -235,7 +235,7 @@ def _marks(text: str | None) -> list[float] | None:
 
 def _fitted(found: Predictions, options: Options) -> Gate:
     """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
-    from metacal.gate import check_gate, fit_gate, fit_unlabelled, needs_labels
+    from metacal.gate import check_gate, fit_gate, fit_unlabelled
     from metacal.promises.notes import remark
     from metacal.promises.parts.units import counted_rows
     from metacal.rows import Rows, validate, workers
@@ -263,7 +263,7 @@ def _fitted(found: Predictions, options: Options) -> Gate:
         known["notes"] = [remark(text=text) for text in found.remarks]
         known["reject_label"] = reject_label_of(label, classes)
         known["counted"] = counted_rows(len(found), options.units(found), random_state=seed)
-        if found.labels is None and not needs_labels(promise):
+        if found.labels is None and not promise.needs_labels:
             if calibrator is not None:
                 why = "a calibrator learns from labels, and FILE has none."
                 raise click.BadParameter(why, param_hint="'--calibrator'")

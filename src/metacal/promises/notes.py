@@ -47,16 +47,6 @@ class Note:
         """As a file has it."""
         return {"kind": self.kind, **dict(self.facts)}
 
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Note:
-        """The inverse of `to_dict`."""
-        facts = {name: _tuples(fact) for name, fact in data.items() if name != "kind"}
-        return cls(data["kind"], tuple(facts.items()))
-
-
-def _tuples(fact: Any) -> Any:
-    return tuple(map(_tuples, fact)) if isinstance(fact, list | tuple) else fact
-
 
 def noted(sentence: Callable[Facts, str]) -> Callable[Facts, Note]:
     """A function from facts to the note that says this sentence; facts are given by name."""
