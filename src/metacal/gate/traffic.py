@@ -132,8 +132,12 @@ def check_units(certificate: Certificate | None, *, given: bool) -> None:
         )
 
 
-def unit_names(units: Any, n: int) -> list[Id]:
-    """The unit of each row as it is kept; InputError where one is missing."""
+def unit_names(certificate: Certificate | None, units: Any, n: int) -> list[Id] | None:
+    """The unit of each of n rows as it is kept; InputError where one is missing, or the gate wants none."""
+    if n or units is not None:
+        check_units(certificate, given=units is not None)
+    if units is None:
+        return None
     unit_codes(units, n)
     given = units.tolist() if hasattr(units, "tolist") else list(units)
     return [kept_id(one if isinstance(one, str | int) else str(one)) for one in given]

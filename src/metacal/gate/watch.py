@@ -19,19 +19,8 @@ from metacal import display
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
 from metacal.gate.judged import gate_in
-from metacal.gate.traffic import (
-    Counts,
-    Flags,
-    Id,
-    Late,
-    Lines,
-    Point,
-    Waiting,
-    check_units,
-    kept_id,
-    together,
-    unit_names,
-)
+from metacal.gate.traffic import Counts, Flags, Id, Late, Lines, Point, Waiting, kept_id, together, unit_names
+from metacal.promises.circumstances import Circumstances
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.promises.rules.costs import Costed
 from metacal.promises.sequential.alarms import Alarms
@@ -113,8 +102,8 @@ class Watch:
         counted, and said. Without (0) labels count as they come, which holds where their delay does not depend on them.
 
         A gate that was certified by units is watched by units: one counts as a whole, when it is complete. That is with
-        the first row of another, or with a horizon once so many rows have come after its first one. Labels count that
-        have come by then; later rows of the unit do not, and are said.
+        the first row of another, or with a horizon once so many rows have come after its first. Labels that came by
+        then count; later rows of the unit do not, and are said.
         """
         if not 0 <= horizon < MOST_WAITING:
             raise InputError(f"horizon must be a number of rows from 0 to {MOST_WAITING - 1:,}, got {horizon!r}.")
@@ -192,9 +181,7 @@ class Watch:
         """
         X = self.read(X)
         n, upto = len(X), 0
-        if n:
-            check_units(self.gate.certificate, given=units is not None)
-        codes, names = self._codes(y, n), None if units is None else unit_names(units, n)
+        codes, names = self._codes(y, n), unit_names(self.gate.certificate, units, n)
         coming = deque(zip(late, self._codes([one.label for one in late], len(late)).tolist()))
         chances = None if probability is None else np.asarray(probability, dtype=np.float64)
         for start, stop in self._blocks(n):
@@ -209,8 +196,10 @@ class Watch:
                     told += self._late(*coming.popleft())
                 if names is not None:
                     told += self._complete(row.position, names[k])
-                    self._join(name, replace(row, code=codes[k].item(), unit=names[k]))
-                elif codes[k] >= 0 and not self.horizon:
+                    row, name = replace(row, unit=names[k]), f"\0{row.position}" if name is None else name
+                if row.unit in self.closed:
+                    self.strays += 1
+                elif codes[k] >= 0 and not self.horizon and row.unit is None:
                     told.append((row, codes[k].item()))
                 elif codes[k] >= 0 or name is not None:
                     self._wait(f"\0{row.position}" if name is None else name, replace(row, code=codes[k].item()))
@@ -263,8 +252,7 @@ class Watch:
         told: list[tuple[Waiting, float]] = []
         while self.waiting:
             name, row = next(iter(self.waiting.items()))
-            waits = row.position + self.horizon >= n_rows if self.horizon else unit in (None, row.unit)
-            if waits:
+            if row.position + self.horizon >= n_rows if self.horizon else unit in (None, row.unit):
                 break
             told += self._ended(
                 [name] if row.unit is None else [k for k, r in self.waiting.items() if r.unit == row.unit]
@@ -278,19 +266,12 @@ class Watch:
             self.closed[unit] = None
             if len(self.closed) > MOST_WAITING:
                 del self.closed[next(iter(self.closed))]
-            if len(rows) >= 2 * (self._largest_unit or len(rows)):  # of so many rows a bet could lose everything
+            if len(rows) >= 2 * (self._certified.largest_unit or len(rows)):  # a bet could lose all
                 self.strays += len(rows)
                 return []
             self.complete += 1
         self.unlabelled += sum(row.code < 0 for row in rows)
         return [(row, row.code) for row in rows if row.code >= 0 or unit is not None]
-
-    def _join(self, name: Id | None, row: Waiting) -> None:
-        """A row waits for the rest of its unit, unless that was complete."""
-        if row.unit in self.closed:
-            self.strays += 1
-        else:
-            self._wait(f"\0{row.position}" if name is None else name, row)
 
     def _blocks(self, n: int) -> list[tuple[int, int]]:
         """Batches cut where the history has its points: the same points whatever the batches."""
@@ -346,19 +327,18 @@ class Watch:
     @property
     def by_unit(self) -> bool:
         """Whether the gate was certified by units, and is watched by units."""
-        return self.gate.certificate is not None and self.gate.certificate.circumstances.units is not None
+        return self._certified.units is not None
 
     @property
-    def _largest_unit(self) -> int | None:
-        """How many rows a unit can have, where every row counts."""
-        return None if self.gate.certificate is None else self.gate.certificate.circumstances.largest_unit
+    def _certified(self) -> Circumstances:
+        return Circumstances() if self.gate.certificate is None else self.gate.certificate.circumstances
 
     def _labelled(self, told: list[tuple[Waiting, float]]) -> None:
         """Rows whose truth has become known, in that order; of units that are complete all rows, known or not."""
         units = None
         if told and self.by_unit:
             rows = [row for row, _ in told]
-            units = together(rows, self._largest_unit)
+            units = together(rows, self._certified.largest_unit)
             accept, doubt = np.array([row.accept for row in rows]), np.array([row.doubt for row in rows], np.float64)
             self.alarms.decided(accept, doubt, np.array([row.part for row in rows], dtype=object), units)
             units = units.of(np.array([code >= 0 for _, code in told]))
