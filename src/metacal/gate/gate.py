@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError, warn_caller
+from metacal.errors import InputError, spelled, warn_caller
 from metacal.gate.decision import Asked, Codes, Decision, Flags, Float, Rejected, joined
 from metacal.gate.marks import Marks
 from metacal.gate.table import Table
@@ -229,7 +229,7 @@ class Gate(Verbs):
             few = ", ".join(map(repr, self.policy.names[:5]))
             raise InputError(
                 f"this gate has a threshold for each group ({few}{', ...' if len(self.policy.names) > 5 else ''}); "
-                "say which group every row belongs to with groups=... (--group-key NAME)."
+                f"say which group every row belongs to with {spelled('groups=...', '--group-key NAME')}."
             )
         codes = self.policy.codes(groups)
         if len(codes) != n_rows:
