@@ -222,10 +222,7 @@ class PromiseOptions:
         import metacal as mc
 
         if self.sided and per_group:
-            raise click.UsageError(
-                "--group-key: a promise about two sides is made for all rows. Fit the rows of each group alone; "
-                "with G groups --confidence 1 - delta / G makes all of them hold together."
-            )
+            raise click.UsageError("--group-key: of two sides the rows of each group are fitted by themselves.")
         if self.sided:
             return self._about_sides(positive, [0, 1] if classes is None else classes)
         shares: Literal["each", "fcr", "together"] = "each" if self.each else "fcr" if self.fcr else "together"
@@ -273,10 +270,7 @@ class PromiseOptions:
         ]
         sides = [promise(level) for promise, level in given if level is not None]
         if len(sides) > 2:
-            raise click.UsageError(
-                "rows have two sides: give one of --min-precision and --max-false-positive-rate for what is called "
-                "positive, and one of --min-recall and --min-npv for what is called negative."
-            )
+            raise click.UsageError("rows have two sides: give at most two of these promises, one for either side.")
         return sides[0] if len(sides) == 1 else mc.TwoSided(sides[0], sides[1], self.delta or 0.0)
 
 

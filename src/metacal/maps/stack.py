@@ -144,7 +144,12 @@ def stack(
     if not names:
         raise InputError("there is no candidate to stack; give at least one calibrator.")
     rows, labels, weights = sample = Labelled(rows, labels, weights).usable()
-    n_splits = min(n_splits or _folds(len(labels), rows.n_classes), len(labels))
+    usual = (
+        _FOLDS_OF_FEW if len(labels) <= _FEW and rows.n_classes > 2 else _FOLDS
+    )  # of two the candidates differ little
+    if rows.n_classes > _MANY_CLASSES and len(labels) <= _FEWEST:
+        usual = _FOLDS_OF_MANY
+    n_splits = min(n_splits or usual, len(labels))
     losses: dict[str, float] = {}
     if len(names) > 1 and n_splits > 1:
         part = partial(fit_members, rough=True) if fit is fit_members else fit
@@ -165,12 +170,6 @@ def stack(
         mixture[keeps] = weigh(chances[:, keeps], counts, known.where(keeps))
     chosen = {name: weight for name, weight in zip(names, mixture.tolist()) if weight}
     return Stacked(StackMap(tuple(fitted[name] for name in chosen), tuple(chosen.values())), tuple(chosen), losses)
-
-
-def _folds(n: int, n_classes: int) -> int:
-    if n_classes > _MANY_CLASSES:
-        return _FOLDS_OF_MANY if n <= _FEWEST else _FOLDS
-    return _FOLDS_OF_FEW if n <= _FEW and n_classes > 2 else _FOLDS  # of two classes the candidates differ little
 
 
 class Candidates(NamedTuple):

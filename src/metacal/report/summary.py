@@ -253,10 +253,8 @@ def summarise(
 def _sides(
     gate: Gate, tables: Sequence[Any], codes: NDArray[np.intp], names: NDArray[Any], **how: float
 ) -> Sides | None:
-    """Both sides of a table of two classes that one classifier has filled."""
-    if gate.kind != "logits" or len(names) != 2:
-        return None
-    return sides_of(gate, Rows(tables[0]), codes, names, **how)
+    one = gate.kind == "logits" and len(names) == 2
+    return sides_of(gate, Rows(tables[0]), codes, names, **how) if one else None
 
 
 def _resamples(wanted: int | None, n: int, n_classes: int) -> int:
