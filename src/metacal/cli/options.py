@@ -80,30 +80,12 @@ def numbers(value: str) -> list[float]:
 
 #: Heading -> the options below it, the common ones first; what no section names stands below the last heading.
 _SECTIONS = {
-    "The promise": ("--min-accuracy", "--max-miscoverage", "--confidence", "--per-class", "--group-key"),
-    "What is written": ("--output", "--output-format", "--json", "--title"),
-    "What is in FILE": (
-        "--label-key",
-        "--input",
-        "--logits-key",
-        "--classes",
-        "--drop",
-        "--labels",
-        "--id-key",
-        "--format",
-    ),
-    "One score in place of logits": (
-        "--score-key",
-        "--correct-key",
-        "--higher-is",
-        "--loss-key",
-        "--positive",
-        "--marks",
-    ),
-    "Other promises": (
-        *("--max-review", "--max-risk", "--max-cost", "--cheapest", "--cost-wrong", "--cost-matrix", "--cost-review"),
-        *("--after-looking", "--at-threshold", "--in-expectation", "--each", "--pool-small", "--near-binary", "--rule"),
-    ),
+    "The promise": "min-accuracy max-miscoverage confidence per-class group-key",
+    "What is written": "output output-format json title",
+    "What is in FILE": "label-key input logits-key classes drop labels id-key format",
+    "One score in place of logits": "score-key correct-key higher-is loss-key positive marks",
+    "Other promises": "max-review max-risk max-cost cheapest cost-wrong cost-matrix cost-review after-looking "
+    "at-threshold in-expectation each pool-small near-binary rule",
 }
 
 
@@ -113,7 +95,8 @@ class Sectioned(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section that has options, then all others."""
         left: list[click.Parameter] = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
-        for title, names in _SECTIONS.items():
+        for title, listed in _SECTIONS.items():
+            names = [f"--{name}" for name in listed.split()]
             here = sorted((one for one in left if one.opts[-1] in names), key=lambda one: names.index(one.opts[-1]))
             _write(title, here, ctx, formatter)
             left = [one for one in left if one not in here]
