@@ -67,7 +67,8 @@ def fit_scored(
     Given scores tie: values are tested, from one upward that the scores of other rows choose
     (`metacal.promises.scouts`). These are `prior`, or some of the rows, set aside by `random_state`. `prior` is the
     scores of older or unlabelled rows; of older rows with their labels, (scores, correct), or an older gate the errors
-    have a say (`promises.rules.memory`), and the scores where the same source is declared. `marks` declares the values that a score can have.
+    have a say (`promises.rules.memory`), and the scores where the same source is declared. `marks` declares the values
+    that a score can have.
 
     Examples
     --------
