@@ -336,7 +336,6 @@ class Certifier:
             raise InfeasibleTargetError(
                 f"nothing is certified by {self.n_labels:,} of {self.n_drawn:,} labels yet; go on.",
                 target=error.target,
-                best=None,
                 rows_needed=error.rows_needed,
             ) from None
         grid = grid_of(self.score) if self.rows is not None else None

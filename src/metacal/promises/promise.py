@@ -131,7 +131,6 @@ class Promise(ABC):
                 f"{type(self).__name__} is certified once all {n:,} rows that were drawn have a label; "
                 f"{n - labels:,} are missing.",
                 target=self.limits[0][1],
-                best=None,
                 rows_needed=n,
             )
         return replace(self.certify(Sample.of(answers.scores, answers.right == 1, scouts=answers.scouts)), labels=n)
