@@ -39,7 +39,7 @@ class Near:
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Rows above the log-odds t called positive, rows at or below negative, for about 200 t; `names` has negative first.
+    """Rows above the log-odds t called positive, rows at or below negative, for about 200 t; negative is named first.
 
     `called` is P(above), `recall` and `false_positive_rate` are P(above | positive) and P(above | negative), the ROC
     curve; `precision` and `npv` P(positive | above) and P(negative | not above). All bands hold at every t at once,
