@@ -9,7 +9,6 @@ import { operating } from "./operating.js";
 import { partsSection } from "./parts.js";
 import { unfoldForPrint } from "./print.js";
 import { honesty } from "./reliability.js";
-import { sidesSection } from "./sides.js";
 import { classSection, comparisonSection, methodsSection, rowSection } from "./sections.js";
 
 function start() {
@@ -19,7 +18,6 @@ function start() {
   headOf(data);
   headline(data);
   operating(data);
-  sidesSection(data);
   honesty(data);
   frontierChart(data);
   partsSection(data);
