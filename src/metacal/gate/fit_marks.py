@@ -17,14 +17,14 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.gate.decision import Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
-from metacal.gate.ranked import RowParts, certified
+from metacal.gate.ranked import RowParts, certified, parts_by_group
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import fit_confidence
 from metacal.promises.certificate import accepts
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import Note, remarks_on_scores, rows_without_score, upside_down
-from metacal.promises.parts.per import Per, PerGroup
-from metacal.promises.parts.thresholds import policy_of, rows_of_groups
+from metacal.promises.parts.per import Per
+from metacal.promises.parts.thresholds import policy_of
 from metacal.promises.parts.units import Importance, Units, counted_rows
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
@@ -180,20 +180,14 @@ def _weights_there(importance: Any, there: Flags) -> Any:
 
 
 def _parts(promise: Promise, groups: Any, there: Flags) -> RowParts:
-    """The group of each row that has a score, where the promise is for each."""
-    if isinstance(promise, PerGroup):
-        codes, names = rows_of_groups(groups, len(there))
-        return codes[there], names
-    if isinstance(promise, Per):
+    """Which group each row with a score belongs to, where the promise is for each."""
+    if isinstance(promise, Per) and promise.by == "class":
         raise InputError(
             f"{type(promise).__name__} has a threshold for each predicted class, and given scores have no classes; "
             "give the promise itself, or PerGroup with groups=..."
         )
-    if groups is not None:
-        raise InputError(
-            "groups are for a promise per group, mc.PerGroup(...); rows that belong together are named with units=..."
-        )
-    return None
+    found = parts_by_group(promise, len(there), groups)
+    return None if found is None else (found[0][there], found[1])
 
 
 def _remarks(

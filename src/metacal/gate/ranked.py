@@ -41,13 +41,20 @@ WORTH_A_THREAD = 1 << 15
 
 def parts_of_rows(promise: Promise, rows: Rows, classes: NDArray[Any], groups: Any = None) -> RowParts:
     """Which part each row belongs to, where the promise is for each."""
+    if isinstance(promise, Per) and promise.by == "class" and groups is None:
+        return rows.collect(kernels.predicted), classes.tolist()
+    return parts_by_group(promise, len(rows), groups)
+
+
+def parts_by_group(promise: Promise, n_rows: int, groups: Any) -> RowParts:
+    """The group of each row, where the promise is for each; None where it is not, and no groups are given."""
     if isinstance(promise, PerGroup):
-        return rows_of_groups(groups, len(rows))
+        return rows_of_groups(groups, n_rows)
     if groups is not None:
         raise InputError(
             "groups are for a promise per group, mc.PerGroup(...); rows that belong together are named with units=..."
         )
-    return (rows.collect(kernels.predicted), classes.tolist()) if isinstance(promise, Per) else None
+    return None
 
 
 class Columns(NamedTuple):
