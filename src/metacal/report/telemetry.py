@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any, Literal
 
 from metacal.errors import InputError, MissingExtraError
@@ -127,12 +128,12 @@ class WatchMetrics:
 
     def instrument(self, meter: Any) -> None:
         """Have a meter of OpenTelemetry observe the same, under the same names with dots."""
-        from opentelemetry.metrics import Observation
+        observation: Any = import_module("opentelemetry.metrics").Observation
 
         def observe(name: str) -> Callable[[Any], list[Any]]:
             def observed(options: Any) -> list[Any]:
                 values = next((family[3] for family in families(self._status()) if family[0] == name), [])
-                return [Observation(value, labels) for labels, value in values]
+                return [observation(value, labels) for labels, value in values]
 
             return observed
 
@@ -147,17 +148,18 @@ def pushed(metrics: WatchMetrics, endpoint: str, every: float = 15.0) -> Callabl
     What has not been sent by then is sent then.
     """
     try:
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-        from opentelemetry.sdk.metrics import MeterProvider
-        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-        from opentelemetry.sdk.resources import Resource
+        exporter: Any = import_module("opentelemetry.exporter.otlp.proto.http.metric_exporter")
+        sdk: Any = import_module("opentelemetry.sdk.metrics")
+        export: Any = import_module("opentelemetry.sdk.metrics.export")
+        resources: Any = import_module("opentelemetry.sdk.resources")
     except ImportError:
         raise MissingExtraError("pushing metrics to an OpenTelemetry collector", "monitor") from None
     if not endpoint.startswith(("http://", "https://")):
         raise InputError(
             f"{endpoint} must be the URL of a collector's metrics, such as http://127.0.0.1:4318/v1/metrics."
         )
-    reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=endpoint), 1000.0 * every)
-    provider = MeterProvider([reader], resource=Resource.create({"service.name": "metacal"}))
+    reader = export.PeriodicExportingMetricReader(exporter.OTLPMetricExporter(endpoint=endpoint), 1000.0 * every)
+    provider = sdk.MeterProvider([reader], resource=resources.Resource.create({"service.name": "metacal"}))
     metrics.instrument(provider.get_meter("metacal"))
-    return provider.shutdown
+    stop: Callable[[], object] = provider.shutdown
+    return stop
