@@ -135,6 +135,10 @@ def _entries() -> list[Entry]:
               ("benchmarks/speed/threads.py", "maps/temperature.py", "gate/fitting.py"), 300, timed=True),
         Entry("two-sided", "benchmarks.two_sided --draws 300 --processes {jobs} -o {out}",
               ("benchmarks/two_sided.py", "promises/rules/two_sided.py", "promises/rules/even_odds.py"), 4000),
+        Entry("units", "benchmarks.units --jobs {jobs} --out {out}",
+              ("benchmarks/units.py", "promises/rules/whole_units.py", "promises/rules/unit_counts.py",
+               "promises/sequential/monitor.py", "promises/sequential/wager.py", "gate/traffic.py",
+               "promises/verification.py"), 1000),
         Entry("two-class", "benchmarks.two_class SETS.npz --processes {jobs} -o {out}",
               ("benchmarks/two_class.py", "maps/monotone.py"), 10000, alone=False),
     ]  # fmt: skip
