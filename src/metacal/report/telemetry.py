@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
@@ -111,7 +112,7 @@ class WatchMetrics:
     """
 
     def __init__(self, watch: Watch | Callable[[], dict[str, Any]]) -> None:
-        self._status = (lambda: status(watch)) if isinstance(watch, Watch) else watch
+        self._status: Callable[[], dict[str, Any]] = partial(status, watch) if isinstance(watch, Watch) else watch
 
     def collect(self) -> Iterator[Any]:
         """What a registry of `prometheus_client` asks for at each scrape."""
