@@ -24,7 +24,7 @@ _SHIFTS = tuple(1.5 * 2.0**52 * unit for unit in UNITS)
 
 
 def in_units(block: NDArray[Any]) -> Iterator[Float]:
-    """Each entry rounded to coarse units, then what is left of it rounded to fine ones, in the same memory.
+    """Each entry rounded to coarse units, then what is left of it rounded to fine ones.
 
     An entry lies in [0, 1] or hardly above.
 
@@ -33,14 +33,15 @@ def in_units(block: NDArray[Any]) -> Iterator[Float]:
     >>> sum(float(part[0]) for part in in_units(np.array([0.1])))
     0.1
     """
-    whole = _room.like(block)
-    np.add(block, _SHIFTS[0], out=whole, dtype=np.float64)
+    whole, rest = _room.like(block)
+    np.copyto(rest, block)  # in double once: a sum that converts on its way takes longer than both
+    np.add(rest, _SHIFTS[0], out=whole)
     whole -= _SHIFTS[0]
     yield whole
-    np.subtract(block, whole, out=whole, dtype=np.float64)
-    whole += _SHIFTS[1]
-    whole -= _SHIFTS[1]
-    yield whole
+    rest -= whole
+    rest += _SHIFTS[1]
+    rest -= _SHIFTS[1]
+    yield rest
 
 
 def counted(parts: Float, unit: float) -> NDArray[np.int64]:
@@ -56,12 +57,13 @@ def value(units: NDArray[np.int64]) -> Float:
 class _Room(threading.local):
     """Where a thread rounds entries: fresh memory for each block would cost more than the sums."""
 
-    room = np.empty(0)
+    room = np.empty((2, 0))
 
     def like(self, block: NDArray[Any]) -> Float:
-        if self.room.size < block.size:
-            self.room = np.empty(block.size)
-        return self.room[: block.size].reshape(block.shape)
+        """Two arrays of its shape."""
+        if self.room.shape[1] < block.size:
+            self.room = np.empty((2, block.size))
+        return self.room[:, : block.size].reshape(2, *block.shape)
 
 
 _room = _Room()
