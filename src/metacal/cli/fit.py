@@ -11,15 +11,16 @@ import click
 
 from metacal.cli.cluster import cluster, executor_option
 from metacal.cli.options import (
-    CALIBRATORS,
-    SCORES,
     SEED,
     OneOf,
     Reading,
     Sectioned,
+    file_option,
     group,
     jobs_option,
     json_option,
+    name_option,
+    numbers,
     option,
     reading_options,
     shared,
@@ -38,8 +39,8 @@ from metacal.cli.outputs import (
 from metacal.cli.printing import NEXT, progress_bar, say, wrapped
 from metacal.cli.promise_options import PromiseOptions
 from metacal.cli.show import curve_line, listed_classes
-from metacal.maps.methods import every_method
-from metacal.scores.registry import AUTO
+from metacal.maps.methods import estimator_names, every_method
+from metacal.scores.registry import AUTO, NAMED
 
 if TYPE_CHECKING:
     from metacal.gate import Decided, FitMap, Gate, Recipe
@@ -53,18 +54,20 @@ class Options:
 
     asked: PromiseOptions = group(PromiseOptions)
     score: str = option(
-        "What ranks the rows; auto: the best of three, which share 1 - C.", type=OneOf(SCORES, AUTO), default="entropy"
+        "What ranks the rows; auto: the best of three, which share 1 - C.",
+        type=OneOf(NAMED.keys, AUTO),
+        default="entropy",
     )
     calibrator: str | None = option(
         "What turns logits into probabilities.",
-        type=OneOf(CALIBRATORS),
+        type=OneOf(estimator_names),
         show_default="composed, monotone of two classes; temperature with --rule paper",
     )
     seed: int = option(
         "Seed of the folds, for the calibrators that draw some, and of the split of --rule paper.", type=SEED, default=0
     )
-    unit_key: str | None = option(
-        "Column of FILE that says which rows belong together; one row of each unit is counted.", metavar="NAME"
+    unit_key: str | None = name_option(
+        "Column of FILE that says which rows belong together; one row of each unit is counted."
     )
     every_row: bool = option(
         "With --unit-key: every row of a unit is counted, the promise is about rows.", default=False
@@ -74,14 +77,16 @@ class Options:
         type=click.IntRange(min=1),
         metavar="N",
     )
-    marks: str | None = option(
-        "With a score: the values that it can have, as a judge's scale; the certificate shows each.", metavar="1,2,3"
+    marks: list[float] | None = option(
+        "With a score: the values that it can have, as a judge's scale; the certificate shows each.",
+        type=numbers,
+        metavar="1,2,3",
     )
-    prior: str | None = option(
-        "With a score: other rows, unlabelled or older, from anywhere; their scores choose where tests begin.",
-        type=click.Path(),
-        metavar="FILE",
+    since: str | None = file_option(
+        "An older gate (.json), or older rows like those of FILE: they have a say in where the tests of an accuracy "
+        "begin, and the promise holds whatever they were."
     )
+    same_source: bool = option("With --since: the older rows come from the same source as these.", default=False)
     positive: str | None = option(
         "Of two classes the one that the score, or the second column, speaks for.", metavar="LABEL"
     )
@@ -151,6 +156,7 @@ def command(file: str, options: Options) -> None:
       metacal fit val.npz --max-miscoverage 0.05 --rule paper --seed 7
       metacal fit 'logs/*.parquet' --executor dask://host:8786 --min-accuracy 0.97 -o cal.json
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
+      metacal fit may.npz --min-accuracy 0.97 --since april.json -o may.json
       metacal fit answers.jsonl --score-key judge.score --loss-key loss --max-risk 0.1 -o cal.json
       metacal fit scores.csv --positive-key margin --positive fraud --min-precision 0.9 --min-recall 0.95 -o cal.json
       metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
@@ -167,9 +173,10 @@ def command(file: str, options: Options) -> None:
     check_can_sign(key, output)
     if reading.unit_key is not None and reading.id_key is not None:
         raise click.UsageError("--unit-key and --id-key exclude each other here: a gate keeps no ids.")
-    if reading.score_key is None and (options.marks is not None or options.prior is not None):
-        other = "--marks" if options.marks is not None else "--prior"
-        raise click.UsageError(f"{other} is about scores in place of logits; give --score-key.")
+    if reading.score_key is None and options.marks is not None:
+        raise click.UsageError("--marks is about scores in place of logits; give --score-key.")
+    if options.same_source and options.since is None:
+        raise click.UsageError("--same-source is about older rows: name them with --since.")
     if reading.score_key is not None:
         if options.executor is not None:
             raise click.UsageError("--executor works on logits; scores are few enough for this machine.")
@@ -195,7 +202,6 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
     """A gate on the scores of FILE."""
     import numpy as np
 
-    from metacal.cli.reading import read_scored
     from metacal.gate import Marks, fit_scored
 
     asked, higher_is = options.asked, options.reading.higher_is or "surer"
@@ -213,17 +219,28 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
         units=options.units(found),
         groups=found.groups,
         random_state=options.seed,
-        marks=_marks(options.marks),
-        prior=None if options.prior is None else read_scored(options.prior, options.reading).score,
+        marks=options.marks,
+        prior=_prior(options),
     )
 
 
-def _marks(text: str | None) -> list[float] | None:
-    """The marks of a scale, separated by commas."""
-    try:
-        return None if text is None else [float(mark) for mark in text.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"{text!r} must be numbers, separated by commas.", param_hint="'--marks'") from None
+def _prior(options: Options) -> Any:
+    """What --since names: a gate, older rows with their labels, or scores without; None without it."""
+    from metacal.cli.reading import read, read_scored
+    from metacal.io.artifact.document import load_gate
+    from metacal.promises.rules.memory import SameSource
+
+    if options.since is None:
+        return None
+    if options.since.endswith(".json"):
+        prior: Any = load_gate(options.since)
+    elif options.reading.score_key is None:
+        prior = (older := read(options.since, options.reading)).table, older.require_truth()
+    else:
+        scored = read_scored(options.since, options.reading)
+        bare = scored.correct is None or options.reading.loss_key is not None
+        prior = scored.score if bare else (scored.score, scored.correct)
+    return SameSource(prior) if options.same_source else prior
 
 
 def _fitted(found: Predictions, options: Options) -> Gate:
@@ -262,7 +279,7 @@ def _fitted(found: Predictions, options: Options) -> Gate:
                 raise click.BadParameter(why, param_hint="'--calibrator'")
             return fit_unlabelled(rows, promise, score, **known)
         codes = validate.label_codes(found.require_truth(), len(table), classes)
-        known |= {"gives_way": calibrator is None, "decision": options.decision}
+        known |= {"gives_way": calibrator is None, "decision": options.decision, "prior": _prior(options)}
         gate = fit_gate(rows, codes, promise, score, fit_map, groups=found.groups, **known)
     return gate.with_source(recipe=recipe(), score_column=found.score_column)
 

@@ -21,7 +21,7 @@ from metacal.gate import Decision, Gate, Rejected
 from metacal.gate.judged import gate_in
 from metacal.io.columns import ClassNames, Picked, Request
 from metacal.io.formats.arrow import (
-    Batches,
+    InMemory,
     Layout,
     column_of,
     joined,
@@ -100,8 +100,7 @@ class BatchGate:
         fixed_size: bool = True,
         key: Any = None,
     ) -> None:
-        from metacal.io.artifact.document import Content
-        from metacal.io.artifact.file import text_that_loads
+        from metacal.io.artifact.document import Content, text_that_loads
         from metacal.io.artifact.wrapping import read_file
 
         if isinstance(keep, str):
@@ -170,7 +169,7 @@ class BatchGate:
             classes=own if isinstance(own[0], str) else None,
         )
         picked = pick(request, batch.schema)
-        layout = layout_of(picked, _Rows(batch), "the batch")
+        layout = layout_of(picked, InMemory(batch), "the batch")
         if layout.width == 0 and not batch.num_rows:  # no list says how long it is
             layout = layout._replace(width=len(own))
         one = len(own) == 2 and layout.width is None and request.is_one_score(picked.table)
@@ -213,26 +212,14 @@ class BatchGate:
         return decision if n else decision.none()
 
 
-class _Rows(Batches):
-    """A batch as `layout_of` wants it."""
-
-    def __init__(self, batch: Any) -> None:
-        super().__init__(batch.schema, batch.num_rows, _ANY)
-        self._batch = batch
-
-    def batches(self, names: Sequence[str], rows: int) -> list[Any]:
-        return [self._batch.select(names)]
-
-
 def _loaded(raw: bytes, fingerprint: str, name: str, key: Any) -> Gate:
     """The gate in the bytes of a file, kept for the next who asks."""
     from metacal.errors import ArtifactError
-    from metacal.io.artifact.document import content_of
+    from metacal.io.artifact.document import loaded
     from metacal.io.artifact.signature import read_key
-    from metacal.io.artifact.wrapping import unwrapped
 
     try:
-        gate = content_of(unwrapped(raw, key=None if key is None else read_key(key))[0]).gate
+        gate = loaded(raw, None if key is None else read_key(key))[0].gate
     except ArtifactError as error:
         raise ArtifactError(f"{name}: {error}") from error.__cause__
     if gate.kind != "logits":
