@@ -188,12 +188,17 @@ def _judged_scores(gate: Gate, given: Sequence[Any], truth: Any) -> Judged:
     agrees, known = agreement(truth, len(decision))
     if not known.all():
         raise InputError(f"row {int(np.argmin(known))} does not say whether the models agree; leave it out.")
-    m = agrees.shape[1]
-    assert decision.by is not None
-    same = (decision.by >= m) | agrees[np.arange(len(agrees)), np.minimum(decision.by, m - 1)]
+    same = good_answers(decision, agrees)
     losses = Losses((~same).astype(np.float64), 0.0, 1.0, all_or_nothing=False)
     fitted_here = gate.fitted_on(decision.doubt, agrees[:, 0])
     return Judged(decision, same, losses, None, known, fitted_here, np.arange(len(decision)))
+
+
+def good_answers(decision: Decision, agrees: Flags) -> Flags:
+    """Whether the model that answers each row does so as the last one would, or right; whom `agrees` lacks, does."""
+    assert decision.by is not None
+    m = agrees.shape[1]
+    return (decision.by >= m) | agrees[np.arange(len(agrees)), np.minimum(decision.by, m - 1)]
 
 
 def _check_known(gate: Gate, known: Flags, decision: Decision, last: Codes) -> None:

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from metacal import display
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
-from metacal.gate.judged import gate_in
+from metacal.gate.judged import gate_in, good_answers, opened
 from metacal.gate.traffic import Counts, Flags, Id, Late, Lines, Point, Waiting, kept_id
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.promises.rules.costs import Costed
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.drift import TOLERANCE
+from metacal.rows.score_columns import agreement
 
 Column = NDArray[np.float64]
 
@@ -42,7 +43,8 @@ class Watch:
     Parameters
     ----------
     gate : Gate
-        What decides. A cascade cannot be watched: its promise is about two models, `metacal verify` tests it.
+        What decides. Of a cascade X has a column of scores, or a table, for each model, and the abstentions that are
+        watched are those of the first one; `MaxLoss` over tables needs every row answered twice, which `verify` tests.
     alarms : Alarms
         `Watch.of(gate, delta=0.05)` makes them.
 
@@ -99,10 +101,10 @@ class Watch:
         if not 0 <= horizon < MOST_WAITING:
             raise InputError(f"horizon must be a number of rows from 0 to {MOST_WAITING - 1:,}, got {horizon!r}.")
         held = gate_in(gate)
-        if held.kind == "cascade":
+        if held.kind == "cascade" and held.n_classes and held.certificate and held.certificate.quantity.paired:
             raise InputError(
-                "a watch needs a gate on logits or on scores; of a cascade verify its promise on labelled rows "
-                "(mc.verify, metacal verify)."
+                "MaxLoss over tables compares two answers to every row, and a watch sees the one that was given; "
+                "verify it on labelled rows (mc.verify, metacal verify), or fit the cascade on scores."
             )
         largest = held.promise.largest if isinstance(held.promise, Costed) else None
         alarms = Alarms.of(
@@ -163,7 +165,9 @@ class Watch:
     ) -> Watch:
         """Take in rows in the order they came: what the gate reads, and labels where they are known.
 
-        `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right, or its loss.
+        `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right, or its loss; of
+        a cascade of scores, whether the answer that was given is the last model's (right, where that is promised), or
+        the columns of `agrees` that it was fitted with.
         Rows with an id and without a label wait for theirs, which comes by `label` or, where rows and labels come
         mixed, as `late`.
         `probability` is with which each row is chosen to be labelled. There may be no row, only late labels. `lines`
@@ -171,7 +175,7 @@ class Watch:
         """
         X = self.read(X)
         n, upto = len(X), 0
-        codes = self._codes(y, n)
+        codes = self._codes(self._of_the_given(X, y), n)
         coming = deque(zip(late, self._codes([one.label for one in late], len(late)).tolist()))
         chances = None if probability is None else np.asarray(probability, dtype=np.float64)
         for start, stop in self._blocks(n):
@@ -205,7 +209,23 @@ class Watch:
         """Rows as the gate reads them; InputError where it cannot."""
         if not len(X):
             return np.empty(0)
-        return np.asarray(self.gate.read(X))
+        if self.gate.kind != "cascade":
+            return np.asarray(self.gate.read(X))
+        if not isinstance(X, list | tuple) or (self.gate.n_classes and len(X) != len(self.gate.stages)):
+            raise InputError("of a cascade give what each of its models says: watch.update([small, large], y).")
+        given = X if self.gate.n_classes else opened(self.gate, X)[1]
+        tables = [stage.source.read(one) for stage, one in zip(self.gate.stages, given, strict=True)]
+        if len({len(one) for one in tables}) > 1:
+            raise InputError("give what each model says of all rows: NaN for a score where it was not asked.")
+        return np.stack(tables, axis=1)  # row, model
+
+    def _of_the_given(self, X: Any, y: Any) -> Any:
+        """Of a cascade of scores: whether the answer that was given is good, where `y` says it of each model."""
+        if y is None or self.gate.kind != "cascade" or self.gate.n_classes or not len(y) or not np.ndim(y[0]):
+            return y
+        agrees, known = agreement(y, len(X))
+        good = good_answers(self.gate.decide(*np.moveaxis(X, 1, 0)), agrees)
+        return [bool(one) if there else None for one, there in zip(good, known)]
 
     def label(self, ids: Sequence[Id], y: Any, probability: Any = None) -> Watch:
         """Take in labels of earlier rows by their ids; those that nobody waits for are counted as unknown."""
@@ -265,10 +285,12 @@ class Watch:
 
     def _decide(self, X: Any, groups: Any, chances: Column | None) -> list[Waiting]:
         """Decide a block of rows, count them, and say of each what its label will be compared with."""
-        decision = self.gate.decide(self.gate.source.checked(X), groups=groups)
+        given = [X] if len(self.gate.stages) == 1 else np.moveaxis(X, 1, 0)
+        read = [stage.source.checked(one) for stage, one in zip(self.gate.stages, given)]
+        decision = self.gate.decide(*read, groups=groups)
         accept, top, confidence = decision.accept, decision.top, decision.confidence
         parts = self.gate.part_names(top, groups)
-        self.alarms.decided(accept, decision.doubt, parts)
+        self.alarms.decided(accept if decision.by is None else decision.by == 0, decision.doubt, parts)
         self._count(accept, top, confidence)
         self._notice()
         nothing = [None] * len(accept)
@@ -299,6 +321,8 @@ class Watch:
                 "some labelled rows say with which probability they were chosen and others do not; say all."
             )
         correct = top == codes
+        if self.gate.kind == "cascade":
+            correct |= ~accept  # what people answer is good
         self.alarms.labelled(
             accept,
             correct,
