@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from math import nan
 
 
 class MetacalError(Exception):
@@ -49,22 +50,10 @@ class InfeasibleTargetError(MetacalError, ValueError):
     """
 
     def __init__(
-        self, message: str, *, target: float, best: float | None = None, rows_needed: int | None = None
+        self, message: str, *, target: float = nan, best: float | None = None, rows_needed: int | None = None
     ) -> None:
-        super().__init__(message)
-        self.target = target
-        self.best = best
-        self.rows_needed = rows_needed
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions pickle by their positional arguments alone; joblib workers must hand this one back whole.
-        return _rebuild_infeasible, (str(self), self.target, self.best, self.rows_needed)
-
-
-def _rebuild_infeasible(
-    message: str, target: float, best: float | None, rows_needed: int | None
-) -> InfeasibleTargetError:
-    return InfeasibleTargetError(message, target=target, best=best, rows_needed=rows_needed)
+        super().__init__(message)  # pickle brings this argument back, and then the attributes
+        self.target, self.best, self.rows_needed = target, best, rows_needed
 
 
 class ArtifactError(MetacalError, ValueError):
@@ -75,17 +64,11 @@ class MissingExtraError(MetacalError, ImportError):
     """An optional dependency is not installed; the message names the extra to install."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f'{what} needs an optional dependency: pip install "metacal[{extra}]"')
+        super().__init__(what, extra)
         self.extra = extra
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_missing_extra, (str(self), self.extra)
-
-
-def _rebuild_missing_extra(message: str, extra: str) -> MissingExtraError:
-    error = MissingExtraError("", extra)
-    error.args = (message,)
-    return error
+    def __str__(self) -> str:
+        return '{} needs an optional dependency: pip install "metacal[{}]"'.format(*self.args)
 
 
 class MetacalWarning(UserWarning):

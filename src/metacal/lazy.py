@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 
@@ -14,8 +14,14 @@ def found(place: str) -> Any:
     """What stands at "module:name": a module of that package, or what the module has under the name."""
     module, _, name = place.partition(":")
     home = import_module(module)
-    inside = hasattr(home, "__path__") and find_spec(f"{module}.{name}") is not None
-    return import_module(f"{module}.{name}") if inside else getattr(home, name)
+    if name in vars(home) or not hasattr(home, "__path__"):
+        return getattr(home, name)
+    try:
+        return import_module(f"{module}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"{module}.{name}":
+            raise
+        return getattr(home, name)
 
 
 def names_of(
@@ -29,13 +35,10 @@ def names_of(
 
     @cache
     def written() -> dict[str, str]:
-        import ast  # `import metacal` alone does not wait for it
-
-        spec = sys.modules[package].__spec__
-        source = spec.loader.get_source(package)  # type: ignore[union-attr]
-        blocks = (node for node in ast.parse(source).body if isinstance(node, ast.If))
-        lines = [line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom)]
-        return {to.asname: f"{line.module}:{to.name}" for line in lines for to in line.names if to.asname}
+        spec: Any = sys.modules[package].__spec__
+        source = spec.loader.get_data(spec.origin).decode()
+        lines = re.findall(r"^    from (\S+) import (\w+) as (\w+)", source, re.MULTILINE)
+        return {name: f"{module}:{inner}" for module, inner, name in lines}
 
     def get(name: str) -> Any:
         if name in written():

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator, calibrator_from, name_of
 from metacal.gate import Gate, Recipe
-from metacal.maps.fitting.crossvalidation import random_folds, said_once
 from metacal.maps.map import Map
 from metacal.maps.members import default_members, fit_members
-from metacal.maps.stack import Stacked, stack
+from metacal.maps.stack import Stacked, StackMap, simplest, stack
 from metacal.rows import Rows
 
 #: What is chosen from with `combine="select"`, simplest first: by the number of parameters.
@@ -116,18 +113,11 @@ class AutoCalibrator(Calibrator):
             raise InputError(f"combine must be 'stack' or 'select', got {self.combine!r}.")
         if self.candidates is not None and not len(self.candidates):
             raise InputError("candidates is empty; give at least one calibrator.")
-        if self.combine == "select":
-            with said_once():
-                return self._select(rows, codes, weights)
-        found = self._stack(rows, codes, weights)
-        self.losses_, self.weights_ = found.losses, dict(zip(found.names, found.map.weights))
-        return found.map
-
-    def _stack(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Stacked:
         how = (self.keep_predictions, self.n_splits, self.random_state)
-        given = default_members(rows.n_classes) if self.candidates is None else list(self.candidates)
-        if all(isinstance(candidate, str) for candidate in given):
-            return stack(rows, codes, weights, fit_members, given, *how)
+        usual = CANDIDATES if self.combine == "select" else default_members(rows.n_classes)
+        given = list(usual if self.candidates is None else self.candidates)
+        if self.combine == "stack" and all(isinstance(candidate, str) for candidate in given):
+            return self._told(stack(rows, codes, weights, fit_members, given, *how))
         named = {name_of(candidate): candidate for candidate in given}
         if len(named) < len(given):
             named = {repr(candidate): candidate for candidate in given}
@@ -135,86 +125,22 @@ class AutoCalibrator(Calibrator):
         def fit(names: Sequence[str], *sample: Any) -> dict[str, Map]:
             return {name: calibrator_from(named[name]).fit_rows(*sample).map_ for name in names}
 
-        return stack(rows, codes, weights, fit, list(named), *how)
+        if self.combine == "stack":
+            return self._told(stack(rows, codes, weights, fit, list(named), *how))
+        mixed = self._told(stack(rows, codes, weights, fit, list(named), *how, simplest))
+        (name,), (self.map_,) = self.weights_, mixed.members
+        best = calibrator_from(named[name]).set_params(input=self.input, classes=self.classes, n_jobs=self.n_jobs)
+        best.classes_, best.n_features_in_, best.map_ = self.classes_, rows.n_classes, self.map_
+        self.best_estimator_ = best
+        return self.map_
 
-    def _select(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
-        candidates = [
-            calibrator_from(candidate) for candidate in (CANDIDATES if self.candidates is None else self.candidates)
-        ]
-        counts = np.ones(len(codes)) if weights is None else weights
-        n_splits = min(self.n_splits or 5, len(codes))
-        best, self.losses_ = candidates[0], {}
-        if len(candidates) > 1 and n_splits > 1:
-            losses = held_out_losses(candidates, rows, codes, counts, n_splits, self.random_state)
-            means = np.average(losses, axis=1, weights=counts)
-            self.losses_ = {repr(candidate): float(mean) for candidate, mean in zip(candidates, means)}
-            best = candidates[simplest(losses, counts)]
-        self.weights_ = {repr(best): 1.0}
-        best = clone(best).set_params(input=self.input, classes=self.classes, n_jobs=self.n_jobs)
-        self.best_estimator_ = best.fit_rows(rows, codes, weights)
-        self.best_estimator_.classes_ = self.classes_
-        return self.best_estimator_.map_
+    def _told(self, found: Stacked) -> StackMap:
+        """The mixture; losses and weights are kept."""
+        self.losses_, self.weights_ = found.losses, dict(zip(found.names, found.map.weights))
+        return found.map
 
 
 def chosen(calibrator: Any) -> Any:
     """The calibrator that an `AutoCalibrator` has chosen; any other one, and one that mixes, as it is."""
     selects = isinstance(calibrator, AutoCalibrator) and calibrator.combine == "select"
     return calibrator.best_estimator_ if selects else calibrator
-
-
-def held_out_losses(
-    candidates: Sequence[Calibrator],
-    rows: Rows,
-    codes: NDArray[np.intp],
-    weights: NDArray[np.float64],
-    n_splits: int,
-    random_state: int,
-) -> NDArray[np.float64]:
-    """The negative log-likelihood of each row under each candidate fitted without it."""
-    fold = random_folds(len(codes), n_splits, random_state)
-    losses = np.full((len(candidates), len(codes)), np.inf)
-    for held in range(n_splits):
-        fit, test = fold != held, fold == held
-        if not (weights[fit] > 0).any():
-            continue
-        for i, candidate in enumerate(candidates):
-            fitted = clone(candidate).fit_rows(rows.where(fit), codes[fit], weights[fit]).map_
-            losses[i, test] = rows.where(test).collect(partial(_loss, fitted), codes[test])
-    return losses
-
-
-def simplest(losses: NDArray[np.float64], weights: NDArray[np.float64]) -> int:
-    """The first candidate within two standard errors (of the paired difference) of the best.
-
-    This is the one-standard-error rule (Breiman, Friedman, Olshen & Stone, "Classification and Regression Trees", 1984)
-    on paired differences, whose standard error is much smaller than that of a mean loss, the classical yardstick. Two
-    of them rather than one: with one, a candidate only as good as temperature scaling passes in one case of six.
-
-    Examples
-    --------
-    >>> simplest(np.array([[1.0, 2.0, 1.0, 2.0], [1.0, 1.9, 1.1, 1.9]]), np.ones(4))
-    0
-    """
-    counted = weights > 0
-    losses, weights = losses[:, counted], weights[counted]
-    # A row that every candidate calls impossible (a masked true class) tells them apart no more than any other.
-    possible = np.isfinite(losses).any(axis=0)
-    losses, weights = losses[:, possible], weights[possible]
-    means = np.average(losses, axis=1, weights=weights)
-    best = int(np.argmin(means))
-    for i in range(len(losses)):
-        difference = losses[i] - losses[best]
-        if not np.isfinite(difference).all():
-            continue
-        gap = np.average(difference, weights=weights)
-        spread = np.sqrt(np.average((difference - gap) ** 2, weights=weights) / weights.sum())
-        if gap <= 2.0 * spread:
-            return i
-    return best
-
-
-def _loss(fitted: Map, block: NDArray[Any], codes: NDArray[np.intp]) -> NDArray[np.float64]:
-    """-log of the probability that a map gives the true class; infinite where it gives none."""
-    own = fitted(block)[np.arange(len(block)), codes].astype(np.float64)
-    with np.errstate(divide="ignore"):
-        return np.asarray(-np.log(own))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import KW_ONLY, field
 from typing import Any, Self
 
 import numpy as np
@@ -41,7 +41,7 @@ _NOT_HERE = {
 }
 
 
-class Cascade(GateEstimator):
+class Cascade(GateEstimator, kw_only=False):
     """The small model answers what its gate accepts, the large one the rest, people what is left.
 
     With `MaxLoss(0.01)`, the default, at most 1% more of all answers are wrong than if the large model answered alone;
@@ -96,40 +96,26 @@ class Cascade(GateEstimator):
     True
     """
 
+    small: Any = None
+    large: Any = None
+    promise: Promise = field(default_factory=lambda: BY_DEFAULT)
+    _: KW_ONLY
+    calibrator: Any = None
+    score: str | Score = "entropy"
+    large_score: str | Score | None = None
+    people: bool | None = None
+    review_cost: float = 10.0
+    reject_label: Any = -1
+    input: str = "logits"
+    classes: Sequence[Any] | None = None
+    random_state: int = 0
+    n_jobs: int | None = None
+
     classes_: NDArray[Any] = field(init=False)
 
-    def __init__(
-        self,
-        small: Any = None,
-        large: Any = None,
-        promise: Promise = BY_DEFAULT,
-        *,
-        calibrator: Any = None,
-        score: str | Score = "entropy",
-        large_score: str | Score | None = None,
-        people: bool | None = None,
-        review_cost: float = 10.0,
-        reject_label: Any = -1,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        random_state: int = 0,
-        n_jobs: int | None = None,
-    ) -> None:
-        if isinstance(small, Promise):  # Cascade(MaxLoss(0.01)), without models
-            small, promise = None, small
-        self.small = small
-        self.large = large
-        self.promise = promise
-        self.calibrator = calibrator
-        self.score = score
-        self.large_score = large_score
-        self.people = people
-        self.review_cost = review_cost
-        self.reject_label = reject_label
-        self.input = input
-        self.classes = classes
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+    def __post_init__(self) -> None:
+        if isinstance(self.small, Promise):  # Cascade(MaxLoss(0.01)), without models
+            self.small, self.promise = None, self.small
 
     def fit(
         self,

@@ -96,6 +96,7 @@ def _shrunk(xp: Operations, n_rows: Any, s: Any) -> Any:
     return xp.log(xp.logistic(s) * n_rows + 0.5) - xp.log(xp.logistic(-s) * n_rows + 0.5)
 
 
+@formula
 def follow(xp: Operations, fitted: Any, at: Any) -> Any:
     """The value of column k's curve at each of its entries; beyond the outer knots it goes on level.
 

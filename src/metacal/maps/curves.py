@@ -16,6 +16,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,10 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.formulas.curves import piecewise, top_label
+from metacal.formulas import curves as formulas
 from metacal.formulas.logits import scaled
+from metacal.formulas.operations import NUMPY, Operations
+from metacal.formulas.temperature import tempered
 from metacal.maps.labelled import Float, Labelled, Labels, Weights
 from metacal.maps.map import Map, TemperedMap
 from metacal.maps.temperature import fit_temperature
@@ -123,20 +126,12 @@ class PiecewiseMap(OneVsRestMap, CurvesMap):
     inverse_temperature: float = 1.0
 
     derived = (*CurvesMap.derived, "n_questions")
-    formula = staticmethod(piecewise)
+    formula = staticmethod(formulas.piecewise)
 
     @property
     def n_questions(self) -> int:
         """One for each class, one for two."""
         return len(self.offsets) - 1
-
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block of logits into `out`: three times as fast as the formula in NumPy."""
-        answers = np.asfortranarray(questions(softmax(block, self.inverse_temperature)))
-        for k in range(answers.shape[1]):
-            piece = slice(self.offsets[k], self.offsets[k + 1])
-            answers[:, k] = follow(self.lifted[piece], self.values[piece], self.interpolation, answers[:, k])
-        combine(block, answers, 1.0 - answers if answers.shape[1] == 1 else None, out, self.inverse_temperature)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +155,7 @@ class TopLabelMap(OneCurveMap):
     inverse_temperature: float = 1.0
 
     preserves_accuracy = True
-    formula = staticmethod(top_label)
+    formula = staticmethod(formulas.top_label)
 
 
 def fit_piecewise(
@@ -208,32 +203,6 @@ def questions(table: NDArray[Any]) -> NDArray[Any]:
     return table[:, 1:] if table.shape[1] == 2 else table
 
 
-def combine(
-    block: NDArray[Any],
-    answers: Float,
-    complement: Float | None,
-    out: NDArray[Any],
-    inverse_temperature: float = 1.0,
-) -> None:
-    """Write the distribution that the answers to the questions amount to; `complement` is 1 - answers of two classes.
-
-    Masked classes get zero. A row without a positive answer gets softmax(b·x).
-    """
-    possible = block > -np.inf
-    if complement is not None:
-        table = np.concatenate((complement, answers), axis=1)
-        table[~possible.all(axis=1)] = 1.0  # of a masked pair the other class is certain
-    else:
-        table = answers
-    if not possible.all():
-        table = np.where(possible, table, 0.0)
-    total = table.sum(axis=1, keepdims=True)
-    lost = total[:, 0] <= 0.0
-    if lost.any():
-        table[lost], total[lost] = softmax(block[lost], inverse_temperature), 1.0
-    np.divide(table, total, out=out, casting="same_kind")
-
-
 def follow(knots: Float, values: Float, interpolation: str, at: Float) -> Float:
     """The curve's value at each point; beyond the outer knots it goes on level.
 
@@ -245,6 +214,21 @@ def follow(knots: Float, values: Float, interpolation: str, at: Float) -> Float:
     if interpolation == "linear":
         return np.asarray(np.interp(at, knots, values))
     return np.asarray(values[np.searchsorted(knots[1:], at, side="left")])
+
+
+def _follow_each(_: Operations, fitted: CurvesMap, at: Float) -> Float:
+    """`follow` of each column's own curve: up to three times as fast as the formula in NumPy."""
+    if len(fitted.offsets) == 2:
+        return follow(fitted.lifted, fitted.values, fitted.interpolation, at)
+    found = np.empty(at.shape, order="F")
+    for k, (start, stop) in enumerate(pairwise(fitted.offsets)):
+        piece = slice(start, stop)
+        found[:, k] = follow(fitted.lifted[piece], fitted.values[piece], fitted.interpolation, at[:, k])
+    return found
+
+
+NUMPY.fast[formulas.follow] = _follow_each
+NUMPY.fast[tempered] = lambda _, x, inverse_temperature: softmax(x, inverse_temperature)
 
 
 def lifted_knots(knots: Float, offsets: NDArray[np.int64]) -> Float:

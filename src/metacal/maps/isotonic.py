@@ -14,17 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
-from metacal import kernels
 from metacal.formulas.curves import shared
 from metacal.maps.curves import (
     Curve,
     OneCurveMap,
     PiecewiseMap,
     TopLabelMap,
-    combine,
     fit_piecewise,
     fit_top_label,
-    follow,
     identity_curve,
     softmax,
     tie_groups,
@@ -57,13 +54,6 @@ class SharedMap(OneCurveMap):
     interpolation = "linear"
     derived = (*OneCurveMap.derived, "interpolation")
     formula = staticmethod(shared)
-
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block of logits into `out`: faster than the formula in NumPy."""
-        winner = kernels.predicted(block)
-        answers = follow(self.knots, self.values, "linear", softmax(block, self.inverse_temperature))
-        combine(block, answers, None, out, self.inverse_temperature)
-        kernels.keep_winner(winner, out)
 
 
 def fit_isotonic(rows: Rows, labels: Labels, weights: Weights = None, *, prior_rows: float = 1.0) -> PiecewiseMap:
