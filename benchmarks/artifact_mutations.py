@@ -357,11 +357,11 @@ def other_version(rng: random.Random, document: Document) -> None:
 
 def restated(document: Document) -> None:
     """What follows from the counts and the limits, as metacal would write it."""
-    from metacal.promises.certificate import Certificate
+    from metacal.io.artifact.audit import certificate_of
 
     own = document["certificate"]
     own["traffic"] = {"n_rows": own["n_rows"], "n_accepted": own["n_accepted"], "population": "source"}
-    again = Certificate.from_dict(own).to_dict()
+    again = certificate_of(own).to_dict()
     own.update({name: again[name] for name in ("coverage", "coverage_accuracy", "miscoverage")})
 
 

@@ -63,10 +63,10 @@ def _poisson(mean: float, n: int, log_factorial: NDArray[np.float64]) -> NDArray
 
 
 def print_levels() -> None:
-    """-log(1 - exit probability) / level for n = 1, 2, 4, …, 65,536, as the module has it."""
+    """-log(1 - exit probability) / level for n = 1, 2, 4, …, 65,536, as the module's file has it."""
     for power in range(17):
         exits = [-np.log1p(-exit_probability(2**power, level)) / level for level in LEVELS]
-        print("        [" + ", ".join(f"{value:.5g}" for value in exits) + "],", flush=True)
+        print(",".join([f"order {2**power}", *(f"{value:.5g}" for value in exits)]), flush=True)
 
 
 def exits(name: str, n: int) -> dict[str, object]:

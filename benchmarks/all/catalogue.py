@@ -76,7 +76,7 @@ def _entries() -> list[Entry]:
         Entry("closed-forms", "benchmarks.closed_forms --out {out}",
               ("benchmarks/closed_forms.py", "promises/rules/bounds.py"), 2),
         Entry("cost-rule", "benchmarks.cost_rule --data {data} --jobs {jobs} --out {out}",
-              ("benchmarks/cost_rule.py", "promises/rules/max_cost.py", "promises/rules/max_risk.py",
+              ("benchmarks/cost_rule.py", "promises/rules/max_risk.py",
                "promises/rules/cheapest.py", "promises/rules/costs.py", "promises/rules/betting.py", *_SEQUENCE),
               900, alone=False),
         Entry("data-card", "benchmarks.data_card --out {out}", ("benchmarks/data_card.py",), 5),

@@ -137,6 +137,19 @@ def _pandas() -> Any:
     return pandas
 
 
+def listed(names: Iterable[object]) -> str:
+    """Show at most eight names."""
+    shown = list(names)
+    more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
+    return (", ".join(map(cut, shown[:8])) or "nothing") + more
+
+
+def cut(value: object) -> str:
+    """A value in at most 80 characters."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 # ── text that comes from files, made harmless for a terminal ─────────────────────────────────────────────────────────
 
 # Names and notes come from whoever made the file. Written as they are, an escape sequence among them could move the

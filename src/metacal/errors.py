@@ -5,8 +5,11 @@ An error says what came, what is needed and what to do.
 
 from __future__ import annotations
 
+import shlex
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import nan
 
 
@@ -77,6 +80,42 @@ class MetacalWarning(UserWarning):
 
 class ConvergenceWarning(MetacalWarning):
     """An optimisation stopped before it reached its tolerance."""
+
+
+#: Whether whoever asked wrote a command; Python otherwise.
+_commands = False
+
+
+@contextmanager
+def spelled_as_commands() -> Iterator[None]:
+    """Spell what messages name as the command line does, until the command ends."""
+    global _commands
+    before, _commands = _commands, True
+    try:
+        yield
+    finally:
+        _commands = before
+
+
+def spelled(python: str, command: str) -> str:
+    """What a message names, in the spelling of whoever asked."""
+    return command if _commands else python
+
+
+def option(name: str, value: str | None = None, metavar: str | None = None) -> str:
+    """A parameter as whoever asked writes it, in Python or on the command line.
+
+    Examples
+    --------
+    >>> option("label_key", "truth"), option("classes")
+    ("label_key='truth'", 'classes=[...]')
+    >>> with spelled_as_commands():
+    ...     option("label_key", "my truth"), option("classes")
+    ("--label-key 'my truth'", '--classes A,B,C')
+    """
+    shown = metavar or {"classes": "A,B,C", "labels": "FILE"}.get(name, "NAME")
+    python = f"{name}={value!r}" if value is not None else "classes=[...]" if name == "classes" else name
+    return spelled(python, f"--{name.replace('_', '-')} {shlex.quote(value) if value is not None else shown}")
 
 
 #: Whose lines a warning does not point to: what passes a table on, and does not pass it in.

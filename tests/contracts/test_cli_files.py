@@ -121,6 +121,64 @@ def test_apply_matches_classes_by_name(folder, tmp_path):
         np.testing.assert_array_equal(probs, mc.load(folder / "named.json").gate_.source.map(TABLE))
 
 
+# ── columns of the file that are passed on ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("out", ["npz", "npy", "csv", "tsv", "jsonl", "parquet", "arrow", "feather"])
+def test_kept_columns_come_out_as_they_went_in(folder, tmp_path, out):
+    rows = [f"{i},{i % 3},{'' if i == 1 else i / 4},note {i},{','.join(map(str, TABLE[i]))}" for i in range(4)]
+    source = tmp_path / "new.csv"
+    source.write_text("\n".join(["id,shop,price,note,0,1,2,3,4", *rows]) + "\n")
+    kept = ("--keep", "price", "--keep", "note", "--keep", "shop")
+    run("apply", folder / "cal.json", source, *kept, "-o", tmp_path / f"out.{out}")
+    done = read_predictions(
+        tmp_path / f"out.{out}", logits_key="probs", input="probabilities", keep=["id", "price", "note", "shop"]
+    )
+    assert [done.kept[name].tolist() for name in ("id", "note", "shop")] == [
+        [0, 1, 2, 3],
+        [f"note {i}" for i in range(4)],
+        [0, 1, 2, 0],
+    ]
+    np.testing.assert_array_equal(done.kept["price"], [0, np.nan, 0.5, 0.75])
+
+
+@pytest.mark.parametrize("suffix", ["npz", "npy", "csv", "tsv", "parquet", "arrow"])
+def test_kept_columns_of_every_format(folder, tmp_path, suffix):
+    run("apply", folder / "cal.json", folder / f"val.{suffix}", "--keep", "label", "-o", tmp_path / "out.csv")
+    head, first = (tmp_path / "out.csv").read_text().splitlines()[:2]
+    assert head.startswith("id,label,prediction,")
+    assert first.startswith(f"row 0,{LABELS[0]},")
+
+
+def test_what_cannot_be_kept(folder, tmp_path):
+    missing = run("apply", folder / "cal.json", folder / "val.csv", "--keep", "url", "-o", "-", code=2)
+    assert "there is no column 'url' to keep; it has 'id', 'logits_0'" in missing.stderr
+    pq.write_table(pa.table({"logits": TABLE[:2].tolist(), "score": [1, 2], "at": [None, "x"]}), tmp_path / "a.parquet")
+    twice = run("apply", folder / "cal.json", tmp_path / "a.parquet", "--keep", "score", "-o", "-", code=2)
+    assert "the results have a column 'score' of their own" in twice.stderr
+    run("apply", folder / "cal.json", tmp_path / "a.parquet", "--keep", "at", "-o", tmp_path / "b.jsonl")
+    assert [json.loads(line)["at"] for line in (tmp_path / "b.jsonl").open()] == ["", "x"]
+    np.savez(tmp_path / "wide.npz", logits=TABLE[:3], wide=TABLE[:3])
+    wide = run("apply", folder / "cal.json", tmp_path / "wide.npz", "--keep", "wide", "-o", "-", code=2)
+    assert "what is kept must be one value for each of the 3 rows" in wide.stderr
+
+
+def test_kept_columns_of_scores_and_folders(folder, tmp_path):
+    lines = [{"confidence": i % 10 / 10, "ok": i % 10 > 1, "meta": {"user": f"u{i}"}} for i in range(400)]
+    (tmp_path / "judge.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    key = ("--score-key", "confidence")
+    run("fit", tmp_path / "judge.jsonl", *key, "--min-accuracy", 0.9, "-o", tmp_path / "judge.json")
+    keep = ("--keep", "meta.user")
+    run("apply", tmp_path / "judge.json", tmp_path / "judge.jsonl", *keep, "-o", tmp_path / "out.jsonl")
+    assert json.loads((tmp_path / "out.jsonl").open().readline())["meta.user"] == "u0"
+    run("apply", folder / "cal.json", folder / "val.np*", "--keep", "label", "-o", tmp_path / "many.csv")
+    assert len((tmp_path / "many.csv").read_text().splitlines()) == 2 * N + 1
+    run("apply", folder / "cal.json", folder / "val.npz", "--keep", "label", "-o", f"{tmp_path}/results/")
+    run("apply", folder / "cal.json", folder / "val.npz", "-o", f"{tmp_path}/results/")
+    with np.load(tmp_path / "results" / "val.npz") as found:
+        assert "label" not in found
+
+
 @pytest.mark.slow
 def test_pipes(folder, tmp_path):
     with open(folder / "val.parquet", "rb") as file:

@@ -235,7 +235,10 @@ def test_with_a_key_the_second_call_works_as_the_first(run, truth):
         answer = json.loads(run(f"label pool.csv {promise} --key secret.key -o labels.csv --json").stdout)
         assert answer["n_labels"] == 10 * call
         fill(truth[1])
-    assert "this journal is signed; give its key (--key)" in run("label pool.csv -o labels.csv", code=2).stderr
+    assert (
+        "this journal is signed; give its key with every call: --key KEYFILE"
+        in run("label pool.csv -o labels.csv", code=2).stderr
+    )
     run("label val.npz --min-accuracy .9 --replay --key secret.key -o signed.csv --gate cal.json")
     assert "signed" in run("show cal.json --key secret.key").stdout
 

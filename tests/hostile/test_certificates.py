@@ -15,6 +15,7 @@ import metacal as mc
 from metacal.errors import ArtifactError
 from metacal.estimators.crossfit import approximate
 from metacal.export import saved as artifact
+from metacal.io.artifact.audit import certificate_of
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.counts import Traffic
 from metacal.promises.kinds import promise_classes
@@ -24,8 +25,7 @@ from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.promises.rules.both import AfterLooking, Both
 from metacal.promises.rules.cascade import MaxLoss
 from metacal.promises.rules.cheapest import Cheapest
-from metacal.promises.rules.max_cost import MaxCost
-from metacal.promises.rules.max_risk import MaxRisk
+from metacal.promises.rules.max_risk import MaxCost, MaxRisk
 from metacal.promises.rules.order_statistic import MaxMiscoverage, MaxReview
 from metacal.promises.rules.two_sided import Sided
 from metacal.promises.verification import verify_decisions as verify
@@ -59,7 +59,7 @@ def recounted(certificate, n_rows, n_correct, n_accepted, n_correct_accepted):
     counts = {"n_rows": n_rows, "n_correct": n_correct, "n_accepted": n_accepted}
     traffic = {"n_rows": n_rows, "n_accepted": n_accepted, "population": "source"}
     plain = {**certificate, **counts, "n_correct_accepted": n_correct_accepted, "traffic": traffic}
-    return {**plain, **mc.Certificate.from_dict(plain).to_dict()}
+    return {**plain, **certificate_of(plain).to_dict()}
 
 
 # ── each promise recomputes what it certifies ────────────────────────────────────────────────────────────────────────

@@ -15,6 +15,7 @@ import metacal as mc
 from metacal.cli import main
 from metacal.errors import ArtifactError, InputError
 from metacal.export import saved as artifact
+from metacal.io.artifact.audit import read_certificate
 from metacal.promises.quantity import COST, REVIEW
 from metacal.promises.rules import bounds
 from metacal.promises.rules.cheapest import candidates
@@ -452,5 +453,5 @@ def test_counts_after_replace_stay_honest():
     certificate = mc.MaxReview(0.2).certify(np.arange(100.0))
     assert math.isnan(certificate.miscoverage)
     assert math.isnan(certificate.coverage_accuracy)
-    assert mc.Certificate.from_dict(certificate.to_dict()) == certificate
+    assert read_certificate(certificate.to_dict()) == certificate
     assert mc.MaxReview(0.2).contradiction(replace(certificate, n_accepted=70)) is not None

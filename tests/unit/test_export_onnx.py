@@ -240,7 +240,8 @@ def test_the_metadata_carries_promise_certificate_and_hashes(ten, gates, tmp_pat
     assert found == saved.metadata
     assert saved.ran
     assert found["metacal.promise"] == gate.certificate_.statement
-    assert mc.Certificate.from_dict(json.loads(found["metacal.certificate"])) == gate.certificate_
+    said = json.loads(found["metacal.certificate"])
+    assert said == json.loads(json.dumps(gate.certificate_.to_dict(words=True)))
     assert found["metacal.artifact_hash"].startswith("sha256:")
     assert found["metacal.data_hash"].startswith("sha256:")
     assert json.loads(found["metacal.classes"]) == list(range(10))

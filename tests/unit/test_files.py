@@ -132,7 +132,7 @@ def test_prefixed_columns_leave_the_others_aside(tmp_path):
 
 def test_a_column_that_is_no_number(tmp_path):
     path = save(pa.table({"a": [1.0], "b": [2.0], "text": ["x"]}), tmp_path / "a.parquet")
-    refuse("column 'text' holds string, not numbers.*--classes", path)
+    refuse("column 'text' holds string, not numbers.*with classes", path)
     assert read_predictions(path, classes=["b", "a"]).table.tolist() == [[2, 1]]
     refuse("'a', 'b', 'text'|a, b, text", path, logits_key="q")
     refuse("found 1 class column", save(pa.table({"a": [1.0]}), tmp_path / "b.parquet"))

@@ -8,7 +8,7 @@ import pytest
 import metacal as mc
 from benchmarks.speed.sizes import fill_table
 from metacal.gate import fit_gate
-from metacal.gate.meanwhile import meanwhile
+from metacal.gate.ranked import meanwhile
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 from metacal.rows.executors import workers

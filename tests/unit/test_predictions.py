@@ -75,7 +75,7 @@ def test_npz_probabilities_by_input(npz, key):
 
 
 def test_npz_holding_probabilities_is_not_read_as_logits(npz):
-    refuse(r"say input='probabilities' \(--input probabilities\)", npz(probs=TABLE))
+    refuse(r"say input='probabilities'", npz(probs=TABLE))
 
 
 def test_npz_other_keys(npz):
@@ -164,7 +164,7 @@ def test_npy_is_read_or_stays_in_its_file(tmp_path):
     assert type(found.table) is np.ndarray
     np.testing.assert_array_equal(stays[:], found.table)
     assert found.labels is None
-    with pytest.raises(InputError, match=r"no labels here.*--labels"):
+    with pytest.raises(InputError, match=r"no labels here.*with labels"):
         found.require_truth()
 
 
@@ -199,7 +199,7 @@ def test_labels_file_with_a_hole(tmp_path, text):
 
 def test_labels_file_with_many_columns(tmp_path, text):
     np.save(tmp_path / "z.npy", TABLE)
-    with pytest.raises(InputError, match=r"which column .*--label-key"):
+    with pytest.raises(InputError, match=r"which column .*label_key"):
         read_predictions(tmp_path / "z.npy", labels=text("a,b\n1,2\n3,4\n", "y.csv"))
 
 
@@ -607,7 +607,7 @@ def test_groups_come_with_the_one_reading(tmp_path, monkeypatch, suffix):
     assert read.table.shape == (3, 3)
     assert read.unused == ()
     assert read_predictions(path, group_key="id").groups.tolist() == [0, 1, 2]
-    with pytest.raises(InputError, match=r"there is no 'plant' as group_key \(--group-key\) says"):
+    with pytest.raises(InputError, match=r"there is no 'plant' as group_key says"):
         read_predictions(path, group_key="plant")
 
 

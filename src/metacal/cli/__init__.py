@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 import click
 
 from metacal import __version__
+from metacal.cli.printing import SAID
 from metacal.display import visible
-from metacal.errors import InfeasibleTargetError, MetacalError, MetacalWarning
+from metacal.errors import InfeasibleTargetError, MetacalError, MetacalWarning, spelled_as_commands
 
 #: Command -> what it does; its file bears its name.
 SUMMARIES = {
@@ -92,7 +93,7 @@ class Commands(click.Group):
         # Arrow's own allocator reserves a gigabyte of address space at once, which a memory limit does not grant.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         try:
-            with _plain_warnings(ctx), stoppable():
+            with spelled_as_commands(), _plain_warnings(ctx), stoppable():
                 result = super().invoke(ctx)
             sys.stdout.flush()
         except click.ClickException as error:
@@ -189,20 +190,34 @@ def main() -> None:
 
 @contextmanager
 def _plain_warnings(ctx: click.Context) -> Iterator[None]:
-    """Show each warning once, as one line on stderr; with --quiet none."""
-    seen = set()
+    """Show each warning once, as one line on stderr when the result is out, unless that says it; with --quiet none.
+
+    What runs until it is stopped shows them at once.
+    """
+    heard: dict[str, None] = {}
+    at_once = ctx.invoked_subcommand == "monitor"
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
         text = _one_line(message)
         if ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning):
             raise MetacalError(f"{text} (a warning, which --strict makes an error)")
-        if text not in seen and not ctx.meta.get("metacal.quiet"):
-            seen.add(text)
+        if at_once and text not in heard:
+            tell(text)
+        heard[text] = None
+
+    def tell(text: str) -> None:
+        if not ctx.meta.get("metacal.quiet"):
             click.echo(f"Warning: {text}", err=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
-        yield
+        try:
+            yield
+        finally:
+            said = visible(" ".join(ctx.meta.get(SAID, ())))
+            for text in () if at_once else heard:
+                if text not in said:
+                    tell(text)
 
 
 def _harmless(error: click.ClickException) -> click.ClickException:

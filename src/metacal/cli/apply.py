@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -51,6 +51,9 @@ class Options:
         type=click.Choice(("calibrated", "uniform")),
         default="calibrated",
     )
+    keep: tuple[str, ...] = option(
+        "A column of FILE to pass on to OUT: an id, a prompt, a time; once for each.", metavar="NAME", multiple=True
+    )
     prune: bool = option(
         "Where OUT is a folder: remove results whose source is gone, unless they were changed since.", default=False
     )
@@ -71,7 +74,8 @@ def command(artifact: str, file: str, options: Options) -> None:
 
     GATE is what `metacal fit` saved; FILE holds logits of the same classifier, with or without labels. OUT has for
     each row its id (if FILE has ids), prediction (the reject label where rejected), answer and confidence (also where
-    rejected: what a reviewer wants to see), accept, score (higher: less sure) and one calibrated probability per class.
+    rejected: what a reviewer wants to see), accept, score (higher: less sure) and one calibrated probability per class;
+    before them the columns of FILE that --keep names.
     A calibrator without a promise rejects nothing: prediction, confidence and probabilities. A gate on scores gives
     accept, score (as it is in FILE) and confidence. Rows are read and written block by block, so FILE may be larger
     than memory.
@@ -88,6 +92,7 @@ def command(artifact: str, file: str, options: Options) -> None:
     Examples:
       metacal apply cal.json new.parquet -o out.parquet
       metacal apply cal.json new.csv -o - | head
+      metacal apply cal.json new.jsonl --keep prompt --keep meta.user -o out.jsonl
       metacal apply cal.json - --format parquet -o out.csv < new.parquet
       metacal apply cal.json new.npz --json          only count: rows, accepted, coverage
       metacal apply judge.json new.jsonl -o out.jsonl
@@ -95,6 +100,7 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal apply cal.json 'logs/*.parquet' -o out/ --executor dask://host:8786
       metacal apply cascade.json small.npz --large large.npz -o out.csv
     """  # noqa: D301
+    options = replace(options, reading=replace(options.reading, keep=options.keep))
     output, large = options.output, options.large
     _check_output(output, options.output_format, options.as_json)
     check_not_an_input(output, file, artifact, large, reading=options.reading)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,10 +35,9 @@ from metacal.cli.outputs import (
     say_saved,
     sign_field,
 )
-from metacal.cli.printing import NEXT, progress_bar, say, warnings_after, wrapped
+from metacal.cli.printing import NEXT, progress_bar, say, wrapped
 from metacal.cli.promise_options import PromiseOptions
 from metacal.cli.show import curve_line, listed_classes
-from metacal.display import on_a_terminal
 from metacal.maps.methods import every_method
 from metacal.scores.registry import AUTO
 
@@ -181,21 +179,16 @@ def command(file: str, options: Options) -> None:
     from metacal.cli.reading import read, read_scored
     from metacal.rows import told
 
-    with warnings_after() as said:
-        stays = True if options.executor is not None else None  # descriptions travel to a cluster, never rows
-        found: Any = read(file, reading, stream=stays) if reading.score_key is None else read_scored(file, reading)
-        fitted = _fitted if reading.score_key is None else _fitted_on_scores
-        with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-            gate = fitted(found, options)
-        save(gate, output, key, options.n_jobs)
-        about = {"file": file, "artifact": output, "n_rows": len(found)}
-        _report(gate, about, signed=key is not None, as_json=options.as_json)
-        then, without = f"metacal evaluate {output} TEST", "-o cal.json saves the gate for metacal apply."
-        say_saved(output, key, then=then, without=without, as_json=options.as_json)
-        if not options.as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
-            assert gate.certificate is not None
-            remarks = getattr(found, "remarks", ())
-            said += [*map(str, gate.certificate.notes), *(f"{found.path}: {remark}" for remark in remarks)]
+    stays = True if options.executor is not None else None  # descriptions travel to a cluster, never rows
+    found: Any = read(file, reading, stream=stays) if reading.score_key is None else read_scored(file, reading)
+    fitted = _fitted if reading.score_key is None else _fitted_on_scores
+    with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
+        gate = fitted(found, options)
+    save(gate, output, key, options.n_jobs)
+    about = {"file": file, "artifact": output, "n_rows": len(found)}
+    _report(gate, about, signed=key is not None, as_json=options.as_json)
+    then, without = f"metacal evaluate {output} TEST", "-o cal.json saves the gate for metacal apply."
+    say_saved(output, key, then=then, without=without, as_json=options.as_json)
 
 
 def _fitted_on_scores(found: Scores, options: Options) -> Gate:
@@ -235,7 +228,7 @@ def _marks(text: str | None) -> list[float] | None:
 
 def _fitted(found: Predictions, options: Options) -> Gate:
     """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
-    from metacal.gate import check_gate, fit_gate, fit_unlabelled, needs_labels
+    from metacal.gate import check_gate, fit_gate, fit_unlabelled
     from metacal.promises.notes import remark
     from metacal.promises.parts.units import counted_rows
     from metacal.rows import Rows, validate, workers
@@ -263,7 +256,7 @@ def _fitted(found: Predictions, options: Options) -> Gate:
         known["notes"] = [remark(text=text) for text in found.remarks]
         known["reject_label"] = reject_label_of(label, classes)
         known["counted"] = counted_rows(len(found), options.units(found), random_state=seed)
-        if found.labels is None and not needs_labels(promise):
+        if found.labels is None and not promise.needs_labels:
             if calibrator is not None:
                 why = "a calibrator learns from labels, and FILE has none."
                 raise click.BadParameter(why, param_hint="'--calibrator'")

@@ -281,6 +281,7 @@ class Reading:
         type=click.Choice(["surer", "doubtful"]),
     )
     unit_key: str | None = None
+    keep: tuple[str, ...] = ()
 
 
 def _into_context(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -19,10 +16,15 @@ WIDTH = 100
 REFUTED = 3
 #: How many rows ahead people are told what to expect.
 NEXT = 1000
+#: Where the context of a command has what people were told: a warning that stands there is not said again.
+SAID = "metacal.said"
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
     """Print for people: all that a command says goes through here, and nothing that a terminal could obey gets out."""
+    ctx = click.get_current_context(silent=True)
+    if ctx is not None:
+        ctx.meta.setdefault(SAID, []).append(" ".join(str(text).split()))
     click.echo(visible(str(text)), err=err, nl=nl)
 
 
@@ -51,34 +53,14 @@ def note(text: str) -> None:
         echo(text, err=True)
 
 
-@contextmanager
-def warnings_after() -> Iterator[list[str]]:
-    """Hold warnings back until the result is out; of those in the list that is yielded none is said a second time.
-
-    With --strict they are not held back: they are errors, and there is no result.
-    """
-    told: list[str] = []
-    if is_strict():
-        yield told
-        return
-    heard: list[warnings.WarningMessage] = []
-    try:
-        with warnings.catch_warnings(record=True) as heard:
-            yield told
-    finally:
-        for one in heard:
-            if str(one.message) not in told:
-                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+def is_quiet() -> bool:
+    """Whether the command was called with --quiet."""
+    return _was_told("metacal.quiet")
 
 
 def is_strict() -> bool:
     """Whether the command was called with --strict."""
     return _was_told("metacal.strict")
-
-
-def is_quiet() -> bool:
-    """Whether the command was called with --quiet."""
-    return _was_told("metacal.quiet")
 
 
 def _was_told(name: str) -> bool:
@@ -114,6 +96,11 @@ def wrapped(text: str, hang: int = 15, width: int = WIDTH) -> str:
         start = line[: len(line) - len(line.lstrip())]
         after = " " * hang if start else ""
         lines += textwrap.wrap(
-            line.strip(), width, initial_indent=start, subsequent_indent=after, break_long_words=False
+            line.strip(),
+            width,
+            initial_indent=start,
+            subsequent_indent=after,
+            break_long_words=False,
+            break_on_hyphens=False,
         ) or [""]
     return "\n".join(lines)

@@ -41,7 +41,7 @@ def read(path: str, reading: Reading, *, stream: bool | None = None) -> Predicti
 
 def keywords(reading: Reading) -> dict[str, Any]:
     """The user's options as `read_predictions` takes them, all but `input`."""
-    names = ("labels", "logits_key", "label_key", "id_key", "group_key", "unit_key", "format", "drop")
+    names = ("labels", "logits_key", "label_key", "id_key", "group_key", "unit_key", "format", "drop", "keep")
     return {**{name: getattr(reading, name) for name in names}, "classes": class_names(reading.classes)}
 
 
@@ -53,8 +53,8 @@ def class_names(text: str | None) -> tuple[str | int, ...] | None:
     >>> class_names("cat, dog"), class_names("0,1"), class_names(None)
     (('cat', 'dog'), (0, 1), None)
     """
-    from metacal.io.columns import as_class_names
     from metacal.io.opening import plain_read_errors
+    from metacal.rows.labels import as_class_names
 
     if text is None:
         return None
@@ -294,6 +294,7 @@ def read_scored(path: str, reading: Reading, gate: Gate | None = None, artifact:
             id_key=reading.id_key,
             group_key=reading.group_key,
             unit_key=reading.unit_key,
+            keep=reading.keep,
             format=reading.format,
         )
     except InputError as error:

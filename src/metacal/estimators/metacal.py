@@ -15,7 +15,7 @@ from metacal.errors import InputError
 from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator, GateEstimator, LogitsEstimator, base_calibrator
 from metacal.estimators.temperature import TemperatureScaling
-from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate, fit_unlabelled, needs_labels
+from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate, fit_unlabelled
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
 from metacal.promises.parts.units import Counted, Importance, Units, counted_rows
@@ -175,7 +175,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             self._check_remote()
         with self._rows(X, reset=True, later=True, executor=executor) as rows:
             counted = counted_rows(len(rows), units, importance, random_state)
-            if y is None and not needs_labels(self.promise):
+            if y is None and not self.promise.needs_labels:
                 return self._fit_unlabelled(rows, counted)
             codes = self._read_labels(y, rows.table)
             return self._fit_codes(rows, codes, validate.row_weights(sample_weight, len(rows)), counted, groups)

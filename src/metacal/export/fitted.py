@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from metacal.errors import InputError
+from metacal.errors import InputError, spelled
 from metacal.gate import Gate, Table
 from metacal.maps.methods import method_of_map
 from metacal.scores import NAMED, name_of, needs_logits
@@ -40,7 +40,7 @@ def exportable(gate: Gate, input: str | None = None) -> Gate:
         )
     if gate.source.kind == "scores":
         if input is not None:
-            raise InputError(f"a gate on scores takes scores, not {input}; leave input (--input) out.")
+            raise InputError(f"a gate on scores takes scores, not {input}; leave out {spelled('input', '--input')}.")
         return gate
     promised = gate.certificate is not None
     stages = (replace(stage, source=_reading(stage.source, input, promised)) for stage in gate.stages)

@@ -1,8 +1,8 @@
 """What is fitted, saved, exported and applied: `gate` has the value, `table` and `marks` what its stages rank rows by.
 
-`fitting` makes one from labelled rows of logits, `fit_marks` from scores that are given, `cascade` from two models
-behind each other, `unlabelled` from rows without labels, where the promise needs none. A name is imported when it is
-first asked for: who applies a gate does not wait for what fits one.
+`fitting` makes one from rows of logits, without labels where the promise needs none, `fit_marks` from scores that are
+given, `cascade` from models behind each other. A name is imported when it is first asked for: who applies a gate does
+not wait for what fits one.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from metacal.lazy import names_of
 if TYPE_CHECKING:
     from metacal.gate.cascade import fit_cascade as fit_cascade
     from metacal.gate.decision import Decision as Decision
+    from metacal.gate.decision import Rejected as Rejected
     from metacal.gate.fit_marks import fit_scored as fit_scored
     from metacal.gate.fitting import Decided as Decided
     from metacal.gate.fitting import check_gate as check_gate
     from metacal.gate.fitting import fit_gate as fit_gate
+    from metacal.gate.fitting import fit_unlabelled as fit_unlabelled
     from metacal.gate.gate import Gate as Gate
     from metacal.gate.gate import Stage as Stage
     from metacal.gate.marks import Marks as Marks
     from metacal.gate.table import Recipe as Recipe
-    from metacal.gate.table import Rejected as Rejected
     from metacal.gate.table import Table as Table
-    from metacal.gate.unlabelled import fit_unlabelled as fit_unlabelled
-    from metacal.gate.unlabelled import needs_labels as needs_labels
     from metacal.maps.map import FitMap as FitMap
 else:
     __getattr__, __dir__ = names_of(__name__)

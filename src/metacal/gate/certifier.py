@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
-from metacal.errors import InfeasibleTargetError, InputError
+from metacal.errors import InfeasibleTargetError, InputError, spelled
 from metacal.gate.gate import Gate
 from metacal.gate.labelled import gate_of, remarks_on_pool
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
@@ -248,8 +248,8 @@ class Certifier:
         if not self.may_extend:
             raise InputError(
                 f"{self.sizes[0]:,} rows were drawn before the first label, and no extension was declared: drawing on "
-                "after labels are seen breaks the promise more often than delta. Begin anew with may_extend "
-                "(--may-extend)."
+                "after labels are seen breaks the promise more often than delta. Begin anew with "
+                f"{spelled('may_extend=True', '--may-extend')}."
             )
         if not self.extended:
             self._recorded({"extend": self.sizes[1]})

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal import display
 
+if TYPE_CHECKING:
+    from metacal.promises.parts.thresholds import Policy
+
 Flags = NDArray[np.bool_]
 Codes = NDArray[np.intp]
 Float = NDArray[np.float64]
+#: What probabilities a rejected row gets: the calibrated ones, or 1/K in every class, the paper's map.
+Rejected = Literal["calibrated", "uniform"]
+
+
+class Asked(NamedTuple):
+    """What a decision takes: what scores are compared with, by row where `limits` has them, and what is wanted of it.
+
+    A `calibrator` promises nothing: its answer is the most probable class.
+    """
+
+    policy: Policy
+    limits: Float | None = None
+    rejected: Rejected = "calibrated"
+    probabilities: bool = True
+    calibrator: bool = False
 
 
 @dataclass(frozen=True, eq=False)

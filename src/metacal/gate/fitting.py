@@ -1,4 +1,7 @@
-"""fit_gate: certify a threshold on the rows' scores, fit the base map, and put both into a gate."""
+"""fit_gate: certify a threshold on the rows' scores, fit the base map, and put both into a gate.
+
+`fit_unlabelled` does so from rows without labels, for promises that look at none.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,21 @@ from metacal.gate.decision import Flags
 from metacal.gate.gate import Gate
 from metacal.gate.helping import helping
 from metacal.gate.long_rows import Counts, accepted_and_right, remarks_on_long_rows
-from metacal.gate.meanwhile import WORTH_A_THREAD, meanwhile
-from metacal.gate.ranked import Columns, parts_of_rows, ranked_and_certified
+from metacal.gate.ranked import WORTH_A_THREAD, Columns, certified, meanwhile, parts_of_rows, ranked_and_certified
 from metacal.gate.sides import certified_sides, disagreement, learned_decision
-from metacal.gate.table import Table, check_score, moved
+from metacal.gate.table import Recipe, Table, check_score, moved
 from metacal.maps.composed import plain_softmax
 from metacal.maps.heldout import soon_fitted
 from metacal.maps.map import FitMap, Map
+from metacal.maps.methods import METHODS
+from metacal.maps.temperature import TemperatureMap
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import (
     Note,
     about_largest_logit,
+    many_ties,
+    not_calibrated,
     not_compared,
     off_by_class,
     remarks_on_rows,
@@ -44,7 +50,7 @@ from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows import Rows, run_rows
 from metacal.rows.executors import started
 from metacal.rows.plausibility import Suspicion, warn_of_suspicion
-from metacal.scores import Score
+from metacal.scores import Score, grid_of, name_of, score_rows
 from metacal.scores.registry import AUTO
 
 #: Whose decision a promise is about: the largest logit, or of two classes even calibrated odds.
@@ -151,9 +157,63 @@ def fit_gate(
     return replace(gate, profile=_profile(base, rows, seen.ranking, decided, counted, at))
 
 
+def fit_unlabelled(
+    rows: Rows,
+    promise: Promise,
+    score: str | Score,
+    *,
+    counted: Counted | None = None,
+    classes: NDArray[Any] | None = None,
+    notes: Sequence[Note] = (),
+    reject_label: Any = -1,
+    **known: Any,
+) -> Gate:
+    """Certify a threshold on the scores of rows whose labels nobody knows; the map is the softmax.
+
+    The arguments are those of `fit_gate`, less the labels and what learns from them.
+
+    Examples
+    --------
+    >>> from metacal.promises import MaxReview
+    >>> gate = fit_unlabelled(Rows(np.random.default_rng(0).normal(size=(500, 3))), MaxReview(0.2), "entropy")
+    >>> gate.certificate.n_rows, gate.certificate.labelled, gate.source.map.temperature
+    (500, False, 1.0)
+    """
+    if promise.needs_labels:
+        raise InputError(f"{type(promise).__name__} is about right and wrong answers; give the true labels.")
+    if score == AUTO:
+        raise InputError(
+            "which score is best shows on labelled rows only; name one, say 'entropy', or give the labels."
+        )
+    odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
+    rows = rows.looked_over()
+    values = score_rows(rows, score)
+    none, seen = np.zeros(len(values), dtype=bool), slice(None) if counted is None else counted.rows
+    ranking = Ranking.of(values[seen], none[seen])
+    certificate, _ = certified(promise, values, None, ranking, grid_of(score), name_of(score), counted)
+    further = [] if odd is not None else many_ties(Ranking.of(values, none) if counted else ranking)
+    if odd is None and counted is None:
+        further += remarks_on_rows(rows, values, len(ranking.ranks))
+    for note in further:
+        warn_caller(str(note))
+    odd_remarks = () if odd is None else (suspicion(looks=odd.kind, lowest=odd.lowest),)
+    certificate = certificate.with_notes(*notes, *odd_remarks, *further, not_calibrated())
+    classes = np.arange(rows.n_classes) if classes is None else classes
+    recipe = Recipe(METHODS["temperature"].public_name)
+    return Gate.of(
+        Table(TemperatureMap(1.0), classes, score, recipe=recipe, **known),
+        certificate.threshold,
+        certificate=certificate,
+        promise=promise,
+        reject_label=reject_label,
+        data_hash=data_hash(values, none, run_rows(rows.n_classes)),
+        profile=profile_of(ranking),
+    )
+
+
 def _about_answers(rows: Rows, base: Map, accept: Flags, certificate: Certificate) -> list[Note]:
     """What there is to say where the map may change the largest class, and a promise is about the largest logit."""
-    if base.preserves_accuracy or not certificate.quantity.about_answers:
+    if base.preserves_accuracy or certificate.quantity.accepting_is_safe:
         return []
     found = disagreement(rows, base, accept)
     if found is not None:

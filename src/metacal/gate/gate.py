@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError, warn_caller
-from metacal.gate.decision import Codes, Decision, Flags, Float, joined
+from metacal.errors import InputError, spelled, warn_caller
+from metacal.gate.decision import Asked, Codes, Decision, Flags, Float, Rejected, joined
 from metacal.gate.marks import Marks
-from metacal.gate.table import Rejected, Table
+from metacal.gate.table import Table
 from metacal.gate.verbs import Verbs
 from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import data_hash
@@ -229,7 +229,7 @@ class Gate(Verbs):
             few = ", ".join(map(repr, self.policy.names[:5]))
             raise InputError(
                 f"this gate has a threshold for each group ({few}{', ...' if len(self.policy.names) > 5 else ''}); "
-                "say which group every row belongs to with groups=... (--group-key NAME)."
+                f"say which group every row belongs to with {spelled('groups=...', '--group-key NAME')}."
             )
         codes = self.policy.codes(groups)
         if len(codes) != n_rows:
@@ -302,12 +302,11 @@ class Gate(Verbs):
         """
         if rejected not in ("calibrated", "uniform"):
             raise InputError(f"rejected must be 'calibrated' or 'uniform', got {rejected!r}.")
-        options: dict[str, Any] = {"rejected": rejected, "probabilities": probabilities}
         rows = self.source.rows(given[0])
-        limits = self.limits(groups, len(rows))
-        first: Decision = self.source.decide(rows, self.policy, limits, calibrator=self.is_calibrator, **options)
+        asked = Asked(self.policy, self.limits(groups, len(rows)), rejected, probabilities, self.is_calibrator)
+        first: Decision = self.source.decide(rows, asked)
         if len(self.stages) > 1:
-            first = self._decide_on(first, given[1:], options)
+            first = self._decide_on(first, given[1:], asked)
         if first.answer is None:
             return first
         if self.is_calibrator:
@@ -315,7 +314,7 @@ class Gate(Verbs):
         # Of one type whatever is accepted, that of classes and reject label together.
         return replace(first, label=np.where(first.accept, first.answer, np.asarray(self.reject_label)))
 
-    def _decide_on(self, first: Decision, given: tuple[Any, ...], options: dict[str, Any]) -> Decision:
+    def _decide_on(self, first: Decision, given: tuple[Any, ...], asked: Asked) -> Decision:
         """The later stages of a cascade, each on the rows that those before it leave."""
         answers: list[tuple[NDArray[np.intp], Decision]] = []
         n, rest = len(first), np.flatnonzero(~first.accept)
@@ -323,7 +322,7 @@ class Gate(Verbs):
             if not len(rest):
                 break
             rows = self._rest(stage, given[number] if number < len(given) else None, rest, n)
-            decision = stage.source.decide(rows, stage.policy, None, **options)
+            decision = stage.source.decide(rows, asked._replace(policy=stage.policy))
             answers.append((rest, decision))
             rest = rest[~decision.accept]
         return joined(first, answers, tuple(stage.name for stage in self.stages))
@@ -355,27 +354,22 @@ class Gate(Verbs):
         self,
         logits: NDArray[Any],
         *,
-        accept: Flags | None = None,
         rows: Rows | None = None,
         out: NDArray[Any] | None = None,
         groups: Any = None,
     ) -> NDArray[Any]:
-        """The paper's map: calibrated probabilities, 1/K where rejected. Pass `accept` where it is already known.
+        """The paper's map: calibrated probabilities, 1/K where rejected.
 
         A tensor on a GPU gives a tensor there; a base map that works on arrays only gets it as one.
         """
         source: Table = self.source
         rows = rows if rows is not None else Rows(logits)
-        if accept is None and not rows.on_device:
+        if not rows.on_device:
             limits = self.limits(groups, len(rows))
             more = () if limits is None else (limits,)
             room = room_for_probabilities(logits, out)
             return rows.fill(partial(source.write, self.policy), room, *more, whole=source.whole_blocks)
-        accept = self.accepts(rows, groups) if accept is None else accept
-        probabilities = source.map(logits, rows=rows, out=out)
+        accept, probabilities = self.accepts(rows, groups), source.map(logits, rows=rows, out=out)
         if not accept.all():
-            if rows.on_device:
-                kernels.device_kernels().fill_rows(probabilities, ~accept, 1.0 / logits.shape[1])
-            else:
-                probabilities[~accept] = 1.0 / logits.shape[1]
+            kernels.device_kernels().fill_rows(probabilities, ~accept, 1.0 / logits.shape[1])
         return probabilities

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.gate.decision import Decision, Flags, Float
+from metacal.gate.decision import Asked, Decision, Flags, Float
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.promises.certificate import Certificate, accepts
@@ -130,19 +130,12 @@ class Marks:
         own = np.array([self.threshold_for(score.dtype, value) for value in values.tolist()])
         return accepts(self.turned(score), own[place.reshape(-1)] if len(own) else limits)
 
-    def decide(
-        self,
-        score: NDArray[np.floating[Any]],
-        policy: Policy,
-        limits: Float | None,
-        *,
-        probabilities: bool = True,
-        **_: Any,
-    ) -> Decision:
+    def decide(self, score: NDArray[np.floating[Any]], asked: Asked) -> Decision:
         """Decision and confidence of each row."""
-        confidence = self.confidence(score) if probabilities else None
+        confidence = self.confidence(score) if asked.probabilities else None
         right = np.ones(len(score), dtype=np.intp)
-        return Decision(self.accepts(score, policy, limits), score, self.doubts(score), right, confidence)
+        accept = self.accepts(score, asked.policy, asked.limits)
+        return Decision(accept, score, self.doubts(score), right, confidence)
 
     def confidence(self, score: Any) -> Float | None:
         """The calibrated probability that each row is right, NaN without a score; None where there is no curve."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,8 +14,8 @@ from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.gate.decision import Flags
 from metacal.gate.long_rows import Counts, certified_by_counts, counts_instead
-from metacal.gate.meanwhile import Meanwhile
 from metacal.kernels.grid import RELATIVE, Grid
+from metacal.maps.map import FitMap, Map
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.notes import score_chosen
@@ -34,6 +35,8 @@ from metacal.scores.registry import AUTO, candidates
 
 #: The number of each row's class or group, and what these are called; nothing where one threshold is for all.
 RowParts = tuple[NDArray[np.intp], Sequence[Name]] | None
+#: Fewer rows are ranked, or hashed, sooner than a thread is woken.
+WORTH_A_THREAD = 1 << 15
 
 
 def parts_of_rows(promise: Promise, rows: Rows, classes: NDArray[Any], groups: Any = None) -> RowParts:
@@ -156,7 +159,7 @@ def _losses(promise: Promise, rows: Rows, codes: NDArray[np.intp]) -> Losses | N
 def certified(
     promise: Promise,
     values: NDArray[np.float64],
-    correct: Flags,
+    correct: Flags | None,
     ranking: Ranking,
     grid: Grid,
     name: str,
@@ -170,8 +173,8 @@ def certified(
     sample = Sample(values if grid == RELATIVE else RELATIVE.rounded(values), correct, losses, codes, names)
     if counted is not None:
         values, sample = values[counted.rows], replace(sample.take(counted.rows), units=counted.whole)
-    for_threshold, for_base = promise.split(sample.right)
-    all_right = sample.right
+    right = np.zeros(len(sample), dtype=bool) if sample.correct is None else sample.right
+    for_threshold, for_base = promise.split(right)
     sample = sample.take(for_threshold) if not for_threshold.all() else sample.with_ranking(ranking)
     if scouting is not None and promise.scouted and sample.units is None:
         sample = scouting.of(sample)
@@ -179,7 +182,7 @@ def certified(
     if certificate.n_rows < len(values):
         own = None if codes is None else codes if counted is None else codes[counted.rows]
         accept = accepts(values, policy_of(certificate, np.empty(0)).of(own))
-        certificate = certificate.with_traffic(accept, all_right)
+        certificate = certificate.with_traffic(accept, right)
     if (scouts := sample.scouts) is not None:
         certificate = under(certificate, Circumstances(by_value=scouts.by_value, aside=scouts.aside))
         certificate = replace(certificate, marks=() if scouting is None else scouting.marks(sample))
@@ -190,3 +193,38 @@ def certified(
     settled = certificate.parts and certificate.parts.settled(grid.settled)
     threshold = grid.settled(certificate.threshold)
     return replace(certificate, score=name, threshold=threshold, parts=settled), for_base
+
+
+# ── the base map, fitted while another thread ranks the rows: where it has all rows anyway, neither waits ─────────────
+
+
+class Meanwhile:
+    """Fits the base map once it is called; what that gives, or raises, is told when it is asked for."""
+
+    def __init__(self, fit_map: FitMap, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> None:
+        self.fit_map, self.codes, self.weights = fit_map, codes, weights
+        self.fitted: Map | None = None
+        self.error: Exception | None = None
+
+    def __call__(self, rows: Rows) -> None:
+        """Fit on all rows."""
+        try:
+            self.fitted = self.fit_map(rows, self.codes, self.weights)
+        except Exception as error:  # what is wrong with the promise comes first
+            self.error = error
+
+    def told(self) -> Map | None:
+        """The map, or the error that there was; None where nothing was fitted."""
+        if self.error is not None:
+            raise self.error
+        return self.fitted
+
+
+def meanwhile(rows: Rows, promise: Promise, fit_map: FitMap, codes: NDArray[np.intp], weights: Any) -> Meanwhile | None:
+    """What fits the base map while rows are ranked; None where it may not get all of them, or there is one thread."""
+    threads = isinstance(rows.executor, ThreadPoolExecutor) and len(rows) >= WORTH_A_THREAD
+    if not threads or not isinstance(promise, Promise) or not (codes >= 0).all():
+        return None
+    kind = type(promise)
+    usual = kind.split is Promise.split and kind.for_base is Promise.for_base
+    return Meanwhile(fit_map, codes, weights) if usual else None

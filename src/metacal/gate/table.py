@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.gate.decision import Codes, Decision, Flags, Float
+from metacal.gate.decision import Asked, Codes, Decision, Flags, Float
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import accepts
@@ -22,9 +22,6 @@ from metacal.rows import Rows, run_rows
 from metacal.rows.stored import ConvertedTable
 from metacal.rows.validate import is_one_score, label_codes, logits_from, two_columns
 from metacal.scores import Score, grid_of, name_of, needs_logits, ranked_block, resolve, score_rows
-
-#: What probabilities a rejected row gets: the calibrated ones, or 1/K in every class, the paper's map.
-Rejected = Literal["calibrated", "uniform"]
 
 
 @dataclass(frozen=True)
@@ -169,31 +166,20 @@ class Table:
         top = self._moved(rows).collect(kernels.predicted) if policy.by == "class" else None
         return accepts(self.doubts(rows), policy.of(top) if limits is None else limits)
 
-    def decide(
-        self,
-        rows: Rows,
-        policy: Policy,
-        limits: Float | None,
-        *,
-        rejected: Rejected = "calibrated",
-        probabilities: bool = True,
-        calibrator: bool = False,
-    ) -> Decision:
-        """Answer, confidence, decision and probabilities from one walk over the table; labels are the gate's to give.
-
-        A `calibrator` promises nothing: its answer is the most probable class.
-        """
+    def decide(self, rows: Rows, asked: Asked) -> Decision:
+        """Answer, confidence, decision and probabilities from one walk over the table; the gate gives labels."""
         if rows.on_device:
-            return self._decide_on_device(rows, policy, limits, rejected, probabilities, calibrator)
+            return self._decide_on_device(rows, asked)
         n, dtype = len(rows), np.float64 if rows.table.dtype == np.float64 else np.float32
         score, top, code = np.empty(n), np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
-        if not probabilities:
-            rows.fill(partial(self._answer_block, dtype, calibrator), score, top, code, whole=self.whole_blocks)
-            return self._decision(policy, limits, code, top, score)
-        table, confidence = np.empty((n, rows.n_classes), dtype=dtype), np.empty(n, dtype=dtype)
-        columns = (table, confidence, score, top, code, *(() if limits is None else (limits,)))
-        rows.fill(partial(self._decide_block, policy, rejected, calibrator), *columns, whole=self.whole_blocks)
-        return self._decision(policy, limits, code, top, score, confidence, table)
+        table: Any = None
+        confidence: Any = None
+        columns: list[Any] = [score, top, code]
+        if asked.probabilities:
+            table, confidence = np.empty((n, rows.n_classes), dtype=dtype), np.empty(n, dtype=dtype)
+            columns += [table, confidence, *(() if asked.limits is None else (asked.limits,))]
+        rows.fill(partial(self._decide_block, asked, dtype), *columns, whole=self.whole_blocks)
+        return self._decision(asked, code, top, score, confidence, table)
 
     def write(self, policy: Policy, block: NDArray[Any], out: NDArray[Any], limits: Float | None = None) -> None:
         """Write the probabilities of a block of logits into `out`, 1/K where it is rejected."""
@@ -203,81 +189,53 @@ class Table:
         if not accept.all():
             out[~accept] = 1.0 / block.shape[1]
 
-    def _accepts_block(self, policy: Policy, unrounded: Float, block: NDArray[Any], limits: Float | None) -> Flags:
+    def _accepts_block(
+        self, policy: Policy, unrounded: Float, block: NDArray[Any], limits: Float | None = None
+    ) -> Flags:
         """The decision on scores that are not rounded yet: a settled threshold decides them alike, for fewer calls."""
         if policy.by is None:
             return accepts(unrounded, grid_of(self.score).settled(policy.threshold))
         return accepts(unrounded, policy.of(kernels.predicted(self._at(block))) if limits is None else limits)
 
-    def _answer_block(
-        self, dtype: Any, calibrator: bool, block: NDArray[Any], score: Float, top: Codes, code: Codes
+    def _decide_block(
+        self, asked: Asked, dtype: Any, block: NDArray[Any], score: Float, top: Codes, code: Codes, *more: Any
     ) -> None:
+        """The columns of a block; `more` are its probabilities, their confidence, and limits by group, if wanted."""
         score[...] = ranked_block(self.score, self._at(block), top)
         code[...] = top
-        if calibrator:
-            room = np.empty(block.shape, dtype=dtype)
-            self.map.fill(block, room)
-            room[np.isnan(score)] = 1.0 / block.shape[1]
-            code[...] = kernels.predicted(room)
-
-    def _decide_block(
-        self,
-        policy: Policy,
-        rejected: Rejected,
-        calibrator: bool,
-        block: NDArray[Any],
-        table: NDArray[Any],
-        confidence: NDArray[Any],
-        score: Float,
-        top: Codes,
-        code: Codes,
-        limits: Float | None = None,
-    ) -> None:
-        score[...] = ranked_block(self.score, self._at(block), top)
+        if not more and not asked.calibrator:
+            return
+        table = more[0] if more else np.empty(block.shape, dtype=dtype)
         self.map.fill(block, table)
         table[np.isnan(score)] = 1.0 / block.shape[1]  # no row of logits: nothing to calibrate
-        code[...] = kernels.predicted(table) if calibrator else top
-        confidence[...] = table[np.arange(len(block)), code]
-        if rejected == "uniform":
-            table[~self._accepts_block(policy, score, block, limits)] = 1.0 / block.shape[1]
+        if asked.calibrator:
+            code[...] = kernels.predicted(table)
+        if more:
+            more[1][...] = table[np.arange(len(block)), code]
+        if more and asked.rejected == "uniform":
+            table[~self._accepts_block(asked.policy, score, block, *more[2:])] = 1.0 / block.shape[1]
 
-    def _decide_on_device(
-        self,
-        rows: Rows,
-        policy: Policy,
-        limits: Float | None,
-        rejected: Rejected,
-        probabilities: bool,
-        calibrator: bool,
-    ) -> Decision:
+    def _decide_on_device(self, rows: Rows, asked: Asked) -> Decision:
         score, top = self.doubts(rows), self._moved(rows).collect(kernels.predicted)
-        if not probabilities and not calibrator:
-            return self._decision(policy, limits, top, top, score)
+        if not asked.probabilities and not asked.calibrator:
+            return self._decision(asked, top, top, score)
         device, share = kernels.device_kernels(), 1.0 / rows.n_classes
         table: Any = self.map(rows.table, rows=rows)
         if np.isnan(score).any():
             device.fill_rows(table, np.isnan(score), share)
-        code = Rows(table).collect(kernels.predicted) if calibrator else top
-        if not probabilities:
-            return self._decision(policy, limits, code, top, score)
-        confidence = device.own_entries(table, code)
-        decision = self._decision(policy, limits, code, top, score, confidence, table)
-        if rejected == "uniform" and not decision.accept.all():
+        code = Rows(table).collect(kernels.predicted) if asked.calibrator else top
+        if not asked.probabilities:
+            return self._decision(asked, code, top, score)
+        decision = self._decision(asked, code, top, score, device.own_entries(table, code), table)
+        if asked.rejected == "uniform" and not decision.accept.all():
             device.fill_rows(table, ~decision.accept, share)
         return decision
 
     def _decision(
-        self,
-        policy: Policy,
-        limits: Float | None,
-        codes: Codes,
-        top: Codes,
-        score: Float,
-        confidence: NDArray[Any] | None = None,
-        table: NDArray[Any] | None = None,
+        self, asked: Asked, codes: Codes, top: Codes, score: Float, confidence: Any = None, table: Any = None
     ) -> Decision:
         score = kernels.rounded(score, grid_of(self.score))
-        accept = accepts(score, policy.of(top) if limits is None else limits)
+        accept = accepts(score, asked.policy.of(top) if asked.limits is None else asked.limits)
         return Decision(accept, score, score, top, confidence, self.classes[codes], probabilities=table)
 
 

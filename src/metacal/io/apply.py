@@ -19,14 +19,15 @@ import numpy as np
 
 from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
-from metacal.io.batches import BatchGate, decided_columns
+from metacal.io.batches import BatchGate, beside_results, decided_columns
 from metacal.io.disk import part_beside
 from metacal.io.formats import FORMATS, endings
+from metacal.io.formats.numpy import of_one_width
 from metacal.io.many import Paths, copies_removed, files_of, suffix_of
 from metacal.io.opening import NoRowsError
 from metacal.io.predictions import read_for_gate
 from metacal.io.results import Fingerprint, ResultFolder, make_folder, read_unchanged, result_names
-from metacal.io.writing import open_table
+from metacal.io.writing import open_table, table_suffix
 from metacal.rows import Rows, advance, told, workers
 from metacal.rows.executors import ExecutorLike, executor_of, is_remote, threads_of
 from metacal.rows.stored import StoredTable
@@ -297,9 +298,12 @@ def write_decisions(
     tables = (gate.read(predictions.table, by_rows=True),) if tables is None else tables
     accepted, missing, answered = 0, 0, Counter[str]()
     ids, groups = (None if column is None else column.ravel() for column in (predictions.ids, predictions.groups))
+    kept = predictions.kept
     with contextlib.ExitStack() as stack:
         write = None
         if output is not None:
+            if table_suffix(output, output_format) in (".npz", ".npy"):  # whose texts are of one width in all blocks
+                kept = of_one_width(dict(kept))
             names = gate.classes.tolist() if gate.source.classes_given else getattr(predictions, "class_names", None)
             table_file = open_table(output, len(predictions), class_names=names, format=output_format, part=part)
             write = stack.enter_context(table_file)
@@ -320,7 +324,9 @@ def write_decisions(
                 who = (*decision.stages, decision.last)
                 answered.update(dict(zip(who, np.bincount(decision.by, minlength=len(who)).tolist(), strict=True)))
             if write is not None:
-                write(decided_columns(gate, decision, None if ids is None else ids[start : start + len(decision)]))
+                here = slice(start, start + len(decision))
+                beside = {name: column[here] for name, column in kept.items()}
+                write(beside_results(beside, decided_columns(gate, decision, None if ids is None else ids[here])))
             advance(len(decision))
     counted = None if gate.is_calibrator else accepted
     return Applied(len(predictions), counted, n_without_score=missing, answered_by=answered)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
 from metacal.gate.judged import gate_in
-from metacal.io.columns import ClassNames, Picked, Request, listed
+from metacal.io.columns import ClassNames, Picked, Request
 from metacal.io.formats.arrow import (
     Batches,
     Layout,
@@ -166,7 +166,7 @@ class BatchGate:
             self.logits_key or gate.source.score_column,
             id_key=self.id_key,
             group_key=self.group_key,
-            aside=self.keep,
+            keep=self.keep,
             classes=own if isinstance(own[0], str) else None,
         )
         picked = pick(request, batch.schema)
@@ -182,17 +182,16 @@ class BatchGate:
         named = None if one else picked.class_names
         names = named if layout.width is None else stored_classes(batch.schema)
         decision = self._decision(batch, picked, layout, names)
-        beside = self._beside(batch, picked.beside.get("ids"))
+        ids = picked.beside.get("ids")
+        chosen = {**({} if ids is None else {"id": ids}), **{name: name for name in picked.kept}}
+        beside = {shown: joined(batch.column(name)) for shown, name in chosen.items()}
         told = record_batch(
             pa, decided_columns(gate, decision), gate.classes.tolist() if gate.source.classes_given else names
         )
-        twice = [name for name in beside if name in told.schema.names]
-        if twice:
-            raise InputError(f"the results have a column {twice[0]!r} of their own; rename the one that is to be kept.")
         arrays = dict(zip(told.schema.names, told.columns, strict=True))
         if not self.fixed_size and "probs" in arrays:
             arrays["probs"] = arrays["probs"].cast(pa.list_(arrays["probs"].type.value_type))
-        both = {**beside, **arrays}
+        both = beside_results(beside, arrays)
         schema = pa.schema([(name, array.type) for name, array in both.items()], metadata=told.schema.metadata)
         return pa.record_batch(list(both.values()), schema=schema)
 
@@ -212,15 +211,6 @@ class BatchGate:
                 groups = column_of(batch.column(self.group_key), self.group_key, "the batch", _ANY)
         decision = gate.decide(Rows(rows), rejected=self.rejected, probabilities=self.probabilities, groups=groups)
         return decision if n else decision.none()
-
-    def _beside(self, batch: Any, ids: str | None) -> dict[str, Any]:
-        """The ids and the columns to pass on, as they are."""
-        missing = [name for name in self.keep if name not in batch.schema.names]
-        if missing:
-            raise InputError(f"the batch has no column {missing[0]!r} to keep; it has {listed(batch.schema.names)}.")
-        names = {} if ids is None or ids in self.keep else {"id": ids}
-        chosen = {**names, **{name: name for name in self.keep}}
-        return {shown: joined(batch.column(name)) for shown, name in chosen.items()}
 
 
 class _Rows(Batches):
@@ -272,3 +262,14 @@ def decided_columns(gate: Gate, decision: Decision, ids: NDArray[Any] | None = N
     named = {"id": ids, "prediction": decision.label, **decision.columns, "probs": decision.probabilities}
     hidden = ("label", "answer", "accept", "score") if gate.is_calibrator else ("label",)
     return {name: column for name, column in named.items() if column is not None and name not in hidden}
+
+
+def beside_results(kept: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
+    """The results with what is kept before them, the id first; a name that both have is an error."""
+    twice = [name for name in kept if name in results and name != "id"]
+    if twice:
+        raise InputError(
+            f"the results have a column {twice[0]!r} of their own; give the one that is to be kept another name."
+        )
+    first = {name: results[name] for name in results if name == "id" and name not in kept}
+    return {**first, **kept, **{name: column for name, column in results.items() if name != "id"}}

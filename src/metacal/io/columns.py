@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.display import listed
+from metacal.errors import InputError, option, spelled
+from metacal.io.opening import one_score, passed_on, two_columns_hint
+from metacal.rows.labels import as_class_names
 from metacal.rows.stored import StoredTable
 
 #: A table of more bytes than this stays in its file: reading it again on every pass costs more than the memory.
@@ -36,11 +38,6 @@ LABEL_LIKE = re.compile(
     r"targets?|truths?|gt|gold|ground[_ ]?truth|(true|gold)[_ ]?(label|labels|class|target)|y[_ ]?true|class|category"
     r"|(class|label|target)[_ ]?(id|idx|index|name)",
     re.IGNORECASE,
-)
-#: How one score for two classes is written.
-TWO_COLUMNS = (
-    " One score for two classes: name its column with logits_key (--positive-key), or say --input probabilities where "
-    "it is the probability of the second."
 )
 #: csv columns `logits_cat`, `logits_dog` name the classes cat and dog.
 _PREFIXES = {"logits": ("logits_", "logit_"), "probabilities": ("probabilities_", "probability_", "probs_", "prob_")}
@@ -74,6 +71,8 @@ class Request:
     stream: bool | None = None
     #: Columns that are no classes, whatever they hold.
     aside: tuple[str, ...] = ()
+    #: Columns to pass on as they are; they are no classes either.
+    keep: tuple[str, ...] = ()
     #: The classes of the gate that reads it: they choose and order columns that bear their names.
     of_gate: ClassNames | None = None
     scores: bool = False
@@ -133,6 +132,8 @@ class Columns:
     places : tuple of int or None, of a column per class which columns of the file these are
     names : mapping
         What the file calls the labels, ids, groups and units.
+    kept : mapping of str to array of shape (n,)
+        Columns to pass on.
     lines : sequence of int or None
         Of text, the line that each score stands on.
     remarks : tuple of str
@@ -151,6 +152,7 @@ class Columns:
     unused: tuple[str, ...] = ()
     places: tuple[int, ...] | None = None
     names: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     lines: Sequence[int] | None = None
     remarks: tuple[str, ...] = ()
     score_column: str | None = None
@@ -174,15 +176,33 @@ class Picked(NamedTuple):
     places: tuple[int, ...] | None = None
     #: The array that names the classes.
     classes: str | None = None
+    #: What is to be passed on.
+    kept: tuple[str, ...] = ()
+
+    @property
+    def others(self) -> list[str]:
+        """What is to be read besides the table, each name once."""
+        return list(dict.fromkeys((*self.beside.values(), *self.kept)))
 
     @property
     def names(self) -> list[str]:
         """All that is to be read, each once, the table first."""
-        return list(dict.fromkeys((*self.table, *self.beside.values())))
+        return list(dict.fromkeys((*self.table, *self.others)))
 
-    def columns(self, path: str, table: Any, column: Callable[[str], Any], **more: Any) -> Columns:
-        """What was picked, read by `column` from its name; `more` is what the file itself says."""
+    def columns(
+        self,
+        path: str,
+        table: Any,
+        column: Callable[[str], Any],
+        values: Callable[[str], list[Any]] | None = None,
+        **more: Any,
+    ) -> Columns:
+        """What was picked, read by `column` from its name; `more` is what the file itself says.
+
+        `values` are those of what is kept, None where one is missing; where the file has arrays they are kept as such.
+        """
         beside = {role: column(name) for role, name in self.beside.items()}
+        more["kept"] = {name: passed_on(values(name)) if values else column(name) for name in self.kept}
         if self.classes is not None:
             more["class_names"] = as_class_names(column(self.classes))
         own = {"class_names": self.class_names, "unused": self.unused, "places": self.places, "names": self.beside}
@@ -202,8 +222,9 @@ def pick_arrays(request: Request, arrays: Mapping[str, str]) -> Picked:
         raise _no_table(request, arrays)
     beside = pick_beside(request, arrays, (table,))
     classes = None if request.scores else next((key for key in CLASS_KEYS if key in arrays), None)
-    used = {table, classes, *beside.values()}
-    return Picked((table,), beside, tuple(name for name in arrays if name not in used), classes=classes)
+    kept = _kept(request, arrays)
+    used = {table, classes, *beside.values(), *kept}
+    return Picked((table,), beside, tuple(name for name in arrays if name not in used), classes=classes, kept=kept)
 
 
 def _no_table(request: Request, arrays: Mapping[str, str]) -> InputError:
@@ -213,9 +234,9 @@ def _no_table(request: Request, arrays: Mapping[str, str]) -> InputError:
     other = next(kind for kind in TABLE_KEYS if kind != request.input)
     missing = f"{request.path}: there is no array {TABLE_KEYS[request.input][0]!r}; it holds {held}; "
     if any(name in arrays for name in TABLE_KEYS[other]):
-        return OtherKindError(f"{missing}to read its {other} say input={other!r} (--input {other}).")
-    labels = "" if "labels" in pick_beside(request, arrays) else " and the labels, if any, with label_key (--label-key)"
-    return InputError(f"{missing}name the table with logits_key (--logits-key){labels}.")
+        return OtherKindError(f"{missing}to read its {other} say {option('input', other)}.")
+    labels = "" if "labels" in pick_beside(request, arrays) else f" and the labels, if any, with {option('label_key')}"
+    return InputError(f"{missing}name the table with {option('logits_key')}{labels}.")
 
 
 def pick_columns(
@@ -249,13 +270,15 @@ def pick_columns(
         if len(chosen) < (2 if fewest is None else fewest) and not request.is_one_score(chosen):
             raise InputError(
                 f"{request.path}: found {len(chosen)} class column(s) among {listed(header)}; there must be at least "
-                f"2, or one column 'logits' of lists.{TWO_COLUMNS if chosen else ''}"
+                f"2, or one column 'logits' of lists.{two_columns_hint() if chosen else ''}"
             )
         prefix = next((p for p in prefixes if all(name.startswith(p) for name in chosen)), "")
         names = as_class_names([name.removeprefix(prefix) for name in chosen])
-    used = {*chosen, *beside.values()}
+    kept = _kept(request, header)
+    used = {*chosen, *beside.values(), *kept}
     places = None if names is None else tuple(place[name] for name in chosen)
-    return Picked(tuple(chosen), beside, tuple(name for name in header if name not in used), names, places)
+    unused = tuple(name for name in header if name not in used)
+    return Picked(tuple(chosen), beside, unused, names, places, kept=kept)
 
 
 def pick_beside(request: Request, names: Collection[str], table: Collection[str] = ()) -> dict[str, str]:
@@ -268,6 +291,14 @@ def pick_beside(request: Request, names: Collection[str], table: Collection[str]
             found[role] = name
             taken |= {name} if role == "labels" else set()
     return found
+
+
+def _kept(request: Request, held: Collection[str]) -> tuple[str, ...]:
+    """The columns to pass on, which must all be there."""
+    missing = [name for name in request.keep if name not in held]
+    if missing:
+        raise InputError(f"{request.path}: there is no column {missing[0]!r} to keep; it has {listed(held)}.")
+    return tuple(dict.fromkeys(request.keep))
 
 
 def _places(request: Request, header: Sequence[str]) -> dict[str, int]:
@@ -289,10 +320,10 @@ def _column_of_lists(request: Request, header: Sequence[str], lists: Collection[
     other = next(kind for kind in TABLE_KEYS if kind != request.input)
     missing = f"{request.path}: there is no column {TABLE_KEYS[request.input][0]!r}; it has {listed(header)}"
     if any(name in lists for name in TABLE_KEYS[other]):
-        raise OtherKindError(f"{missing}; to read its {other} say input={other!r} (--input {other}).")
+        raise OtherKindError(f"{missing}; to read its {other} say {option('input', other)}.")
     raise InputError(
-        f"{missing}, of which {listed(lists)} hold lists; name the one with the {request.input} with logits_key "
-        "(--logits-key)."
+        f"{missing}, of which {listed(lists)} hold lists; name the one with the {request.input} with "
+        f"{option('logits_key')}."
     )
 
 
@@ -300,7 +331,7 @@ def _other_columns(
     request: Request, header: Sequence[str], prefixes: tuple[str, ...], beside: Mapping[str, str]
 ) -> list[str]:
     """The columns `logits_…` if there are two of them; without a named prefix otherwise all that are nothing else."""
-    known = {"", *beside.values(), *request.aside, *(ID_KEYS if request.id_key is not None else ())}
+    known = {"", *beside.values(), *request.aside, *request.keep, *(ID_KEYS if request.id_key is not None else ())}
     names = [name for name in header if name not in known]
     begun = [[name for name in names if name.startswith(prefix)] for prefix in prefixes]
     begun = [columns for columns in begun if len(columns) >= (2 if request.logits_key is None else 1)]
@@ -317,13 +348,13 @@ def _other_columns(
     doubtful = next((name for name in names if name in LABEL_KEYS), None)
     if doubtful is not None:
         raise InputError(
-            f"{request.path}: is column {doubtful!r} a class or a label? List the classes with classes (--classes)."
+            f"{request.path}: is column {doubtful!r} a class or a label? List the classes with {option('classes')}."
         )
     if len(request.of_gate or ()) == 2 and len(names) > 1:  # one score and a stray column look like two classes
         raise InputError(
             f"{request.path}: no column bears the name of a class of the gate; it has {listed(names)}. Name the score "
-            "of the second class with logits_key (--positive-key), or list the columns of the two classes with classes "
-            "(--classes)."
+            f"of the second class with {one_score()}, or list the columns of the two classes with "
+            f"{option('classes')}."
         )
     return names
 
@@ -344,37 +375,7 @@ def _columns_of_classes(request: Request, header: Sequence[str], prefixes: tuple
 
 def labels_are_in(column: str) -> str:
     """How to say that a column holds the labels."""
-    return f"if it holds the labels say label_key={column!r} (--label-key {shlex.quote(column)}), "
-
-
-def as_class_names(values: Any) -> ClassNames:
-    """Return names as a tuple; if all are whole numbers, as integers.
-
-    Examples
-    --------
-    >>> as_class_names(["0", "1"]), as_class_names(["cat", "1"]), as_class_names(["01", "02"])
-    ((0, 1), ('cat', '1'), ('01', '02'))
-    """
-    listed_values = values.tolist() if hasattr(values, "tolist") else values
-    if not isinstance(listed_values, list | tuple) or not all(isinstance(v, str | int | float) for v in listed_values):
-        raise InputError(f"the class names must be a flat list of texts or whole numbers, got {_cut(values)}.")
-    # Not by way of an array: NumPy makes all names as wide as the longest.
-    texts = [str(value) for value in listed_values]
-    whole = all(map(_is_whole, texts))
-    return tuple(map(int, texts)) if whole else tuple(texts)
-
-
-def _is_whole(text: str) -> bool:
-    """Whether this is how a 64-bit integer is written; 007 and -0 are names."""
-    digits = text.removeprefix("-")
-    if not (len(text) <= 20 and digits.isascii() and digits.isdigit()):
-        return False
-    return str(int(text)) == text and -(1 << 63) <= int(text) < 1 << 63
-
-
-def _cut(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return f"if it holds the labels say {option('label_key', column)}, "
 
 
 def one_of(
@@ -382,19 +383,12 @@ def one_of(
 ) -> str | None:
     """Return the one name among `held` that is asked for, or None if none was asked for and no usual name is there."""
     flag = request.flag(flag)
-    option = "--" + flag.replace("_", "-")
     if named is not None:
         if named not in held or named in without:
-            raise InputError(f"{request.path}: there is no {named!r} as {flag} ({option}) says; it has {listed(held)}.")
+            said = spelled(flag, "--" + flag.replace("_", "-"))
+            raise InputError(f"{request.path}: there is no {named!r} as {said} says; it has {listed(held)}.")
         return named
     here = [name for name in usual if name in held and name not in without]
     if len(here) > 1:
-        raise InputError(f"{request.path}: it has both {here[0]!r} and {here[1]!r}; choose one with {flag} ({option}).")
+        raise InputError(f"{request.path}: it has both {here[0]!r} and {here[1]!r}; choose one with {option(flag)}.")
     return here[0] if here else None
-
-
-def listed(names: Iterable[object]) -> str:
-    """Show at most eight names."""
-    shown = list(names)
-    more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
-    return (", ".join(map(_cut, shown[:8])) or "nothing") + more

@@ -37,7 +37,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any, Self
 
-from metacal.errors import ArtifactError, BusyError, InputError
+from metacal.errors import ArtifactError, BusyError, InputError, option
 from metacal.io.disk import DISK, Disk, LockedError, plain_write_errors
 
 #: The version of the lines; another one is refused.
@@ -190,7 +190,7 @@ class Journal:
         """What a first line that cannot be taken says of the key: a signature is longer than a checksum."""
         length, keyed = len(Seal().make(b"")), type(self.seal) is not Seal
         if len(seal) > length and seal.isalnum() and not keyed:
-            return "this journal is signed; give its key (--key) with every call."
+            return f"this journal is signed; give its key with every call: {option('key', metavar='KEYFILE')}."
         if len(seal) == length and keyed:
             return "this journal was begun without a key; leave the key out, or begin anew with another file."
         if keyed:

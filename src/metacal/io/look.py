@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.display import listed
 from metacal.errors import InputError
-from metacal.io.columns import CLASS_KEYS, CORRECT_KEYS, ID_KEYS, LABEL_KEYS, LABEL_LIKE, TABLE_KEYS, listed
+from metacal.io.columns import CLASS_KEYS, CORRECT_KEYS, ID_KEYS, LABEL_KEYS, LABEL_LIKE, TABLE_KEYS
 from metacal.io.first_rows import first_rows
 from metacal.io.strays import BESIDE_LIKE
 from metacal.rows.score_columns import WORDS, mark_of

@@ -9,12 +9,19 @@ that is more; whoever knows better raises the limit.
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
+from types import NoneType
+from typing import Any
 
-from metacal.errors import InputError, MetacalError
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError, MetacalError, option, spelled
 
 SAVE_AS_NPZ = "save it from Python as np.savez('predictions.npz', logits=logits, labels=labels)"
 _MAGIC = (
@@ -190,3 +197,40 @@ def _shown(size: int) -> str:
         if size >= unit:
             return f"{size / unit:,.1f} {name}"
     return f"{size:,} bytes"
+
+
+def passed_on(values: Sequence[Any]) -> NDArray[Any]:
+    """Values of any kind, or missing (None), as one array: all numbers, all true or false, or else texts (objects).
+
+    A missing number is NaN and a missing text is empty. Numbers that would lose digits as floats become texts.
+
+    Examples
+    --------
+    >>> passed_on([1, 2]), passed_on([1, None]), passed_on(["a", None, {"b": 1}]).tolist()
+    (array([1, 2]), array([ 1., nan]), ['a', '', '{"b": 1}'])
+    """
+    kinds = {type(value) for value in values}
+    most = 1 << (63 if kinds == {int} else 53)
+    exact = all(abs(value) < most for value in values if type(value) is int)
+    if exact and (kinds in ({bool}, {int}) or kinds <= {int, float, NoneType}):
+        return np.array([math.nan if value is None else value for value in values])
+    return np.array([_text(value) for value in values], dtype=object)
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, default=str) if isinstance(value, bool | dict | list) else str(value)
+
+
+def one_score() -> str:
+    """How the score of the second of two classes is named."""
+    return spelled("logits_key=...", "--positive-key NAME")
+
+
+def two_columns_hint() -> str:
+    """How one score for two classes is written."""
+    return (
+        f" One score for two classes: name its column with {one_score()}, or say {option('input', 'probabilities')} "
+        "where it is the probability of the second."
+    )

@@ -14,23 +14,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, warn_caller
+from metacal.display import listed
+from metacal.errors import InputError, option, warn_caller
 from metacal.io.columns import (
     BESIDE,
     LABEL_LIKE,
     TABLE_KEYS,
-    TWO_COLUMNS,
     ClassNames,
     Columns,
     OtherKindError,
     Request,
-    as_class_names,
-    listed,
 )
 from metacal.io.many import Paths
+from metacal.io.opening import two_columns_hint
 from metacal.io.reading import read_columns
 from metacal.io.strays import strays_among
-from metacal.rows.labels import several_labels
+from metacal.rows.labels import as_class_names, several_labels
 from metacal.rows.plausibility import suspicion_in
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import class_list, label_codes, two_columns
@@ -63,10 +62,9 @@ class Predictions(Columns):
         also = f"; it also holds {listed(self.unused)}" if self.unused else ""
         held = map(str, (*self.unused, *(self.class_names or ())))
         likely = next((name for name in held if LABEL_LIKE.fullmatch(name)), None)
-        name = f"label_key={likely!r} (--label-key {likely})" if likely else "label_key (--label-key)"
         raise InputError(
-            f"{self.path}: there are no labels here{also}. Store them as 'labels', name them with {name}, or give a "
-            "file of labels with labels (--labels)."
+            f"{self.path}: there are no labels here{also}. Store them as 'labels', name them with "
+            f"{option('label_key', likely)}, or give a file of labels with {option('labels')}."
         )
 
 
@@ -83,6 +81,7 @@ def read_predictions(
     classes: Sequence[str | int] | None = None,
     format: str | None = None,
     drop: Sequence[str] = (),
+    keep: Sequence[str] = (),
     of_gate: ClassNames | None = None,
     stream: bool | None = None,
     unpack_limit: int | None = None,
@@ -117,6 +116,8 @@ def read_predictions(
         separated by commas, semicolons, tabs or bars, and compressed (.csv.gz).
     drop : sequence of str
         Columns that are no classes.
+    keep : sequence of str
+        Columns to pass on to the results, which are no classes either.
     of_gate : sequence, optional
         The classes of a gate. Where there is a column per class those that bear their names are taken, in this order,
         and others are left out; elsewhere they say nothing.
@@ -154,6 +155,7 @@ def read_predictions(
         unit_key,
         stream=stream,
         aside=tuple(drop),
+        keep=tuple(keep),
         of_gate=of_gate,
     )
     columns = read_columns(path, request, _finished, labels=labels, format=format, unpack_limit=unpack_limit)
@@ -162,10 +164,6 @@ def read_predictions(
 
 def _finished(request: Request, columns: Columns) -> Columns:
     """A table that is one, with columns of the same rows and names for its classes."""
-    for role in ("groups", "units"):
-        name = getattr(request, BESIDE[role])
-        if name is not None and getattr(columns, role) is None:
-            raise InputError(f"{request.path}: it holds one array without names, and so no {name!r}.")
     columns = _two_classes(request, columns)
     _check_shapes(request, columns)
     flat = {role: getattr(columns, role).ravel() for role in ("groups", "units") if getattr(columns, role) is not None}
@@ -175,7 +173,7 @@ def _finished(request: Request, columns: Columns) -> Columns:
         return replace(columns, **flat)
     strays, remarks = strays_among(columns.class_names, columns.labels.ravel(), columns.table)
     for remark in remarks:
-        warn_caller(f"{request.path}: {remark}")
+        warn_caller(remark)
     return replace(_without(columns, strays), remarks=tuple(remarks), **flat)
 
 
@@ -208,7 +206,7 @@ def _two_classes(request: Request, columns: Columns) -> Columns:
         row = int(beyond.argmax())
         raise InputError(
             f"{request.path}: row {row} has the probability {score[row]:g}; one column of probabilities must lie "
-            "between 0 and 1. For a score of another kind name it with score_key (--score-key)."
+            f"between 0 and 1. For a score of another kind name it with {option('score_key')}."
         )
     two = two_columns(score, request.input)
     return replace(columns, table=two, class_names=None, score_column=request.logits_key)
@@ -220,14 +218,14 @@ def _check_shapes(request: Request, columns: Columns) -> None:
         raise InputError(
             f"{path}: the table of {request.input} must be numbers with one row per item and one column per class; "
             f"got shape {table.shape} of type {table.dtype}. Reshape or convert it and save it again."
-            f"{TWO_COLUMNS if table.ndim == 1 else ''}"
+            f"{two_columns_hint() if table.ndim == 1 else ''}"
         )
     for what in BESIDE:
         column = getattr(columns, what)
         if column is not None and column.shape not in ((len(table),), (len(table), 1)):
             hint = f" {several_labels(column)}" if column.ndim == 2 else ""
             if column.shape == (len(table) + 1,):
-                hint = " If the labels begin with a header, name it with label_key (--label-key)."
+                hint = f" If the labels begin with a header, name it with {option('label_key')}."
             raise InputError(f"{path}: there are {len(table)} rows but {what} of shape {column.shape}; one each.{hint}")
     own = columns.class_names if columns.places is None else None
     if own is not None and request.classes is not None and as_class_names(request.classes) != own:
@@ -321,14 +319,15 @@ def _question(gate: Gate, fitted: str, predictions: Predictions) -> None:
         warn_caller(
             f"{predictions.path}: every row lies in [0, 1] and sums to one, as probabilities do, but {fitted} was "
             "fitted on logits: what it says of these rows means nothing. Give logits, or fit on probabilities with "
-            "--input probabilities."
+            f"{option('input', 'probabilities')}."
         )
     elif odd is not None:
         warn_caller(f"{predictions.path}: {odd.remark}")
     elif "probabilities" in known:
         warn_caller(
             f"{fitted} was fitted on rows that look like probabilities read as logits, and {predictions.path} holds "
-            "other rows: what it says of them means nothing. Fit again, with --input probabilities or on logits."
+            f"other rows: what it says of them means nothing. Fit again, with {option('input', 'probabilities')} or on "
+            "logits."
         )
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import InputError, option
 from metacal.io.columns import BESIDE, STREAM_BYTES, Columns, Request
 from metacal.io.formats import FORMATS, endings
 from metacal.io.many import Part, Paths, fetched, files_of, suffix_of
@@ -85,9 +85,24 @@ def _read_one(request: Request, finish: Finish, format: str | None, answers: Par
     if answers is not None and answers.name == request.path == "-":
         raise InputError("the table and the labels cannot both come from standard input; put one of them in a file.")
     columns = read_file(replace(request, label_key=None) if labelled else request, format)
+    _check_there(request, columns)
     if columns.table.ndim and len(columns.table) == 0:
         raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
     return finish(request, columns if answers is None else replace(columns, labels=_read_labels(answers, request)))
+
+
+def _check_there(request: Request, columns: Columns) -> None:
+    """Raise where something named is missing, as in a file of one array, or what is kept is not one value a row."""
+    named = [(request.group_key, columns.groups), (request.unit_key, columns.units)]
+    for name, found in (*named, *((name, columns.kept.get(name)) for name in request.keep)):
+        if name is not None and found is None:
+            raise InputError(f"{request.path}: it holds one array without names, and so no {name!r}.")
+    for name, held in columns.kept.items():
+        if held.shape != (len(columns.table),):
+            raise InputError(
+                f"{request.path}: {name!r} has the shape {held.shape}; what is kept must be one value for each of the "
+                f"{len(columns.table):,} rows."
+            )
 
 
 def read_file(request: Request, format: str | None = None) -> Columns:
@@ -246,6 +261,7 @@ def _joined(path: str, parts: Sequence[Columns]) -> Columns:
     if table is None or (all(isinstance(one, np.ndarray) for one in tables) and table.nbytes <= STREAM_BYTES):
         table = np.concatenate(tables)
     beside: dict[str, Any] = {role: _column([getattr(part, role) for part in parts]) for role in BESIDE}
+    beside["kept"] = {name: _column([part.kept[name] for part in parts]) for name in first.kept}
     remarks = tuple(dict.fromkeys(remark for part in parts for remark in part.remarks))
     return replace(first, path=path, table=table, lines=None, remarks=remarks, **beside)
 
@@ -259,8 +275,8 @@ def _check_alike(first: Columns, other: Columns) -> None:
         )
     if other.class_names != first.class_names:
         raise InputError(
-            f"{other.path}: its classes are not those of {first.path}, or in another order; name them with classes "
-            "(--classes A,B,C), which chooses and orders the columns."
+            f"{other.path}: its classes are not those of {first.path}, or in another order; name them with "
+            f"{option('classes')}, which chooses and orders the columns."
         )
     for role in BESIDE:
         there, here = getattr(first, role) is not None, getattr(other, role) is not None

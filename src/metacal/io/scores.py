@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
-from metacal.io.columns import BESIDE, CORRECT_KEYS, Columns, Request, listed
+from metacal.display import listed
+from metacal.errors import InputError, option
+from metacal.io.columns import BESIDE, CORRECT_KEYS, Columns, Request
 from metacal.io.many import Paths
 from metacal.io.reading import read_columns
 from metacal.rows.score_columns import correct_column, loss_column, score_column
@@ -43,8 +45,8 @@ class Scores(Columns):
             return self.labels
         also = f"; it also holds {listed(self.unused)}" if self.unused else ""
         raise InputError(
-            f"{self.path}: it does not say which rows are right{also}. Name the column that does with correct_key "
-            f"(--correct-key), or call it {' or '.join(map(repr, CORRECT_KEYS))}."
+            f"{self.path}: it does not say which rows are right{also}. Name the column that does with "
+            f"{option('correct_key')}, or call it {' or '.join(map(repr, CORRECT_KEYS))}."
         )
 
 
@@ -58,6 +60,7 @@ def read_scores(
     id_key: str | None = None,
     group_key: str | None = None,
     unit_key: str | None = None,
+    keep: Sequence[str] = (),
     format: str | None = None,
     unpack_limit: int | None = None,
 ) -> Scores:
@@ -79,7 +82,7 @@ def read_scores(
         The name of the ids; "id" or "ids" when None, if there.
     group_key, unit_key : str, optional
         The names of the rows' groups, for a promise per group, and of the units that rows belong to.
-    format, unpack_limit
+    keep, format, unpack_limit
         As in `read_predictions`.
 
     Examples
@@ -92,11 +95,9 @@ def read_scores(
     >>> found.score, found.correct
     (array([0.9, nan]), array([ True, False]))
     """
-    beside: dict[str, Any] = {"id_key": id_key, "group_key": group_key, "unit_key": unit_key}
+    beside: dict[str, Any] = {"id_key": id_key, "group_key": group_key, "unit_key": unit_key, "keep": tuple(keep)}
     if loss_key is not None and correct_key is not None:
-        raise InputError(
-            "give correct_key (--correct-key) or loss_key (--loss-key): a row is right or wrong, or loses."
-        )
+        raise InputError(f"give {option('correct_key')} or {option('loss_key')}: a row is right or wrong, or loses.")
     beside |= {"label_key": loss_key or correct_key, "losses": losses or loss_key is not None}
     request = Request("", logits_key=score_key, scores=True, **beside)
     columns = read_columns(path, request, _finished, format=format, unpack_limit=unpack_limit)

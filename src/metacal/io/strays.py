@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.io.columns import LABEL_LIKE, ClassNames, listed
+from metacal.display import listed
+from metacal.errors import option
+from metacal.io.columns import LABEL_LIKE, ClassNames
 from metacal.rows.plausibility import sample_of
 
 #: Names of columns that people keep beside predictions.
@@ -57,9 +59,9 @@ def strays_among(names: ClassNames, labels: NDArray[Any], table: Any) -> tuple[l
     else:
         found, why = "columns {} are left out: no label names them", "they do not look like classes; if they are"
     key = next((str(names[k]) for k in strays if LABEL_LIKE.fullmatch(str(names[k]))), None)
-    labelled = f" If {key!r} holds the labels, say label_key={key!r} (--label-key {key})." if key else ""
+    labelled = f" If {key!r} holds the labels, say {option('label_key', key)}." if key else ""
     left = found.format(listed([names[k] for k in strays]))
-    return strays, [f"{left}, and {why}, list all classes with classes (--classes A,B,C).{labelled}"]
+    return strays, [f"{left}, and {why}, list all classes with {option('classes')}.{labelled}"]
 
 
 def _odd_columns(table: Any) -> set[int]:
@@ -80,9 +82,10 @@ def _remark(names: ClassNames, strays: list[int], without: list[int]) -> str:
     rest = [str(name) for k, name in enumerate(names) if k not in strays]
     short = len(rest) <= _MOST_LISTED and not any("," in name for name in rest)
     key = next((str(names[k]) for k in strays if LABEL_LIKE.fullmatch(str(names[k]))), None)
-    labels = f"if {key!r} holds the labels, say label_key={key!r} (--label-key {key}); " if key else ""
+    labels = f"if {key!r} holds the labels, say {option('label_key', key)}; " if key else ""
     return (
         f"column{'s' if len(strays) > 1 else ''} {listed([names[k] for k in strays])} {is_taken}, but {but}: {labels}"
-        f"to leave other columns out, list the classes with classes (--classes {','.join(rest) if short else 'A,B,C'})"
-        "; labels of another name are found with label_key (--label-key)."
+        f"to leave other columns out, list the classes with "
+        f"{option('classes', metavar=','.join(rest) if short else 'A,B,C')}; labels of another name are found with "
+        f"{option('label_key')}."
     )

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any, NamedTuple
 
-from metacal.errors import InputError
-from metacal.io.columns import ID_KEYS, TABLE_KEYS, Request, listed, pick_beside, pick_columns
+from metacal.display import listed
+from metacal.errors import InputError, option
+from metacal.io.columns import ID_KEYS, TABLE_KEYS, Request, pick_beside, pick_columns
 from metacal.io.formats.delimited import line_cells, lists_of_numbers
 from metacal.io.formats.jsonl import LineError, nested_in, parsed_object
 from metacal.rows.score_columns import mark_of
@@ -101,7 +102,8 @@ class Reader:
         """Take a line for a header; in a later file only one that names the same classes, or a broken line would do."""
         if self.header is None and cells[0].startswith("{"):
             raise InputError(
-                f"{self.request.path}: it begins as JSON does, and is read as {self.kind}; say --format jsonl."
+                f"{self.request.path}: it begins as JSON does, and is read as {self.kind}; say "
+                f"{option('format', 'jsonl')}."
             )
         before, table = vars(self).copy(), self._table
         self._name(cells, [])

@@ -212,9 +212,8 @@ def _plain_array(name: object, values: ArrayLike) -> NDArray[Any]:
     if not isinstance(name, str) or not name or "/" in name:
         raise InputError(f"a column name must be a non-empty string without '/', got {name!r}.")
     array = np.asarray(values)
-    if array.dtype == object and all(isinstance(item, str) for item in array.ravel()):
-        array = array.astype(np.str_)
-    if array.ndim not in (1, 2) or array.dtype.kind not in "iubfU":
+    texts = array.dtype == object and all(isinstance(item, str) for item in array.ravel())
+    if array.ndim not in (1, 2) or not (texts or array.dtype.kind in "iubfU"):
         raise InputError(
             f"column {name!r} must be a 1-D or 2-D array of numbers or strings, "
             f"got shape {array.shape} of type {array.dtype}."

@@ -7,7 +7,7 @@ promise.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate, Guarantee
@@ -69,17 +69,9 @@ class Circumstances:
 
     def together(self, other: Circumstances) -> Circumstances:
         """Both at once; `other` where the two say the same thing differently."""
-        return Circumstances(
-            max(self.scores, other.scores),
-            min(self.share, other.share),
-            other.units or self.units,
-            other.weights or self.weights,
-            other.folds or self.folds,
-            other.largest_unit or self.largest_unit,
-            other.largest_declared or self.largest_declared,
-            self.by_value or other.by_value,
-            self.aside or other.aside,
-        )
+        own: dict[str, Any] = {name: value or getattr(self, name) for name, value in vars(other).items()}
+        least, most = min(self.share, other.share), max(self.scores, other.scores)
+        return Circumstances(**{**own, "share": least, "scores": most})
 
     def impossible(self, most_folds: int, delta: float | None) -> str | None:
         """What cannot be, with at most so many folds; None when all agrees."""

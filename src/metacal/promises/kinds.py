@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from metacal.promises.rules.both import Both as Both
     from metacal.promises.rules.cascade import MaxLoss as MaxLoss
     from metacal.promises.rules.cheapest import Cheapest as Cheapest
-    from metacal.promises.rules.max_cost import MaxCost as MaxCost
+    from metacal.promises.rules.max_risk import MaxCost as MaxCost
     from metacal.promises.rules.max_risk import MaxRisk as MaxRisk
     from metacal.promises.rules.order_statistic import MaxMiscoverage as MaxMiscoverage
     from metacal.promises.rules.order_statistic import MaxReview as MaxReview
@@ -37,7 +37,7 @@ PROMISES: dict[str, str] = {
     "Both": "metacal.promises.rules.both:Both",
     "AfterLooking": "metacal.promises.rules.both:AfterLooking",
     "MaxReview": "metacal.promises.rules.order_statistic:MaxReview",
-    "MaxCost": "metacal.promises.rules.max_cost:MaxCost",
+    "MaxCost": "metacal.promises.rules.max_risk:MaxCost",
     "MaxRisk": "metacal.promises.rules.max_risk:MaxRisk",
     "Cheapest": "metacal.promises.rules.cheapest:Cheapest",
     "MaxLoss": "metacal.promises.rules.cascade:MaxLoss",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.errors import option, spelled
 from metacal.promises.words import rounded_up
 from metacal.rows.plausibility import Suspected, Suspicion
 
@@ -46,16 +47,6 @@ class Note:
     def to_dict(self) -> dict[str, Any]:
         """As a file has it."""
         return {"kind": self.kind, **dict(self.facts)}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Note:
-        """The inverse of `to_dict`."""
-        facts = {name: _tuples(fact) for name, fact in data.items() if name != "kind"}
-        return cls(data["kind"], tuple(facts.items()))
-
-
-def _tuples(fact: Any) -> Any:
-    return tuple(map(_tuples, fact)) if isinstance(fact, list | tuple) else fact
 
 
 def noted(sentence: Callable[Facts, str]) -> Callable[Facts, Note]:
@@ -167,8 +158,8 @@ def decision_disagrees(*, rows: int, differ: int) -> str:
     """Of two classes: the answers are not the more probable classes."""
     return (
         f"{differ:,} of {rows:,} accepted rows are answered by the class that is the less probable one by the "
-        "calibrated probabilities: the promise is about the classifier's own decision. decision='calibrated' "
-        "(--decision calibrated) decides by them."
+        "calibrated probabilities: the promise is about the classifier's own decision. "
+        f"{option('decision', 'calibrated')} decides by them."
     )
 
 
@@ -226,7 +217,7 @@ def repeated_rows(*, repeated: int, rows: int) -> str:
     return (
         f"{repeated:,} of {rows:,} rows repeat the logits of an earlier row: if these are copies, and not "
         "different inputs, the rows are not independent and the stated confidence does not hold. Keep one row of each, "
-        "or say which rows belong together: fit(..., units=), --unit-key."
+        f"or say which rows belong together with {spelled('fit(..., units=...)', '--unit-key NAME')}."
     )
 
 
@@ -256,7 +247,7 @@ def upside_down(*, higher_is: Literal["surer", "doubtful"]) -> str:
     """A score that seems to be the other way round: its higher values are what is said here."""
     return (
         "the rows that the score calls sure are wrong more often than the others: if a higher score is "
-        f"{higher_is}, say so with higher_is={higher_is!r} (--higher-is {higher_is})."
+        f"{higher_is}, say so with {option('higher_is', higher_is)}."
     )
 
 

@@ -38,13 +38,12 @@ class Quantity(str):
     ----------
     counted : callable
         counted(accept, correct) -> (hit, of), a flag per row each; every hit is a row that it looks at.
-    at_most : bool
+    at_most : bool, default True
         Whether small is good: the promise is then "at most", otherwise "at least".
-    accepting_is_safe : bool
+    accepting_is_safe : bool, default False
         Whether accepting one more row can never break the promise. Where two scores cannot be told apart, the row is
-        accepted if so, and rejected otherwise.
-    about_answers : bool
-        Whether it says how good the answers are that the gate gives, and not only how many.
+        accepted if so, and rejected otherwise. Where it can, the promise says how good the answers are that the gate
+        gives, and not only how many.
     sentence : str
         The promise as a sentence without its full stop, with {} for the limit.
     short : str
@@ -82,15 +81,14 @@ class Quantity(str):
     """
 
     counted: Count
-    at_most: bool
-    accepting_is_safe: bool
-    about_answers: bool
     sentence: str
     short: str
     measured: str
     bad_rows: str
     bad_among: str
     bad_share: str
+    at_most: bool = True
+    accepting_is_safe: bool = False
     needs_labels: bool = True
     mean: bool = False
     graded: bool = False
@@ -116,11 +114,6 @@ class Quantity(str):
     def sign(self) -> str:
         """How the limit bounds it."""
         return "<=" if self.at_most else ">="
-
-    @property
-    def broken_sign(self) -> str:
-        """How a value that breaks the promise stands to the limit."""
-        return ">" if self.at_most else "<"
 
     @property
     def direction(self) -> str:
@@ -199,9 +192,7 @@ def amount(value: float) -> str:
 MISCOVERAGE = Quantity(
     "miscoverage",
     counted=lambda accept, correct: (correct & ~accept, correct),
-    at_most=True,
     accepting_is_safe=True,
-    about_answers=False,
     sentence="At most {} of the correct predictions are rejected",
     measured="of the right answers were rejected",
     bad_rows="right answers rejected",
@@ -212,8 +203,6 @@ COVERAGE_ACCURACY = Quantity(
     "coverage accuracy",
     counted=lambda accept, correct: (correct & accept, accept),
     at_most=False,
-    accepting_is_safe=False,
-    about_answers=True,
     sentence="What is accepted is right at least {} of the time",
     short="accuracy",
     measured="of the {n_accepted:,} accepted rows are right",
@@ -225,9 +214,7 @@ COVERAGE_ACCURACY = Quantity(
 REVIEW = Quantity(
     "review rate",
     counted=lambda accept, correct: (~accept, np.ones_like(accept)),
-    at_most=True,
     accepting_is_safe=True,
-    about_answers=False,
     sentence="At most {} of all rows go to review",
     short="review",
     measured="of all rows went to review",
@@ -239,9 +226,6 @@ REVIEW = Quantity(
 COST = Quantity(
     "cost",
     counted=lambda accept, correct: (accept & ~correct, accept),
-    at_most=True,
-    accepting_is_safe=False,
-    about_answers=True,
     sentence="What is accepted costs at most {} a row on average",
     measured="is what the {n_accepted:,} accepted rows cost on average",
     bad_rows="costly answers among the accepted",
@@ -253,9 +237,6 @@ COST = Quantity(
 RISK = Quantity(
     "risk",
     counted=lambda accept, correct: (accept & ~correct, accept),
-    at_most=True,
-    accepting_is_safe=False,
-    about_answers=True,
     sentence="What is accepted has a mean loss of at most {}",
     measured="is the mean loss of the {n_accepted:,} accepted rows",
     bad_rows="answers with a loss among the accepted",
@@ -268,9 +249,6 @@ RISK = Quantity(
 COST_PER_ROW = Quantity(
     "cost per row",
     counted=lambda accept, correct: (~(accept & correct), np.ones_like(accept)),
-    at_most=True,
-    accepting_is_safe=False,
-    about_answers=True,
     sentence="Wrong answers and reviews together cost at most {} a row on average",
     measured="is what a row costs on average, wrong answers and reviews together",
     bad_rows="rows that are answered wrong or sent to review",
@@ -282,17 +260,13 @@ COST_PER_ROW = Quantity(
 LOSS = Quantity(
     "loss",
     counted=lambda accept, correct: (~correct, np.ones_like(accept)),
-    at_most=True,
-    accepting_is_safe=False,
-    about_answers=True,
     sentence="Of all answers at most {} more are wrong than if the large model answered alone",
     measured="more of all answers are wrong than if the large model answered alone",
     bad_rows="answered worse than by the large model alone",
     bad_among="answered worse than by the large model alone",
     paired=True,
 )
-#: What promises about rows that are called by one of two classes have in common.
-_CALLED = {"accepting_is_safe": False, "about_answers": True}
+#: What promises about rows that are wrongly called by one of two classes have in common.
 _FALSE_ALARMS = {"bad_rows": "rows that are called so and are not", "bad_among": "called so and are not"}
 #: P(of the class | called by it).
 PRECISION = Quantity(
@@ -302,7 +276,6 @@ PRECISION = Quantity(
     sentence="At least {} of what is called {name} is {name}",
     measured="of the {n_accepted:,} rows called so are right",
     bad_share="share of false alarms",
-    **_CALLED,
     **_FALSE_ALARMS,
 )
 #: P(not called by the other class | of the class): `accept` says which rows are called by the other, `correct` whether
@@ -317,17 +290,14 @@ RECALL = Quantity(
     bad_among="missed",
     bad_share="share of missed rows",
     of_class=True,
-    **_CALLED,
 )
 #: P(called by the class | not of it).
 FALSE_POSITIVE_RATE = Quantity(
     "false-positive rate",
     counted=lambda accept, correct: (~correct & accept, ~correct),
-    at_most=True,
     sentence="At most {} of what is not {name} is called {name}",
     measured="of what is not of the class was called so",
     of_class=True,
-    **_CALLED,
     **_FALSE_ALARMS,
 )
 #: Every quantity by its name.

@@ -14,8 +14,8 @@ from metacal.display import outward
 from metacal.errors import InputError
 from metacal.promises.quantity import Quantity, quantity
 from metacal.promises.rules import betting, bounds
+from metacal.promises.rules.betting import UnitCounts
 from metacal.promises.rules.noninferiority import GAMMA, difference_interval, kept_p_value
-from metacal.promises.rules.unit_counts import UnitCounts
 from metacal.promises.sample import WholeUnits
 from metacal.rows.draws import generator
 

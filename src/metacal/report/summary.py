@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal.errors import InputError
+from metacal.errors import InputError, spelled
 from metacal.gate import Gate
 from metacal.gate.judged import opened
 from metacal.promises.parts.thresholds import plain_groups
@@ -298,7 +298,8 @@ def _comparison(wanted: Any, tables: Sequence[Any], codes: NDArray[np.intp], **o
     if isinstance(wanted, Comparison):
         return wanted.to_dict()
     if len(tables) > 1 or tables[0].ndim < 2:
-        raise InputError("calibrators are compared on one table of logits; leave compare (--compare) out here.")
+        out = spelled("compare", "--compare")
+        raise InputError(f"calibrators are compared on one table of logits; leave out {out}.")
     names = None if wanted is True else list(wanted)
     with unquestioned():  # they may be logarithms of probabilities
         # Folds are drawn from the rows: they are held in memory.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import InputError, option
 from metacal.rows.arrays import plain_array
 
 #: The number that stands for "no label" where it is no class.
@@ -44,6 +44,31 @@ def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> 
     return array
 
 
+def as_class_names(values: Any) -> tuple[str | int, ...]:
+    """Return names as a tuple; if all are whole numbers, as integers.
+
+    Examples
+    --------
+    >>> as_class_names(["0", "1"]), as_class_names(["cat", "1"]), as_class_names(["01", "02"])
+    ((0, 1), ('cat', '1'), ('01', '02'))
+    """
+    listed_values = values.tolist() if hasattr(values, "tolist") else values
+    if not isinstance(listed_values, list | tuple) or not all(isinstance(v, str | int | float) for v in listed_values):
+        raise InputError(f"the class names must be a flat list of texts or whole numbers, got {_shown(values)}.")
+    # Not by way of an array: NumPy makes all names as wide as the longest.
+    texts = [str(value) for value in listed_values]
+    whole = all(map(is_whole, texts))
+    return tuple(map(int, texts)) if whole else tuple(texts)
+
+
+def is_whole(text: str) -> bool:
+    """Whether this is how a 64-bit integer is written; 007 and -0 are names."""
+    digits = text.removeprefix("-")
+    if not (len(text) <= 20 and digits.isascii() and digits.isdigit()):
+        return False
+    return str(int(text)) == text and -(1 << 63) <= int(text) < 1 << 63
+
+
 def two_classes(labels: Any, positive: Any = None, *, one_score: bool = False) -> NDArray[Any] | None:
     """The two values that labels have, in order: booleans, floats, -1 and 1, any two numbers. None for 0 and 1.
 
@@ -74,7 +99,7 @@ def two_classes(labels: Any, positive: Any = None, *, one_score: bool = False) -
         return None
     if kind == "U" and positive is None:
         raise InputError(
-            f"which of the labels ({_shown(values)}) does the score speak for? Say positive=... (--positive NAME): the "
+            f"which of the labels ({_shown(values)}) does the score speak for? Name it with {option('positive')}: the "
             "class that is the likelier the higher the score."
         )
     if kind in "iu" and np.isin(values, (0, 1)).all():
@@ -113,9 +138,9 @@ def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.i
         array = _whole_numbers(array)
     if numbered and array.dtype.kind == "U":
         raise InputError(
-            f"labels are strings (row 0: {str(array[0])!r}) but no class order was given; pass classes=[...] (on the "
-            "command line: --classes) with one name per column, in column order"
-            f"{', or of one score for two classes positive=... (--positive).' if len(classes) == 2 else '.'}"
+            f"labels are strings (row 0: {str(array[0])!r}) but no class order was given; give "
+            f"{option('classes')}, one name per column, in column order"
+            f"{', or of one score for two classes ' + option('positive') if len(classes) == 2 else ''}."
         )
     codes, unknown = columns_of(array, classes.astype(np.int64) if classes.dtype.kind == "b" else classes)
     if unknown is not None:
@@ -285,14 +310,14 @@ def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) 
         hint = (
             "Labels that count from 1: labels - 1."
             if labels.min() == 1 and labels.max() == count
-            else "Other labels: pass classes=[...] (--classes) with one entry per column, in column order."
+            else f"Other labels: give {option('classes')}, one entry per column, in column order."
         )
         raise InputError(
             f"labels must be classes 0..{count - 1} ({count} columns); row {row} has label {label}. {hint}"
         )
     raise InputError(
-        f"label {label!r} of row {row} is not among the {count} classes ({_shown(classes)}). Mend it, or pass "
-        "classes=[...] (--classes) with the name of every column, in column order."
+        f"label {label!r} of row {row} is not among the {count} classes ({_shown(classes)}). Mend it, or give "
+        f"{option('classes')} with the name of every column, in column order."
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import warn_caller
+from metacal.errors import option, warn_caller
 from metacal.rows.arrays import on_host
 
 #: Most rows and most numbers that are looked at, in this many stretches of neighbouring rows: of a table that stays in
@@ -33,17 +33,17 @@ Suspected = Literal["probabilities", "one-hot", "whole numbers", "alike", "floor
 #: What is said of it.
 _REMARKS: dict[Suspected, str] = {
     "probabilities": "the rows are taken for logits, but every one lies in [0, 1] and sums to one, as probabilities do"
-    ": if they are, say input='probabilities' (on the command line: --input probabilities).",
+    ": if they are, say {probabilities}.",
     "one-hot": "every row is a single 1 among zeros: these are decisions, which do not say how sure the classifier is. "
     "Give its scores from before the argmax.",
     "whole numbers": "every logit is a whole number: rows tie, and what was rounded away is lost. Give the scores from "
-    "before rounding; counts of votes become probabilities when each row is divided by its sum (on the command line: "
-    "--input probabilities).",
+    "before rounding; counts of votes become probabilities when each row is divided by its sum: say {probabilities} "
+    "then.",
     "alike": "all rows are alike: nothing tells a right answer from a wrong one. Look at how the table was made: one "
     "row may have been saved again and again.",
     "floor": "the logits are log-probabilities with a floor: many rows share the lowest value, {lowest:.6g}, and what "
     "was cut off there is lost. Give logits, or logarithms that are not clipped (log_softmax); or the probabilities "
-    "themselves, with input='probabilities' (on the command line: --input probabilities).",
+    "themselves, with {probabilities}.",
 }
 
 
@@ -56,7 +56,7 @@ class Suspicion(NamedTuple):
     @property
     def remark(self) -> str:
         """What is said of it."""
-        return _REMARKS[self.kind].format(lowest=self.lowest or 0.0)
+        return _REMARKS[self.kind].format(lowest=self.lowest or 0.0, probabilities=option("input", "probabilities"))
 
 
 def suspicion_of(sample: NDArray[Any]) -> Suspicion | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import InputError, spelled
 
 #: How right and wrong are written, in any case.
 WORDS: dict[str, bool] = {
@@ -159,7 +159,7 @@ def _flat(values: Any, name: str) -> NDArray[Any]:
     if array.ndim != 1:
         raise InputError(
             f"{name} must have one entry per row; got shape {array.shape}. A table with a column per class is for "
-            "MetaCal (in a file: without --score-key)."
+            f"{spelled('MetaCal', 'metacal fit without --score-key')}."
         )
     return array
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError, WrongTypeError, warn_caller
+from metacal.errors import InputError, WrongTypeError, option, warn_caller
 from metacal.formulas.logits import finite_masks, with_masks, without_zeros
 from metacal.formulas.operations import NUMPY
 from metacal.rows.arrays import on_host as on_host
@@ -112,7 +112,7 @@ def two_columns(table: Any, kind: str) -> NDArray[Any]:
         row = int((~((score >= 0.0) & (score <= 1.0))).argmax())
         raise InputError(
             f"probabilities must lie in [0, 1]; row {row} holds {score[row]}. If these are the values of a "
-            "decision_function, say so: input='logits' (on the command line: --input logits)."
+            f"decision_function, say so: {option('input', 'logits')}."
         )
     return np.column_stack([1.0 - score if kind == "probabilities" else np.zeros_like(score), score])
 
@@ -167,7 +167,7 @@ def _check_probabilities(
         value = low[row] if not low[row] >= 0 else high[row]
         raise InputError(
             f"{name} must lie in [0, 1]; row {start + row} holds {float(value)}. "
-            + (advice or "If these are logits, say so: input='logits' (on the command line: --input logits).")
+            + (advice or f"If these are logits, say so: {option('input', 'logits')}.")
         )
     sums = block.sum(axis=1, dtype=np.float64)
     off = np.abs(sums - 1.0) > tolerance

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import ArtifactError, InputError
+from metacal.errors import ArtifactError, InputError, option
 from metacal.export.fitted import SUM_TOLERANCE
 from metacal.export.onnx.gate import Attached
 from metacal.export.onnx.probe import GUARD
@@ -166,7 +166,7 @@ def _check_kind(table: NDArray[Any], kind: str, logits: str) -> None:
     if kind == "logits" and sums_to_one and wide.max() > wide.min():
         raise InputError(
             f"{logits!r} holds probabilities: every row of the model's answer sums to one. The calibration is for "
-            "logits: name them with logits=... (--logits NAME), or say input='probabilities' (--input probabilities)."
+            f"logits: name them with {option('logits')}, or say {option('input', 'probabilities')}."
         )
     if kind == "probabilities" and not sums_to_one:
         raise InputError(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from metacal import __version__
-from metacal.errors import ArtifactError, InputError, MissingExtraError
+from metacal.errors import ArtifactError, InputError, MissingExtraError, option, spelled
 from metacal.export.fitted import exportable, gate_of
 from metacal.export.onnx.checking import Checked, check_alone, check_behind
 from metacal.export.onnx.gate import Attached, append_gate, inputs_of
@@ -232,7 +232,8 @@ def save_attached(
             raise InputError(
                 f"the model could not be run ({checked.why_not}), so nothing shows that {table.name!r} holds "
                 f"{served.gate.source.input} of {served.gate.n_classes} classes. Give inputs to run it on with "
-                "inputs={...} (--inputs FILE.npz), or write it all the same with unchecked=True (--unchecked)."
+                f"{option('inputs', metavar='FILE.npz')}, or write it all the same with "
+                f"{spelled('unchecked=True', '--unchecked')}."
             )
         _write(served.model, part, path)
     return _saved(path, served.model, checked)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metacal.errors import ArtifactError, InputError
+from metacal.errors import ArtifactError, InputError, option
 from metacal.export.onnx.graph import ELEMENT_TYPES, OLDEST_OPSET, messages, messages_of, onnx_library
 from metacal.io.opening import kind_of, plain_read_errors
 
@@ -209,7 +209,7 @@ def find_logits(model: Any, wanted: str | None) -> Logits:
         return tables[0]
     _explain_maps(*outputs.values())
     what = "no output of this model is a floating-point table" if not tables else "which output holds the logits?"
-    raise InputError(f"{what} It has {_listed(outputs)}. Name one with logits=... (--logits NAME).")
+    raise InputError(f"{what} It has {_listed(outputs)}. Name one with {option('logits')}.")
 
 
 def _table(output: Any) -> Logits:
@@ -277,8 +277,8 @@ def refuse_probabilities(model: Any, name: str) -> None:
             inside = f" (what goes into it, {node.input[0]!r}, may be the logits)" if node.op_type == "Softmax" else ""
             raise InputError(
                 f"{name!r} holds probabilities: it comes out of a {node.op_type} node{inside}. Name the logits with "
-                "logits=... (--logits NAME), export the model with its raw scores (skl2onnx: "
-                "options={'raw_scores': True}), or say input='probabilities' (--input probabilities)."
+                f"{option('logits')}, export the model with its raw scores (skl2onnx: "
+                f"options={{'raw_scores': True}}), or say {option('input', 'probabilities')}."
             )
         if node.op_type not in _PASSES_ON:
             return

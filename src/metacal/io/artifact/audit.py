@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import Any, NewType, NotRequired
 
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from metacal.io.artifact.encoding import (
 from metacal.io.artifact.messages import brief, exact_keys, shown
 from metacal.kernels.grid import Grid
 from metacal.maps.map import parts_of
-from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, Certificate, traffic_read
+from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, Certificate
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.counts import Counts, Traffic
 from metacal.promises.notes import NOTES, Note
@@ -116,11 +117,7 @@ def read_certificate(data: Any, where: str = "certificate") -> Certificate:
     Traceback (most recent call last):
     metacal.errors.ArtifactError: certificate: 101 of 100 rows cannot be accepted.
     """
-    said = decode_entries(Certificate, data, where)
-    values = {name: said[name] for name in NAMES if name in said}
-    values |= {name: values[name] or 0 for name in COUNTED_BY_LABELS}
-    values["other_traffic"] = traffic_read(vars(said["traffic"]), said["n_rows"], said["n_accepted"])
-    certificate: Certificate = built(Certificate, values, where)
+    certificate = certificate_of(data, where)
     _check_numbers(certificate)
     _require(len(certificate.notes) <= MOST_NOTES, f"{len(certificate.notes):,} notes are too many")
     for note in certificate.notes:
@@ -128,6 +125,18 @@ def read_certificate(data: Any, where: str = "certificate") -> Certificate:
         _require(same, "its notes speak of other folds")
     difference = _difference(data, describe_certificate(certificate))
     _require(difference is None, str(difference))
+    return certificate
+
+
+def certificate_of(data: Any, where: str = "certificate") -> Certificate:
+    """The certificate with these entries, each of its type; whether they agree with each other is not looked at."""
+    said = decode_entries(Certificate, data, where)
+    values = {name: said[name] for name in NAMES if name in said}
+    values |= {name: values[name] or 0 for name in COUNTED_BY_LABELS}
+    counts = {each.name: getattr(said["traffic"], each.name) for each in fields(Counts)}
+    alike = (counts["n_rows"], counts["n_accepted"]) == (said["n_rows"], said["n_accepted"])
+    values["other_traffic"] = None if alike else Traffic(**counts)
+    certificate: Certificate = built(Certificate, values, where)
     return certificate
 
 

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, MissingExtraError
-from metacal.io.columns import ClassNames, Columns, Picked, Request, as_class_names, labels_are_in, pick_columns
+from metacal.errors import InputError, MissingExtraError, option
+from metacal.io.columns import ClassNames, Columns, Picked, Request, labels_are_in, pick_columns
 from metacal.io.opening import NoRowsError, check_texts, check_unpacked
+from metacal.rows.labels import as_class_names
 from metacal.rows.stored import StoredTable
 
 #: Under this key of the schema's metadata the classes are kept, as JSON, in column order.
@@ -85,11 +86,11 @@ def read_batches(request: Request, source: Batches) -> Columns:
     stays = not request.scores and request.stays(n_rows * layout.row_bytes)
     stored = source.stored(layout) if stays else None
     # Runs of one value pack to next to nothing: the rows that are claimed are compared with the limit.
-    row_bytes = 8 * len(set(picked.beside.values())) + (0 if stored is not None else layout.row_bytes)
+    row_bytes = 8 * len(picked.others) + (0 if stored is not None else layout.row_bytes)
     check_unpacked(path, n_rows * row_bytes, source.held)
     whole = stored is None and not request.scores
     table = np.empty((n_rows, layout.n_classes) if whole else (0, 0), layout.dtype)
-    names = picked.names if stored is None else list(dict.fromkeys(picked.beside.values()))
+    names = picked.names if stored is None else picked.others
     beside, start = [], 0
     for batch in source.batches(names, max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, row_bytes)))) if names else ():
         if start + batch.num_rows > n_rows:
@@ -109,7 +110,13 @@ def read_batches(request: Request, source: Batches) -> Columns:
 
     own = {} if layout.width is None else {"class_names": stored_classes(schema)}
     scores = _scores(chunks(picked.table[0]), picked.table[0], path) if request.scores else None
-    return picked.columns(path, table if whole else stored if scores is None else scores, column, **own)
+    return picked.columns(
+        path,
+        table if whole else stored if scores is None else scores,
+        column,
+        lambda name: chunks(name).to_pylist(),
+        **own,
+    )
 
 
 def pick(request: Request, schema: Any) -> Picked:
@@ -125,8 +132,8 @@ def pick(request: Request, schema: Any) -> Picked:
             labels = "" if "labels" in picked.beside or listed else labels_are_in(name)
             raise InputError(
                 f"{request.path}: column {name!r} holds {what}, not numbers; {labels}say which columns are classes "
-                "with classes (--classes), or name the column of lists or the prefix of the columns with logits_key "
-                "(--logits-key)."
+                f"with {option('classes')}, or name the column of lists or the prefix of the columns "
+                f"with {option('logits_key')}."
             )
     for name in picked.beside.values():
         _check_flat(schema.field(name).type, name, request.path)
@@ -323,7 +330,7 @@ def _arrow_column(pa: Any, values: NDArray[Any]) -> Any:
     ['a', '', 'ñ']
     """
     n, kind = len(values), values.dtype.kind
-    if kind == "U":
+    if kind in "UO":
         words = [word.encode("utf-8") for word in values.tolist()]
         text = b"".join(words)
         if len(text) < 1 << 31:  # offsets are 32 bits wide

@@ -22,17 +22,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
-from metacal.io.columns import (
-    LABEL_KEYS,
-    Columns,
-    Picked,
-    Request,
-    labels_are_in,
-    one_of,
-    pick_columns,
-)
+from metacal.errors import InputError, option
+from metacal.io.columns import LABEL_KEYS, Columns, Picked, Request, labels_are_in, one_of, pick_columns
 from metacal.io.opening import SAVE_AS_NPZ, NoRowsError, check_texts
+from metacal.rows.labels import is_whole
 
 _FORMULA_BEGINS = "=+-@\t\r\n＝＋－＠"
 #: Cells with a list in each that are parsed in one go.
@@ -82,7 +75,16 @@ def _columns(request: Request, picked: Picked, cells: _Cells) -> Columns:
         table = lists_of_numbers(path, picked.table[0], cells.column(picked.table[0]))
     else:
         table = cells.table(picked.places)
-    return picked.columns(path, table, lambda name: _typed(path, name, cells.column(name)), lines=lines)
+    typed = lambda name: _typed(path, name, cells.column(name))  # noqa: E731
+    return picked.columns(path, table, typed, lambda name: _values(cells.column(name)), lines=lines)
+
+
+def _values(cells: NDArray[Any]) -> list[Any]:
+    """Numbers, None where a cell is empty; all of them texts where one is neither. 007 is a text."""
+    texts = [unescaped(cell.strip()) for cell in cells]
+    numbers = [int(text) if is_whole(text) else _score(text) for text in texts]
+    padded = any(text[:1] == "0" and text.isdigit() and text != "0" for text in texts)
+    return texts if padded or any(isinstance(number, str) for number in numbers) else numbers
 
 
 def _score(cell: str) -> Any:
@@ -188,7 +190,7 @@ class _Cells:
                     labels = "" if label is not None else labels_are_in(header[k])
                     raise InputError(
                         f"{path}:{line}:{k + 1}: column {header[k]!r} holds {text[:40]!r}, which is not a number; mend "
-                        f"it, {labels}or say which columns are classes with classes (--classes)."
+                        f"it, {labels}or say which columns are classes with {option('classes')}."
                     )
 
 
@@ -264,7 +266,7 @@ def read_labels(path: str, source: str, ending: str, label_key: str | None) -> N
     header = [name.strip() for name in lines[0]] if lines else []
     named = one_of(Request(path), header, label_key, LABEL_KEYS, "label_key")
     if named is None and len(header) > 1:
-        raise InputError(f"{path}:1: which column holds the labels? Say so with label_key (--label-key).")
+        raise InputError(f"{path}:1: which column holds the labels? Say so with {option('label_key')}.")
     column = 0 if named is None else header.index(named)
     texts = [row[column].strip() if column < len(row) else "" for row in lines[named is not None :]]
     if "" in texts:
@@ -394,4 +396,4 @@ def _texts(values: NDArray[Any]) -> list[Any]:
     if values.dtype.kind == "f" and values.dtype.itemsize < 8:
         return list(map(str, values))
     texts: list[Any] = values.tolist()
-    return list(map(escaped, texts)) if values.dtype.kind == "U" else texts
+    return list(map(escaped, texts)) if values.dtype.kind in "UO" else texts

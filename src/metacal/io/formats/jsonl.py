@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import InputError, option
 from metacal.io.artifact.messages import without_duplicates
 from metacal.io.columns import BESIDE, Columns, Picked, Request, pick_columns
 from metacal.io.formats.delimited import TextWriter
@@ -51,12 +51,14 @@ def _columns(request: Request, picked: Picked, columns: dict[str, list[Any]], li
     def typed(name: str) -> NDArray[Any]:
         return _objects(columns[name]) if name == correct else _typed(path, lines, name, columns[name])
 
+    first = picked.table[0]
     if request.scores:
-        return picked.columns(path, _objects(columns[picked.table[0]]), typed, lines=lines)
-    if picked.places is None:
-        return picked.columns(path, _table_of_lists(path, lines, picked.table[0], columns[picked.table[0]]), typed)
-    table = np.column_stack([_numbers(path, lines, name, columns[name]) for name in picked.table])
-    return picked.columns(path, table, typed)
+        table: Any = _objects(columns[first])
+    elif picked.places is None:
+        table = _table_of_lists(path, lines, first, columns[first])
+    else:
+        table = np.column_stack([_numbers(path, lines, name, columns[name]) for name in picked.table])
+    return picked.columns(path, table, typed, columns.__getitem__, lines=lines if request.scores else None)
 
 
 def _objects(values: Sequence[Any]) -> NDArray[Any]:
@@ -82,7 +84,7 @@ def _rows(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def nested_in(request: Request, number: int, row: dict[str, Any], *more: str | None) -> dict[str, Any]:
     """The row with what nested keys lead to (`metacal.io.nested`); LineError where they lead to something else."""
-    keys = (request.logits_key, *(getattr(request, key) for key in BESIDE.values()), *more)
+    keys = (request.logits_key, *(getattr(request, key) for key in BESIDE.values()), *request.keep, *more)
     try:
         return with_nested(row, keys)
     except InputError as error:
@@ -148,8 +150,8 @@ def _numbers(path: str, lines: list[int], name: str, values: list[Any]) -> NDArr
         if not _is_number(value):
             what = "is missing or null" if value is None else f"is {_shown(value)}, which is not a number"
             raise InputError(
-                f"{path}:{line}: the entry {name!r} {what}; mend it, or say which entries are classes with classes "
-                "(--classes)."
+                f"{path}:{line}: the entry {name!r} {what}; mend it, or say which entries are classes with "
+                f"{option('classes')}."
             )
     return _floats(path, values)
 

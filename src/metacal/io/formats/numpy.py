@@ -19,8 +19,9 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.display import listed
 from metacal.errors import InputError
-from metacal.io.columns import Columns, Request, listed, pick_arrays
+from metacal.io.columns import Columns, Request, pick_arrays
 from metacal.io.formats.raw import RawFile, RawTable, array_at, bytes_of
 from metacal.io.opening import SAVE_AS_NPZ, check_unpacked
 from metacal.rows.stored import ConvertedTable
@@ -196,7 +197,7 @@ class NpzWriter:
         """Add rows."""
         if self.class_names is not None and "classes" in columns:
             raise InputError("npz keeps class_names under 'classes'; give that column another name.")
-        for name, array in columns.items():
+        for name, array in of_one_width(columns).items():
             if len(array) == self.n_rows:
                 self.whole[name] = array
                 continue
@@ -241,6 +242,7 @@ class NpyWriter:
 
     def write(self, columns: dict[str, NDArray[Any]]) -> None:
         """Add rows."""
+        columns = of_one_width(columns)
         if self.dtype is None:
             self.dtype = np.dtype([(name, array.dtype, array.shape[1:]) for name, array in columns.items()])
             np.lib.format.write_array_header_2_0(self.file, _described((self.n_rows,), self.dtype))
@@ -254,6 +256,11 @@ class NpyWriter:
         """Close the file."""
         self.file.close()
         _check_announced(self.n_rows, self.written)
+
+
+def of_one_width(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The columns as NumPy's files can hold them: texts that are objects become texts of one width."""
+    return {name: array.astype(np.str_) if array.dtype == object else array for name, array in columns.items()}
 
 
 def _described(shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, Any]:

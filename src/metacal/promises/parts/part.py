@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -129,13 +129,6 @@ class Part:
         plain = {name: value for name, value in vars(self).items() if name not in ("quantity", "target")}
         return jsonable({**plain, **own, "status": self.status})
 
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Part:
-        values: dict[str, Any] = {field.name: data.get(field.name) for field in fields(cls)}
-        for name in ("threshold", "highest_accepted", "lowest_rejected", "delta", "best"):
-            values[name] = None if values[name] is None else float(values[name])
-        return cls(**{**values, "names": tuple(values["names"])})
-
 
 @dataclass(frozen=True)
 class Parts:
@@ -197,10 +190,6 @@ class Parts:
         """The same where a class has been called by the number of its column."""
         items = tuple(replace(part, names=tuple(names[int(name)] for name in part.names)) for part in self.items)
         return replace(self, items=items)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Parts:
-        return cls(data["by"], data["shares"], tuple(map(Part.from_dict, data["items"])))
 
 
 # ── the models of a cascade ───────────────────────────────────────────────────────────────────────────────────────────
@@ -264,11 +253,6 @@ class Stages:
         """Those of them that are answered wrong; None where labels are missing."""
         wrong = [stage.n_wrong for stage in self.items]
         return None if None in wrong else sum(wrong)  # type: ignore[arg-type]
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Stages:
-        items = tuple(StageCount(**{**item, "threshold": float(item["threshold"])}) for item in data["items"])
-        return cls(**{field.name: data[field.name] for field in fields(cls)} | {"items": items})
 
     def contradiction(self, certificate: Certificate) -> str | None:
         """What cannot be in these counts, alone or beside those of the certificate; None where all agrees."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import InputError, spelled
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import By, Name
 from metacal.rows.labels import columns_of, flat_labels
@@ -94,7 +94,8 @@ def rows_of_groups(groups: Any, n_rows: int) -> tuple[NDArray[np.intp], tuple[Na
     (array([0, 1, 0]), ('north', 'south'))
     """
     if groups is None:
-        raise InputError("PerGroup needs the group of every row: fit(X, y, groups=...) (--group-key NAME).")
+        how = spelled("fit(X, y, groups=...)", "--group-key NAME")
+        raise InputError(f"PerGroup needs the group of every row: {how}.")
     names = tuple(np.unique(plain_groups(groups)).tolist())
     codes = group_codes(groups, names)
     if len(codes) != n_rows:

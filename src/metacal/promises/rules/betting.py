@@ -19,9 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from metacal.promises.quantity import Quantity
+from metacal.promises.sample import Flags, WholeUnits
+from metacal.rows.draws import generator
 
 Column = NDArray[np.float64]
 
@@ -108,3 +113,48 @@ def _halved(beyond: Callable[[float], bool], n: int) -> tuple[float, float]:
         middle = (low + high) / 2
         low, high = (low, middle) if beyond(middle) else (middle, high)
     return low, high
+
+
+# ── units of rows that belong together, each by its own two counts ────────────────────────────────────────────────────
+
+
+class UnitCounts(NamedTuple):
+    """Of each unit its bad rows and those that are looked at, in random order; how many rows a unit can have.
+
+    With q the share of bad rows that is allowed, (bad - q·of) / largest + q lies between 0 and 1, and is at most q on
+    average over units just where the promise about rows is kept: `promises.rules.whole_units`.
+    """
+
+    bad: NDArray[np.float64]
+    of: NDArray[np.float64]
+    largest: int
+
+    @classmethod
+    def of_rows(cls, promised: Quantity, units: WholeUnits, accept: Flags, correct: Flags | None) -> UnitCounts:
+        """What rows say of a quantity under a gate, unit by unit.
+
+        The order depends on the seed alone: bets on units that a file has sorted would see a drift that is none.
+        """
+        hit, of = promised.flags(accept, correct)
+        own = np.unique(units.code, return_inverse=True)[1]
+        n = int(own.max(initial=-1)) + 1
+        order = generator(units.seed).permutation(n)
+        bad = hit if promised.at_most else of & ~hit
+        bad_of, seen_of = (np.bincount(own[flags], minlength=n).astype(np.float64)[order] for flags in (bad, of))
+        return cls(bad_of, seen_of, units.largest)
+
+    def values(self, limit: float) -> NDArray[np.float64]:
+        """A number between 0 and 1 for each unit, whose mean is at most the limit where the promise is kept."""
+        return (self.bad - limit * self.of) / self.largest + limit
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """The share of bad rows lies between these, each end with probability 1 - level."""
+        enough = -math.log(level)
+
+        def capital(side: Callable[[Column, float, Column], float], limit: float) -> float:
+            values = self.values(limit)
+            return side(values, limit, stakes(values, level, limit))
+
+        low, _ = _halved(lambda limit: capital(log_capital_above, limit) < enough, len(self.of))
+        _, high = _halved(lambda limit: capital(log_capital_below, limit) >= enough, len(self.of))
+        return low, high

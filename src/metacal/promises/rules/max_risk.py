@@ -10,15 +10,24 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InfeasibleTargetError
+from metacal.errors import InfeasibleTargetError, InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import cannot_certify
-from metacal.promises.quantity import RISK
+from metacal.promises.quantity import COST, RISK
 from metacal.promises.rules import bounds
 from metacal.promises.rules.accuracy import FALLBACK_SEQUENCE, MinAccuracy, certified_prefix
-from metacal.promises.rules.costs import Costed, CostRanking, Losses, Wrong
+from metacal.promises.rules.costs import (
+    Costed,
+    CostRanking,
+    Losses,
+    Wrong,
+    checked_costs,
+    is_uniform,
+    largest_cost,
+    positive,
+)
 from metacal.promises.rules.rows_needed import resampled, rows_needed
-from metacal.promises.rules.sequence import segments, start_value
+from metacal.promises.rules.sequence import fallback, segments, start_value
 from metacal.promises.sample import Sample
 from metacal.promises.words import RANKED, SAME_SOURCE, register_rule
 from metacal.rows.arrays import fraction
@@ -221,6 +230,69 @@ class MaxRisk(MeanLimit):
         return ROUNDED if self.near_binary and not losses.all_or_nothing else super().exact_rule(losses)
 
 
+@dataclass(repr=False)
+class MaxCost(MeanLimit):
+    """What is accepted costs at most `limit` a row on average.
+
+    Parameters
+    ----------
+    wrong : float or table
+        What a wrong answer costs, in any unit; or K rows of K costs, `wrong[truth][answer]`, in the order of the
+        columns.
+    limit : float
+        The most that an accepted row may cost on average, in the same unit.
+    delta : float or None
+        The promise fails with at most this probability over the calibration rows; None: it holds on average, nearly.
+    random_state : int
+        Seed of the order in which rows are bet on, where there is a table.
+
+    It is `MaxRisk` of what an answer costs, as a share of the most that one can. One cost for every wrong answer is a
+    promise of accuracy, at least 1 - limit/wrong: the exact binomial tests of `MinAccuracy` certify it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> scores, correct = np.arange(1000.0), np.arange(1000) < 900
+    >>> print(MaxCost(wrong=50, limit=2.5).certify(scores, correct))
+    What is accepted costs at most 2.5 a row on average, with 90% confidence.
+      gate         accept if score < 937
+      ...
+      on these     coverage 0.9370, accuracy of accepted 0.9605, miscoverage 0.0000, cost 1.97439
+      ...
+    """
+
+    wrong: Wrong
+    limit: float
+    delta: float | None = 0.1
+    random_state: int = 0
+
+    called: ClassVar = "cost"
+    limited: ClassVar = {"limit": COST}
+
+    def __post_init__(self) -> None:
+        self.wrong = checked_costs(self.wrong)
+        self.limit = positive("limit", self.limit)
+        if self.delta is not None:
+            fraction("delta", self.delta)
+        if self.limit >= largest_cost(self.wrong):
+            raise InputError(
+                f"limit must be less than the largest cost, {largest_cost(self.wrong):g}: no mean cost is above it; "
+                f"got {self.limit:g}."
+            )
+
+    @property
+    def rule(self) -> str:
+        """Bets where there is a table; one cost for every wrong answer is a promise of accuracy."""
+        return FALLBACK_SEQUENCE if self.delta is not None and is_uniform(self.wrong) else super().rule
+
+    @property
+    def all_rules(self) -> tuple[str, ...]:
+        return (self.rule,)
+
+    def _is_counted(self, certificate: Certificate) -> bool:
+        return is_uniform(self.wrong)
+
+
 def certified_loss_rank(ranked: CostRanking, limit: float, delta: float) -> int:
     r"""How many of the surest rows may be accepted with a mean loss of at most `limit`, each between 0 and 1; 0: none.
 
@@ -257,29 +329,18 @@ def certified_loss_rank(ranked: CostRanking, limit: float, delta: float) -> int:
     >>> 1400 < accepted < 1560, bool(ranked.losses[:accepted].mean() < 0.05)
     (True, True)
     """
-    if ranked.blocks.scouts is not None:
-        return _certified_loss_value(ranked, limit, delta)
-    best, level = 0, Fraction(0)
-    for share, ranks in rungs(ranked.blocks.n, limit, delta):
-        level += share
-        for rank in ranks:
-            if not ranked.passes(rank, limit, float(level) * delta):
-                level = Fraction(0)
-                break
-            best = rank
-    return ranked.accepted_at(best, limit) if best else 0
+    blocks = ranked.blocks
 
+    def passes(rank: int, share: Fraction) -> bool:
+        return ranked.passes(rank, limit, float(share) * delta)
 
-def _certified_loss_value(ranked: CostRanking, limit: float, delta: float) -> int:
-    """The same for scores that tie: values from a start upward, each bet on at all of delta (`promises.scouts`)."""
-    blocks, best = ranked.blocks, 0
-    assert blocks.scouts is not None
+    if blocks.scouts is None:
+        best = fallback(rungs(blocks.n, limit, delta), passes)
+        return ranked.accepted_at(best, limit) if best else 0
+    # Of scores that tie, values from a start upward, each bet on at all of delta (`promises.scouts`).
     start = start_value(blocks.scouts, blocks.n, 1.0 - limit, delta)
-    for rank in blocks.ranks[max(0, int(np.searchsorted(blocks.scores, start, side="right")) - 1) :].tolist():
-        if not ranked.passes(rank, limit, delta):
-            break
-        best = rank
-    return best
+    first = max(0, int(np.searchsorted(blocks.scores, start, side="right")) - 1)
+    return fallback([(Fraction(1), blocks.ranks[first:].tolist())], passes) or 0
 
 
 def rungs(n: int, limit: float, delta: float) -> list[tuple[Fraction, list[int]]]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from scipy.special import bdtr
 
 from metacal.promises.rules import bounds
 from metacal.promises.sample import Ranking
+
+T = TypeVar("T")
 
 #: A rank is tested only where its exact test uses this much of the level: elsewhere it is strict for nothing.
 _USED = 0.75
@@ -286,6 +289,26 @@ class _Closely:
         """The same from a rank on, with right rows alone behind it: only the first rung can fail."""
         rung, part = self.rung(max(rank, self.part.start)), self.part
         return rung if rung < min(end + 1, part.stop) and part.ladder.tail(errors, rung) > self.level else part.stop
+
+
+def fallback(walks: Iterable[tuple[Any, Iterable[T]]], passes: Callable[[T, Any], bool]) -> T | None:
+    """The last candidate that passed, by any test: walks of a share of delta and the candidates on its way.
+
+    A walk has its own share and those of the walks before it that passed to their end; one that fails stops there, and
+    its shares are lost (Wiens 2003).
+
+    >>> fallback([(0.9, [1, 2, 3]), (0.1, [4, 5])], lambda candidate, share: candidate < 5 and share > 0.5)
+    4
+    """
+    best, level = None, 0
+    for share, candidates in walks:
+        level += share
+        for candidate in candidates:
+            if not passes(candidate, level):
+                level = 0
+                break
+            best = candidate
+    return best
 
 
 def clearly_pass(errors: NDArray[np.intp], ranks: NDArray[np.intp], rate: float, level: float) -> NDArray[np.bool_]:

@@ -36,10 +36,10 @@ from metacal.errors import InfeasibleTargetError, warn_caller
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.notes import too_few_units
 from metacal.promises.promise import WHOLE_UNITS, Promise
-from metacal.promises.quantity import Quantity
 from metacal.promises.rules import betting
+from metacal.promises.rules.betting import UnitCounts
 from metacal.promises.rules.bounds import SLACK
-from metacal.promises.rules.unit_counts import UnitCounts
+from metacal.promises.rules.sequence import fallback
 from metacal.promises.sample import Sample, WholeUnits
 from metacal.rows.draws import generator
 
@@ -81,14 +81,14 @@ def certify_units(promise: Promise, sample: Sample) -> Certificate:
         return bool(few_bad) and betting.is_below(seen.values(limit), limit, level)
 
     if quantity.accepting_is_safe:
-        found = _last(thresholds[::-1], lambda threshold: passes(threshold, limit, delta))
+        found = fallback([(1.0, thresholds[::-1])], lambda threshold, share: passes(threshold, limit, share * delta))
         if found is None:
             return _accepts_everything(promise, tested, units.number)
         return promise._certificate(tested, found)
 
     def walked(limit: float) -> float | None:
-        starts = _starts(aside, quantity, thresholds, limit, delta, units.number)
-        return _walked(thresholds, starts, lambda threshold, share: passes(threshold, limit, share * delta))
+        walks = _walks(aside, thresholds, limit, delta, units.number)
+        return fallback(walks, lambda threshold, share: passes(threshold, limit, share * delta))
 
     best = walked(limit)
     if best is None:
@@ -115,49 +115,20 @@ def _thresholds(aside: Sample) -> list[float]:
     return [*np.unique(np.sort(aside.score)[steps - 1]).tolist(), math.inf]
 
 
-def _starts(
-    aside: Sample, quantity: Quantity, thresholds: Sequence[float], limit: float, delta: float, n_units: int
-) -> list[tuple[int, float]]:
-    """Where walks begin, and what share of delta each brings."""
+def _walks(
+    aside: Sample, thresholds: Sequence[float], limit: float, delta: float, n_units: int
+) -> list[tuple[float, Sequence[float]]]:
+    """What share of delta each walk brings, and its thresholds: up to where the next one starts."""
     assert aside.units is not None
     rows = np.searchsorted(np.sort(aside.score), thresholds, side="right") / aside.units.number
     won = n_units * rows * limit / aside.units.largest  # by bets on units without a bad row
-    found: list[tuple[int, float]] = []
+    starts: dict[int, float] = {}
     for multiple, share in _STARTS:
         at = int(np.searchsorted(won, -multiple * math.log(share * delta)))
-        if found and at <= found[-1][0]:
-            found[-1] = (found[-1][0], found[-1][1] + share)
-        else:
-            found.append((min(at, len(thresholds) - 1), share))
-    if len(found) > 1 and found[1][0] == found[0][0]:
-        return [(found[0][0], 1.0)]
-    return found
-
-
-def _walked(
-    thresholds: Sequence[float], starts: Sequence[tuple[int, float]], passes: Callable[[float, float], bool]
-) -> float | None:
-    """The largest threshold that passed: each walk goes up to the next start, with the shares that came so far."""
-    best, level = None, 0.0
-    ends = [start for start, _ in starts[1:]] + [len(thresholds)]
-    for (start, share), end in zip(starts, ends):
-        level += share
-        for threshold in thresholds[start:end]:
-            if not passes(threshold, level):
-                level = 0.0
-                break
-            best = threshold
-    return best
-
-
-def _last(thresholds: Sequence[float], passes: Callable[[float], bool]) -> float | None:
-    """The last one before the first that fails."""
-    best = None
-    for threshold in thresholds:
-        if not passes(threshold):
-            break
-        best = threshold
-    return best
+        at = max([min(at, len(thresholds) - 1), *starts])  # never before the walk that it follows
+        starts[at] = starts.get(at, 0.0) + share
+    ends = [*starts, len(thresholds)][1:]
+    return [(share, thresholds[start:end]) for (start, share), end in zip(starts.items(), ends)]
 
 
 def _accepts_everything(promise: Promise, tested: Sample, n_units: int) -> Certificate:

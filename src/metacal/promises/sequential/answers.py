@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import InputError, spelled
 from metacal.promises.rules import bounds
 from metacal.promises.sample import Evidence, Flags, Ranking, Sample, Scores
 from metacal.promises.scouts import Scouts
@@ -133,5 +133,5 @@ def default_labels(promise: Promise) -> int:
         if not quantity.mean
     ]
     if not room:
-        raise InputError(f"say how many rows may be labelled for {promise!r}: labels=N (--labels N).")
+        raise InputError(f"say how many rows may be labelled for {promise!r}: {spelled('labels=N', '--labels N')}.")
     return math.ceil(_ERRORS_ALLOWED / min(room))

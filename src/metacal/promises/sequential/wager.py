@@ -38,7 +38,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal.errors import InputError
+from metacal.errors import InputError, option
 from metacal.rows.arrays import fraction
 
 Column = NDArray[np.float64]
@@ -92,7 +92,7 @@ def sampling_weights(probability: ArrayLike | None, n: int, least: float) -> Col
     if n and chance.min() < least:
         raise InputError(
             f"a row had been chosen with probability {chance.min():g}, below the least probability {least:g} that was "
-            "said beforehand; begin again with a lower one (least_probability, --least-probability)."
+            f"said beforehand; begin again with a lower one: {option('least_probability', metavar='P')}."
         )
     return np.asarray(least / chance)
 
