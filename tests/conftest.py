@@ -14,7 +14,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two workers with a pool ea
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from dataclasses import dataclass
-from functools import cache, partialmethod
+from functools import cache, partial, partialmethod
 from pathlib import Path
 
 import click.testing
@@ -32,7 +32,9 @@ NO_DATA = "further logits not found: set METACAL_DATA to their folder"
 
 PUBLIC = ("cifar10_densenet40_paper", "cifar100_resnet110_mit", "langid176_sentences")
 
-settings.register_profile("metacal", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+plainly = partial(settings, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("metacal", plainly(max_examples=50))
+settings.register_profile("long", plainly(max_examples=400))
 settings.load_profile("metacal")
 
 if "mix_stderr" in click.testing.CliRunner.__init__.__annotations__:  # click 8.1: two streams only where asked for
@@ -142,6 +144,11 @@ def pytest_ignore_collect(collection_path, config):
 
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="also the tests that take minutes in all")
+
+
+def pytest_configure(config):
+    if config.getoption("--long"):
+        settings.load_profile("long")
 
 
 def pytest_collection_modifyitems(config, items):

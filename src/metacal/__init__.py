@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from metacal.gate.watch import Watch as Watch
     from metacal.io.apply import apply as apply
     from metacal.io.artifact.certifier import open_certifier as open_certifier
-    from metacal.io.artifact.file import load_gate as load_gate
+    from metacal.io.artifact.document import load_gate as load_gate
     from metacal.io.artifact.watch import load_watch as load_watch
     from metacal.io.artifact.watch import save_watch as save_watch
     from metacal.io.batches import BatchGate as BatchGate

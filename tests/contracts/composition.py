@@ -7,6 +7,7 @@ the user reads. An error that nobody wrote on purpose is a bug; `test_compositio
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -187,7 +188,7 @@ class Cells:
     def onnx(self) -> None:
         from metacal.export import onnx
 
-        onnx.save(self.fitted, self.folder / "gate.onnx")
+        onnx.to_onnx(self.fitted)  # written files are checked in a process of their own, which takes most of a second
 
     def torch(self) -> None:
         from metacal.export.torch import to_module
@@ -258,7 +259,7 @@ def outcome(deed: Callable[[], None]) -> str:
         try:
             deed()
         except MetacalError as error:
-            return " ".join(str(error).split())
+            return re.sub(r" \(?Did you mean.*", "", " ".join(str(error).split()))  # that is click's guess
         except Exception as error:
             return f"BUG {type(error).__name__}: {' '.join(str(error).split())[:100]}"
     return "works"

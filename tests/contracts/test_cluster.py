@@ -40,6 +40,7 @@ METHODS = {
     "spline": mc.SplineCalibration(),
     "histogram": mc.HistogramBinning(),
 }
+QUICK = ("temperature", "vector", "spline", "histogram")  # one of each way to walk the rows
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,9 @@ def many_blocks(monkeypatch):
     monkeypatch.setattr(rows_module, "BLOCK_ELEMENTS", 1 << 16)  # ten blocks: each a strip
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in METHODS]
+)
 def test_a_cluster_gives_the_bits_of_one_machine(name, found, client):
     base = METHODS[name]
     here = mc.MetaCal(mc.MinAccuracy(0.85), calibrator=base).fit(np.asarray(found.table), found.labels)

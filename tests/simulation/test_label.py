@@ -22,8 +22,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from metacal.cli.labelling import Pool, Round, next_round
+from metacal.cli.labelling import Round, next_round
 from metacal.errors import BusyError, InputError
+from metacal.io.scores import Scores
 from metacal.promises.rules.accuracy import MinAccuracy
 from simulation.world import World
 
@@ -39,7 +40,7 @@ class History:
         rng = np.random.default_rng([seed, 17])
         doubts = rng.random(90).round(int(rng.integers(1, 4)))
         self.right = rng.random(90) >= rng.uniform(0.1, 0.6) * doubts**2
-        self.pool = Pool(doubts, ids=np.array([f"r{k}" for k in range(90)]))
+        self.pool = Scores("pool", doubts, ids=np.array([f"r{k}" for k in range(90)]))
         self.options = {"labels": int(rng.integers(20, 60)), "higher_is": "doubtful", "random_state": seed}
         self.rng = rng
         self.world = World(seed, killed=0.06, full=0.04, unsynced=0.03, busy=0.08, meanwhile=self.second)

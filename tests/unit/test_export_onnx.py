@@ -77,7 +77,7 @@ def gates(ten):
 def test_every_calibrator_score_and_precision(kind, ten, gates):
     base = CALIBRATORS[kind](**GIVEN.get(kind, {})).fit(ten.logits[:3000], ten.labels[:3000])
     for dtype in DTYPES:
-        table = ten.logits.astype(dtype)
+        table = ten.logits[:3000].astype(dtype)  # the row at the threshold is one of them
         for gate in gates.values():
             assert_same(with_base(gate, base), table, to_onnx(gate, dtype=dtype))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -166,25 +166,14 @@ def _applied(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
 def _applied_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
     """Write a folder of files, here or on a cluster, and name what is odd in it."""
     from metacal.cli.reading import check_large, keywords_for
-    from metacal.io.apply import FileApplier, apply_to_folder
-    from metacal.io.batches import BatchGate
-    from metacal.io.disk import DISK
+    from metacal.io.apply import apply
     from metacal.rows import told
 
-    reading, rejected, threads = options.reading, options.rejected, threads_for(options.n_jobs)
     check_large(gate, artifact, options.large)
-    made_with = {"rejected": rejected, "reading": asdict(reading), "artifact": f"sha256:{DISK.checksum(artifact)}"}
-    shipped = gate if options.executor is None else BatchGate(artifact, group_key=reading.group_key)
-    one = FileApplier(
-        shipped, artifact, keywords_for(gate, artifact, reading), rejected, options.output_format, threads
-    )
-
-    def check(target: str, source: str) -> None:
-        check_not_an_input(target, source, file)
-
+    threads, known = threads_for(options.n_jobs), keywords_for(gate, artifact, options.reading)
+    known |= {name: getattr(options, name) for name in ("rejected", "output_format", "prune")}
     with cluster(options.executor, threads) as there, progress_bar(None, "row", "rows") as bar, told(bar.update):
-        known: dict[str, Any] = {"prune": options.prune, "check": check, "say": note}
-        done = apply_to_folder(one, file, str(options.output), made_with, there, **known)
+        done = apply(artifact, file, str(options.output), n_jobs=threads, executor=there, say=note, **known)
     _name_the_odd(done)
     return done
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from metacal.cli.export import check_onnx_name, input_field, onnx_field, report
-from metacal.cli.options import json_option, key_option, option, shared, with_options
+from metacal.cli.options import json_option, key_option, name_option, option, shared, with_options
 from metacal.cli.outputs import check_not_an_input
 
 
@@ -19,8 +19,8 @@ class Options:
     """What `metacal attach` is told."""
 
     output: str = onnx_field()
-    logits: str | None = option(
-        "The output (or inner value) that holds the logits.  [default: the only floating-point table]", metavar="NAME"
+    logits: str | None = name_option(
+        "The output (or inner value) that holds the logits.  [default: the only floating-point table]"
     )
     kind: str | None = input_field("What that output holds")
     inputs: str | None = option("An .npz with inputs by name, to run MODEL on.  [default: made up]", metavar="FILE")

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import (
-    CALIBRATORS,
-    SCORES,
     SEED,
     OneOf,
     Reading,
+    file_option,
     jobs_option,
     json_option,
+    numbers,
     option,
     reading_options,
-    share,
+    share_option,
     shared,
     threads_for,
     with_options,
@@ -26,6 +26,8 @@ from metacal.cli.outputs import check_can_sign, check_not_an_input, save, say_sa
 from metacal.cli.printing import progress_bar, say, wrapped
 from metacal.cli.promise_options import min_accuracy_field
 from metacal.errors import InputError
+from metacal.maps.methods import estimator_names
+from metacal.scores.registry import NAMED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,13 +41,11 @@ if TYPE_CHECKING:
 class Options:
     """What `metacal cascade` is told."""
 
-    max_loss: float | None = option(
-        "Promise: of all answers at most E more are wrong than if the large model answered alone.",
-        type=share,
-        metavar="E",
+    max_loss: float | None = share_option(
+        "Promise: of all answers at most E more are wrong than if the large model answered alone.", "E"
     )
     min_accuracy: float | None = min_accuracy_field("the cascade answers")
-    confidence: float = option("How surely.", type=share, metavar="C", default=0.9)
+    confidence: float = share_option("How surely.", "C", default=0.9)
     no_people: bool = option(
         "With --min-accuracy: the large model answers all of the rest, nothing is left to people.", default=False
     )
@@ -55,19 +55,19 @@ class Options:
         metavar="R",
         default=10.0,
     )
-    costs: str | None = option("With --score-key: what it costs to ask each.  [default: 1,10,...]", metavar="A,B,C")
+    costs: list[float] | None = option(
+        "With --score-key: what it costs to ask each.  [default: 1,10,...]", type=numbers, metavar="A,B,C"
+    )
     pool: bool = option(
         "With --score-key: the promise is about the rows of SMALL, of which those with a label were drawn at random.",
         default=False,
     )
-    thresholds_from: str | None = option(
-        "Further rows of the small model, no labels needed, to choose thresholds on.  [default: a part of SMALL]",
-        type=click.Path(),
-        metavar="FILE",
+    thresholds_from: str | None = file_option(
+        "Further rows of the small model, no labels needed, to choose thresholds on.  [default: a part of SMALL]"
     )
-    score: str = option("What ranks the rows.", type=OneOf(SCORES), default="entropy")
+    score: str = option("What ranks the rows.", type=OneOf(NAMED.keys), default="entropy")
     calibrator: str = option(
-        "What turns the logits of each model into probabilities.", type=OneOf(CALIBRATORS), default="composed"
+        "What turns the logits of each model into probabilities.", type=OneOf(estimator_names), default="composed"
     )
     seed: int = option("Seed of the draw of the rows that choose thresholds.", type=SEED, default=0)
     reject_label: str | None = option("Prediction where people answer.  [default: -1, or 'rejected']", metavar="LABEL")
@@ -199,12 +199,8 @@ def _fitted_on_scores(file: str, large: str | None, promise: Promise, people: bo
             "--correct-key must say of each model but the last whether its answer is the last one's; with "
             "--min-accuracy of every model whether it is right."
         )
-    try:
-        costs = None if options.costs is None else [float(one) for one in options.costs.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"{options.costs!r} must be numbers: 1,10,100.", param_hint="'--costs'") from None
     own: Any = {"higher_is": options.reading.higher_is or "surer", "random_state": options.seed, "people": people}
-    return fit_scored_cascade(scores, agrees, promise, costs=costs, score_names=names, pool=options.pool, **own)
+    return fit_scored_cascade(scores, agrees, promise, costs=options.costs, score_names=names, pool=options.pool, **own)
 
 
 def _check_same_rows(one: Predictions, other: Predictions, small: str, large: str) -> None:

@@ -11,7 +11,6 @@ from click.shell_completion import CompletionItem
 
 from metacal.cli.cluster import cluster, executor_option
 from metacal.cli.options import (
-    CALIBRATORS,
     FOLDS,
     REPEATS,
     SEED,
@@ -25,11 +24,11 @@ from metacal.cli.options import (
     with_options,
 )
 from metacal.cli.printing import note, progress_bar, say
-from metacal.maps.methods import METHODS
+from metacal.maps.methods import METHODS, estimator_names
 
 
 def _compared() -> list[str]:
-    return [name for name in CALIBRATORS if name != "auto"]
+    return [name for name in estimator_names() if name != "auto"]
 
 
 def _complete_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

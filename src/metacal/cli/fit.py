@@ -11,15 +11,16 @@ import click
 
 from metacal.cli.cluster import cluster, executor_option
 from metacal.cli.options import (
-    CALIBRATORS,
-    SCORES,
     SEED,
     OneOf,
     Reading,
     Sectioned,
+    file_option,
     group,
     jobs_option,
     json_option,
+    name_option,
+    numbers,
     option,
     reading_options,
     shared,
@@ -38,8 +39,8 @@ from metacal.cli.outputs import (
 from metacal.cli.printing import NEXT, progress_bar, say, wrapped
 from metacal.cli.promise_options import PromiseOptions
 from metacal.cli.show import curve_line, listed_classes
-from metacal.maps.methods import every_method
-from metacal.scores.registry import AUTO
+from metacal.maps.methods import estimator_names, every_method
+from metacal.scores.registry import AUTO, NAMED
 
 if TYPE_CHECKING:
     from metacal.gate import Decided, FitMap, Gate, Recipe
@@ -53,18 +54,20 @@ class Options:
 
     asked: PromiseOptions = group(PromiseOptions)
     score: str = option(
-        "What ranks the rows; auto: the best of three, which share 1 - C.", type=OneOf(SCORES, AUTO), default="entropy"
+        "What ranks the rows; auto: the best of three, which share 1 - C.",
+        type=OneOf(NAMED.keys, AUTO),
+        default="entropy",
     )
     calibrator: str | None = option(
         "What turns logits into probabilities.",
-        type=OneOf(CALIBRATORS),
+        type=OneOf(estimator_names),
         show_default="composed, monotone of two classes; temperature with --rule paper",
     )
     seed: int = option(
         "Seed of the folds, for the calibrators that draw some, and of the split of --rule paper.", type=SEED, default=0
     )
-    unit_key: str | None = option(
-        "Column of FILE that says which rows belong together; one row of each unit is counted.", metavar="NAME"
+    unit_key: str | None = name_option(
+        "Column of FILE that says which rows belong together; one row of each unit is counted."
     )
     every_row: bool = option(
         "With --unit-key: every row of a unit is counted, the promise is about rows.", default=False
@@ -74,13 +77,13 @@ class Options:
         type=click.IntRange(min=1),
         metavar="N",
     )
-    marks: str | None = option(
-        "With a score: the values that it can have, as a judge's scale; the certificate shows each.", metavar="1,2,3"
+    marks: list[float] | None = option(
+        "With a score: the values that it can have, as a judge's scale; the certificate shows each.",
+        type=numbers,
+        metavar="1,2,3",
     )
-    prior: str | None = option(
-        "With a score: other rows, unlabelled or older, from anywhere; their scores choose where tests begin.",
-        type=click.Path(),
-        metavar="FILE",
+    prior: str | None = file_option(
+        "With a score: other rows, unlabelled or older, from anywhere; their scores choose where tests begin."
     )
     positive: str | None = option(
         "Of two classes the one that the score, or the second column, speaks for.", metavar="LABEL"
@@ -213,17 +216,9 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
         units=options.units(found),
         groups=found.groups,
         random_state=options.seed,
-        marks=_marks(options.marks),
+        marks=options.marks,
         prior=None if options.prior is None else read_scored(options.prior, options.reading).score,
     )
-
-
-def _marks(text: str | None) -> list[float] | None:
-    """The marks of a scale, separated by commas."""
-    try:
-        return None if text is None else [float(mark) for mark in text.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"{text!r} must be numbers, separated by commas.", param_hint="'--marks'") from None
 
 
 def _fitted(found: Predictions, options: Options) -> Gate:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from metacal.cli import Stopped, held
 from metacal.cli.printing import note
@@ -34,26 +34,6 @@ if TYPE_CHECKING:
 _LARGE = 1 << 24
 #: Bytes of unreadable lines that are kept; more are only counted.
 MOST_QUARANTINED = 1 << 26
-
-
-class Source(Protocol):
-    """Where rows and labels come from."""
-
-    name: str
-
-    def take(self) -> Taken | None:
-        """What has come since the last time; None where there is nothing for now."""
-        ...
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """How far it was read, as JSON."""
-        ...
-
-    @property
-    def place(self) -> str:
-        """What its lines are called."""
-        ...
 
 
 class NotKeptError(InputError):
@@ -102,7 +82,8 @@ class Intake:
     ----------
     kept : Kept
         The watch, and how far sources were read: a new one, or what the journal gives.
-    source : Source
+    source : Text or Table
+        Where rows and labels come from.
     journal : Journal, optional
         An open one; without it nothing is kept.
     quarantine : Quarantine, optional
@@ -117,7 +98,7 @@ class Intake:
     def __init__(
         self,
         kept: Kept,
-        source: Source,
+        source: Text | Table,
         *,
         journal: Journal | None = None,
         quarantine: Quarantine | None = None,

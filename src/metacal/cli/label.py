@@ -9,33 +9,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import (
-    SCORES,
     SEED,
     OneOf,
     Reading,
     Sectioned,
+    file_option,
     json_option,
+    name_option,
     option,
     reading_options,
-    share,
+    share_option,
     shared,
     with_options,
 )
 from metacal.cli.outputs import OutputPath, check_is_a_file, check_not_an_input, save, say_saved
 from metacal.cli.printing import echo, note, say_json, wrapped
 from metacal.cli.promise_options import PromiseOptions, max_miscoverage_field, min_accuracy_field
-from metacal.errors import BusyError
+from metacal.scores.registry import NAMED
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from metacal.cli.labelling import Outcome, Pool, Round
-
-
-class _Busy(click.ClickException):
-    """Another call is at work: try again, nothing is lost."""
-
-    exit_code = 2
+    from metacal.cli.labelling import Outcome, Round
+    from metacal.io.predictions import Predictions
+    from metacal.io.scores import Scores
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,7 @@ class Options:
 
     min_accuracy: float | None = min_accuracy_field()
     max_miscoverage: float | None = max_miscoverage_field()
-    confidence: float | None = option("How surely, whenever you stop.  [default: 0.9]", type=share, metavar="C")
+    confidence: float | None = share_option("How surely, whenever you stop.  [default: 0.9]", "C")
     n_labels: int | None = option(
         "Rows drawn from POOL, the most labels that it takes; fixed by the first call.  "
         "[default: 40 / (1 - B), or 40 / A]",
@@ -66,10 +61,10 @@ class Options:
     gate_file: str | None = option(
         "Save the gate here, as certified by now.", "--gate", type=OutputPath(), metavar="JSON"
     )
-    coverage: float | None = option(
-        "Stop as soon as a gate that accepts this share of rows is certified; for this call.", type=share, metavar="C"
+    coverage: float | None = share_option(
+        "Stop as soon as a gate that accepts this share of rows is certified; for this call.", "C"
     )
-    show: str | None = option("First call: a column of POOL to show to whoever labels: a text, a link.", metavar="NAME")
+    show: str | None = name_option("First call: a column of POOL to show to whoever labels: a text, a link.")
     show_prediction: bool = option(
         "First call: show what the model answers too; right and wrong will then do. It leads whoever labels.",
         default=False,
@@ -79,15 +74,14 @@ class Options:
         type=click.IntRange(1),
         metavar="ROWS",
     )
-    score: str | None = option("What ranks the rows.  [default: entropy]", type=OneOf(SCORES))
+    score: str | None = option("What ranks the rows.  [default: entropy]", type=OneOf(NAMED.keys))
     seed: int | None = option("Seed of the draw.  [default: 0]", type=SEED)
     replay: bool = option("Answer from the labels in POOL, to see how many labels it would have taken.", default=False)
     reading: Reading = reading_options(labels=False)
-    key: str | None = option(
+    key: str | None = file_option(
         "Sign every answer, and the gate, with this key: a secret, or an Ed25519 private key in PEM. Give it with "
         "every call.",
-        type=click.Path(),
-        metavar="KEYFILE",
+        "KEYFILE",
     )
     as_json: bool = shared(json_option, False)
 
@@ -144,10 +138,7 @@ def command(pool: str, options: Options) -> None:
         "score": options.score,
         "higher_is": reading.higher_is,
     }
-    try:
-        done = next_round(call, rows, None if asked is None else asked.promise(), options=known, sheet=sheet, key=key)
-    except BusyError as error:
-        raise _Busy(str(error)) from error
+    done = next_round(call, rows, None if asked is None else asked.promise(), options=known, sheet=sheet, key=key)
     if options.gate_file is not None and done.certifier.coverage is not None:
         save(done.certifier.gate(), options.gate_file, key)
     _say(done, call, pool, options)
@@ -185,11 +176,8 @@ def _begun(journal: str, key: str | None, reading: Reading) -> tuple[dict[str, A
     """What people are shown, and what the pool holds, as the first call said."""
     from metacal.io.artifact.certifier import open_journal
 
-    try:
-        with open_journal(journal, key=key) as opened:
-            first = opened.records[0] if opened.records else {}
-    except BusyError as error:
-        raise _Busy(str(error)) from error
+    with open_journal(journal, key=key) as opened:
+        first = opened.records[0] if opened.records else {}
     if first and first["classes"] is None:
         reading = replace(reading, score_key=reading.score_key or first["score_name"])
     elif first:
@@ -197,26 +185,14 @@ def _begun(journal: str, key: str | None, reading: Reading) -> tuple[dict[str, A
     return {"show": None, "show_prediction": False, **first.get("sheet", {})}, reading
 
 
-def _pool(path: str, reading: Reading, show: str | None) -> Pool:
-    from metacal.cli.labelling import Pool
+def _pool(path: str, reading: Reading, show: str | None) -> Predictions | Scores:
+    """The rows of POOL; the column to show is read as their groups."""
     from metacal.cli.reading import read, read_scored
 
+    if show is not None and show.lower() in ("row", "id", "prediction", "label", "right"):
+        raise click.BadParameter(f"{show} is a column of CSV already; call it otherwise.", param_hint="'--show'")
     reading = replace(reading, group_key=show)
-    if reading.score_key is not None:
-        scored = read_scored(path, reading)
-        columns = _column(show, scored.groups)
-        return Pool(scored.score, scored.ids, scored.name, right=scored.correct, columns=columns)
-    content = read(path, reading)
-    known = (content.class_names, content.input, content.labels)
-    return Pool(content.table, content.ids, "score", *known, columns=_column(show, content.groups))
-
-
-def _column(name: str | None, column: NDArray[Any] | None) -> dict[str, NDArray[Any]]:
-    if name is None or column is None:
-        return {}
-    if name.lower() in ("row", "id", "prediction", "label", "right"):
-        raise click.BadParameter(f"{name} is a column of CSV already; call it otherwise.", param_hint="'--show'")
-    return {name: column}
+    return read(path, reading) if reading.score_key is None else read_scored(path, reading)
 
 
 def _say(done: Outcome, call: Round, pool: str, options: Options) -> None:

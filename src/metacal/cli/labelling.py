@@ -10,7 +10,7 @@ import csv
 import difflib
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,26 +24,16 @@ from metacal.io.formats.delimited import DelimitedWriter, TabsWriter, unescaped
 from metacal.io.journal import Journal
 
 if TYPE_CHECKING:
+    from metacal.io.predictions import Predictions
+    from metacal.io.scores import Scores
     from metacal.promises.promise import Promise
+
+    Pool = Predictions | Scores
 
 #: The columns that say which row a line is about, and what the classifier says of it.
 ROW, ID, PREDICTION = "row", "id", "prediction"
 #: What an answer may say of the prediction, and that the true class is no column, where no class is called so.
 _WORDS, _NONE = {"right": True, "wrong": False}, "none"
-
-
-@dataclass(frozen=True)
-class Pool:
-    """What the pool's file holds: logits or scores, ids, and the truth where it has some."""
-
-    table: Any
-    ids: NDArray[Any] | None = None
-    name: str = "score"
-    classes: Any = None
-    input: str = "logits"
-    labels: NDArray[Any] | None = None
-    right: NDArray[np.bool_] | None = None
-    columns: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -114,7 +104,8 @@ def _options(journal: Journal, pool: Pool, options: dict[str, Any]) -> dict[str,
     given = {name: value for name, value in options.items() if value is not None}
     if journal.records:
         return given
-    return {**given, "input": pool.input, "score_name": pool.name, "classes": pool.classes}
+    own = {"input": getattr(pool, "input", "logits"), "score_name": getattr(pool, "name", "score")}
+    return {**given, **own, "classes": pool.class_names}
 
 
 def _ahead(certifier: Certifier, call: Round) -> tuple[NDArray[np.intp], bool]:
@@ -129,14 +120,10 @@ def _ahead(certifier: Certifier, call: Round) -> tuple[NDArray[np.intp], bool]:
 
 def _replay(certifier: Certifier, pool: Pool, call: Round) -> None:
     """Answer every question from the file itself."""
-    if pool.labels is None and pool.right is None:
+    if pool.labels is None:
         raise InputError("--replay answers from the labels in POOL, and it has none; name them with --label-key.")
     while len(rows := _ahead(certifier, call)[0]):
-        if pool.right is not None:
-            certifier.update(rows, pool.right[rows])
-        else:
-            assert pool.labels is not None
-            certifier.update(rows, labels=pool.labels[rows])
+        certifier.update(rows, **{"right" if certifier.rows is None else "labels": pool.labels[rows]})
 
 
 # ── the sheet that people fill in ────────────────────────────────────────────────────────────────────────────────────
@@ -154,7 +141,8 @@ def _content(certifier: Certifier, pool: Pool, waiting: NDArray[np.intp], path: 
         columns[ID] = pool.ids[waiting]
     if certifier.sheet.get("show_prediction"):
         columns[PREDICTION] = certifier.classes_[certifier.predicted[waiting]]
-    columns |= {name: column[waiting] for name, column in pool.columns.items()}
+    if certifier.sheet.get("show") and pool.groups is not None:
+        columns[certifier.sheet["show"]] = pool.groups[waiting]
     return asked_text(columns, answer_column(certifier), "\t" if path.lower().endswith(".tsv") else ",")
 
 

@@ -13,9 +13,11 @@ from metacal.cli.options import (
     Reading,
     json_option,
     key_option,
+    name_option,
     option,
     reading_options,
     share,
+    share_option,
     shared,
     with_options,
 )
@@ -50,12 +52,12 @@ class Options:
     serve: bool = option("Show it on a page that lives, on this machine only; implies --follow.", default=False)
     port: int = option("Of the page; 0: a free one.", type=click.IntRange(0, 65535), default=8765)
     prometheus: str | None = option("Write the metrics here, whole or not at all.", type=OutputPath(), metavar="FILE")
-    probability_key: str | None = option("With which probability each row is chosen to be labelled.", metavar="NAME")
+    probability_key: str | None = name_option("With which probability each row is chosen to be labelled.")
     least_probability: float | None = option(
         "With --probability-key: none is lower.  [default: 0.01]", type=_chance, metavar="P"
     )
-    tolerance: float = option(
-        "A gap between confidence and accuracy that is no reason for an alarm.", type=share, metavar="T", default=0.02
+    tolerance: float = share_option(
+        "A gap between confidence and accuracy that is no reason for an alarm.", "T", default=0.02
     )
     horizon: int = option(
         "Where labels may come by outcome: a row counts once N rows have come after it.  [default: as labels come]",
@@ -68,8 +70,8 @@ class Options:
         type=OutputPath(),
         metavar="FILE",
     )
-    max_unreadable: float = option(
-        "A share of unreadable lines that is no reason for an alarm.", type=share, metavar="SHARE", default=0.01
+    max_unreadable: float = share_option(
+        "A share of unreadable lines that is no reason for an alarm.", "SHARE", default=0.01
     )
     silence: float | None = option(
         "With --follow: an alarm when nothing has come for so long.",

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from metacal.io.formats import endings
-from metacal.maps.methods import estimator_names
-from metacal.scores.registry import NAMED
 
 if TYPE_CHECKING:
     _Choice = click.Choice[str]
@@ -22,34 +20,15 @@ else:
 class OneOf(_Choice):
     """One of the names in a registry, which is asked when a command line is read: a plugin may have added to it."""
 
-    def __init__(self, registry: Mapping[str, object], *more: str) -> None:
-        self.registry = registry
-        self.more = more
+    def __init__(self, registered: Callable[[], Iterable[str]], *more: str) -> None:
+        self.registered, self.more = registered, more
         self.case_sensitive = True
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
         """The names that are registered now."""
-        return (*self.registry, *self.more)
+        return (*self.registered(), *self.more)
 
-
-class _Calibrators(Mapping[str, str]):
-    """What `estimator_names` says, each time anew."""
-
-    def __getitem__(self, name: str) -> str:
-        return estimator_names()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(estimator_names())
-
-    def __len__(self) -> int:
-        return len(estimator_names())
-
-
-#: --calibrator -> the estimator's name in `metacal`.
-CALIBRATORS: Mapping[str, str] = _Calibrators()
-#: --score -> its row.
-SCORES: Mapping[str, object] = NAMED
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
@@ -66,6 +45,14 @@ SEED = click.IntRange(0, 2**32 - 1)
 MOST_JOBS = 1024
 
 
+def as_number(value: Any, wanted: str) -> float:
+    """Parse a number; what is wanted is said of anything else."""
+    try:
+        return float(value)
+    except ValueError:
+        raise click.BadParameter(f"{str(value)[:40]!r} is not a number; give {wanted}.") from None
+
+
 def share(value: Any) -> float:
     """Parse a number strictly between 0 and 1, and help whoever wrote a percentage.
 
@@ -74,15 +61,19 @@ def share(value: Any) -> float:
     >>> share("0.97")
     0.97
     """
-    try:
-        number = float(value)
-    except ValueError:
-        shown = str(value)[:40]
-        raise click.BadParameter(f"{shown!r} is not a number; give one between 0 and 1, such as 0.95.") from None
+    number = as_number(value, "one between 0 and 1, such as 0.95")
     if not 0.0 < number < 1.0:
         hint = f"; write {number:g}% as {number / 100:g}" if 1.0 < number < 100.0 else ""
         raise click.BadParameter(f"{value} is not strictly between 0 and 1{hint}.")
     return number
+
+
+def numbers(value: str) -> list[float]:
+    """Parse numbers separated by commas."""
+    try:
+        return [float(one) for one in value.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{value!r} must be numbers, separated by commas.") from None
 
 
 # ── help in sections ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -150,6 +141,21 @@ def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
     elif default is not None:
         more = {"default": default, "show_default": True, **more}
     return field(default=default, metadata={"names": names, "more": {**more, "help": help}})
+
+
+def share_option(help: str, metavar: str, **more: Any) -> Any:
+    """One whose value is a share, strictly between 0 and 1."""
+    return option(help, type=share, metavar=metavar, **more)
+
+
+def name_option(help: str) -> Any:
+    """One that names a column."""
+    return option(help, metavar="NAME")
+
+
+def file_option(help: str, metavar: str = "FILE", **more: Any) -> Any:
+    """One that names a file."""
+    return option(help, type=click.Path(), metavar=metavar, **more)
 
 
 def flag(name: str) -> str:
@@ -240,9 +246,7 @@ class Reading:
         "What FILE holds; never guessed.  [default: logits, or what the JSON was fitted on]",
         type=click.Choice(["logits", "probabilities"]),
     )
-    labels: str | None = option(
-        "A second file with the labels: .npy, or text with one per line.", type=click.Path(), metavar="FILE"
-    )
+    labels: str | None = file_option("A second file with the labels: .npy, or text with one per line.")
     logits_key: str | None = option(
         "Name of the table in FILE, prefix of its columns, or of two classes the column with the score of the positive "
         "one.  [default: logits, or probabilities or probs; score, or prob; what the JSON was fitted on]",
@@ -250,11 +254,9 @@ class Reading:
         "--positive-key",
         metavar="NAME",
     )
-    label_key: str | None = option("Name of the labels in FILE.  [default: labels, label or y]", metavar="NAME")
-    id_key: str | None = option("Name of the row ids in FILE.  [default: id or ids, if there]", metavar="NAME")
-    group_key: str | None = option(
-        "Name of the rows' groups in FILE: a threshold, and a promise, for each group.", metavar="NAME"
-    )
+    label_key: str | None = name_option("Name of the labels in FILE.  [default: labels, label or y]")
+    id_key: str | None = name_option("Name of the row ids in FILE.  [default: id or ids, if there]")
+    group_key: str | None = name_option("Name of the rows' groups in FILE: a threshold, and a promise, for each group.")
     classes: str | None = option(
         "The classes in column order, or @FILE with one per line.  [default: 0 ...]", metavar="A,B,C"
     )
@@ -264,17 +266,14 @@ class Reading:
         type=click.Choice(FORMATS),
         metavar="KIND",
     )
-    score_key: str | None = option(
-        "FILE holds no logits but a score for each row, of this name.  [default: what the JSON was fitted on]",
-        metavar="NAME",
+    score_key: str | None = name_option(
+        "FILE holds no logits but a score for each row, of this name.  [default: what the JSON was fitted on]"
     )
-    correct_key: str | None = option(
-        "With a score: what says right or wrong, as true/false, 1/0 or yes/no.  [default: correct or ok]",
-        metavar="NAME",
+    correct_key: str | None = name_option(
+        "With a score: what says right or wrong, as true/false, 1/0 or yes/no.  [default: correct or ok]"
     )
-    loss_key: str | None = option(
-        "With a score and --max-risk: the loss of each row, from 0 to 1.  [default: loss, of a gate fitted on losses]",
-        metavar="NAME",
+    loss_key: str | None = name_option(
+        "With a score and --max-risk: the loss of each row, from 0 to 1.  [default: loss, of a gate fitted on losses]"
     )
     higher_is: str | None = option(
         "With a score: what a higher one says; doubtful for losses, distances, perplexities.  [default: surer]",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
-import glob
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -48,33 +46,11 @@ def check_not_an_input(output: str | None, *inputs: str | None, reading: Reading
     if reading is not None:
         named = reading.classes is not None and reading.classes.startswith("@")
         inputs = (*inputs, reading.labels, reading.classes[1:] if named and reading.classes else None)
+    from metacal.io.many import is_read
+
     for path in inputs:
-        if output in (None, "-") or path in (None, "-"):
-            continue
-        if _same_file(str(output), str(path)) or _among(str(output), str(path)):
+        if output not in (None, "-") and path not in (None, "-") and is_read(str(output), str(path), endings()):
             raise click.UsageError(f"{output} is also read; write to another file.")
-
-
-def _among(output: str, path: str) -> bool:
-    """Whether a table would be written among those that a folder or a pattern names, and be read with them next."""
-    if os.path.splitext(output)[1].lower() not in endings():
-        return False
-    here = os.path.realpath(output)
-    if os.path.isdir(path):
-        return here.startswith(os.path.join(os.path.realpath(path), ""))
-    folder, name = os.path.split(path)
-    if glob.has_magic(folder):
-        return fnmatch.fnmatch(here, os.path.abspath(path))
-    return os.path.dirname(here) == os.path.realpath(folder or ".") and fnmatch.fnmatch(os.path.basename(here), name)
-
-
-def _same_file(one: str, other: str) -> bool:
-    if os.path.realpath(one) == os.path.realpath(other):
-        return True
-    try:
-        return os.path.samefile(one, other)  # hard links, and names that differ in case alone
-    except (OSError, ValueError):
-        return False  # one of them is not there
 
 
 # ── a gate that is saved ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -105,8 +81,7 @@ def save(gate: Gate, path: str | None, key: str | None, n_jobs: int | None = Non
     """Put the gate into a file, once what is to be saved has been read back and decides the same; nothing for None."""
     if path is None:
         return
-    from metacal.io.artifact.document import Content
-    from metacal.io.artifact.file import text_that_loads
+    from metacal.io.artifact.document import Content, text_that_loads
     from metacal.io.artifact.wrapping import write_text
 
     write_text(text_that_loads(Content(gate, n_jobs), key=key), path)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from metacal.cli.options import flag, option, share
+from metacal.cli.options import as_number, file_option, flag, option, share_option
 from metacal.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,10 +27,7 @@ def cost(value: Any) -> float:
     >>> cost("50")
     50.0
     """
-    try:
-        number = float(value)
-    except ValueError:
-        raise click.BadParameter(f"{str(value)[:40]!r} is not a number; give a cost, such as 50.") from None
+    number = as_number(value, "a cost, such as 50")
     if not 0.0 < number < 1e15:
         raise click.BadParameter(f"{value} is not a positive number.")
     return number
@@ -38,12 +35,12 @@ def cost(value: Any) -> float:
 
 def min_accuracy_field(what: str = "is accepted") -> Any:
     """A field for --min-accuracy."""
-    return option(f"Promise: what {what} is right at least B of the time.", type=share, metavar="B")
+    return share_option(f"Promise: what {what} is right at least B of the time.", "B")
 
 
 def max_miscoverage_field() -> Any:
     """A field for --max-miscoverage."""
-    return option("Promise: at most A of the right answers are rejected.", type=share, metavar="A")
+    return share_option("Promise: at most A of the right answers are rejected.", "A")
 
 
 @dataclass(frozen=True)
@@ -52,16 +49,12 @@ class PromiseOptions:
 
     min_accuracy: float | None = min_accuracy_field()
     max_miscoverage: float | None = max_miscoverage_field()
-    max_review: float | None = option(
-        "Promise: at most B of all rows go to review. Needs no labels.", type=share, metavar="B"
-    )
+    max_review: float | None = share_option("Promise: at most B of all rows go to review. Needs no labels.", "B")
     max_cost: float | None = option(
         "Promise: what is accepted costs at most LIMIT a row on average.", type=cost, metavar="LIMIT"
     )
-    max_risk: float | None = option(
-        "Promise: what is accepted has a mean loss of at most R; a loss is 0 to 1 (--loss-key), or right or wrong.",
-        type=share,
-        metavar="R",
+    max_risk: float | None = share_option(
+        "Promise: what is accepted has a mean loss of at most R; a loss is 0 to 1 (--loss-key), or right or wrong.", "R"
     )
     near_binary: bool = option(
         "With --max-risk: nearly every loss is 0 or 1. To be said before looking at the rows.", default=False
@@ -71,27 +64,23 @@ class PromiseOptions:
         default=False,
     )
     cost_wrong: float | None = option("What a wrong answer costs, in any unit.", type=cost, metavar="W")
-    cost_matrix: str | None = option(
-        "Or a file with a line for each true class and in it the cost of each answer.", type=click.Path(), metavar="CSV"
+    cost_matrix: str | None = file_option(
+        "Or a file with a line for each true class and in it the cost of each answer.", "CSV"
     )
     cost_review: float | None = option("What it costs to review a row, for --cheapest.", type=cost, metavar="R")
-    min_precision: float | None = option(
-        "Two classes; promise: at least B of what is called positive is positive.", type=share, metavar="B"
+    min_precision: float | None = share_option(
+        "Two classes; promise: at least B of what is called positive is positive.", "B"
     )
-    max_false_positive_rate: float | None = option(
-        "Two classes; promise: at most A of what is negative is called positive.", type=share, metavar="A"
+    max_false_positive_rate: float | None = share_option(
+        "Two classes; promise: at most A of what is negative is called positive.", "A"
     )
-    min_recall: float | None = option(
-        "Two classes; promise: at least B of what is positive is caught or sent to review.", type=share, metavar="B"
+    min_recall: float | None = share_option(
+        "Two classes; promise: at least B of what is positive is caught or sent to review.", "B"
     )
-    positive_share: float | None = option(
-        "With --min-precision: about how many rows are positive, from training data or experience.",
-        type=share,
-        metavar="P",
+    positive_share: float | None = share_option(
+        "With --min-precision: about how many rows are positive, from training data or experience.", "P"
     )
-    confidence: float | None = option(
-        "How surely, over the draw of the rows of FILE.  [default: 0.9]", type=share, metavar="C"
-    )
+    confidence: float | None = share_option("How surely, over the draw of the rows of FILE.  [default: 0.9]", "C")
     in_expectation: bool = option("Promise the average over calibration sets instead.", default=False)
     after_looking: bool = option(
         "Certify although B or A was chosen on these very rows, say from a report.", default=False
@@ -194,9 +183,8 @@ class PromiseOptions:
         if not self.per_class and not by_group:
             given = [name for name in ("each", "fcr", "pool_small") if getattr(self, name)]
             if given:
-                other = f"--{given[0].replace('_', '-')}"
                 raise click.UsageError(
-                    f"{other} says how classes or groups share: give --per-class or --group-key NAME."
+                    f"{flag(given[0])} says how classes or groups share: give --per-class or --group-key NAME."
                 )
             return
         if self.each and self.fcr:
@@ -242,51 +230,39 @@ class PromiseOptions:
         """The promise for all rows, or for the rows of one class or group."""
         import metacal as mc
 
+        # What is not given of these is not asked for: `__post_init__` has seen to it.
+        alpha: Any = self.max_miscoverage
+        beta: Any = self.min_accuracy
+        delta: Any = self.delta
         if self.max_review is not None:
-            return mc.MaxReview(self.max_review, self.delta)
+            return mc.MaxReview(self.max_review, delta)
         if self.max_risk is not None:
-            return mc.MaxRisk(self.max_risk, self.delta, self.near_binary, seed)
+            return mc.MaxRisk(self.max_risk, delta, self.near_binary, seed)
         if self.cheapest or self.max_cost is not None:
-            return self._about_costs(seed, classes)
+            wrong: Any = self.cost_wrong if self.cost_matrix is None else read_costs(self.cost_matrix, classes)
+            if self.max_cost is not None:
+                return mc.MaxCost(wrong, self.max_cost, delta, seed)
+            return mc.Cheapest(wrong, self.cost_review or 0.0, delta, seed)
         if self.rule == "paper":
-            if self.max_miscoverage is not None:
-                return mc.paper.MaxMiscoverage(self.max_miscoverage, seed)
-            assert self.min_accuracy is not None
-            return mc.paper.MinCoverageAccuracy(self.min_accuracy, seed)
+            return mc.paper.MinCoverageAccuracy(beta, seed) if alpha is None else mc.paper.MaxMiscoverage(alpha, seed)
         if self.after_looking or self.at_threshold is not None:
-            assert self.delta is not None
-            return mc.AfterLooking(self.max_miscoverage, self.min_accuracy, self.delta, self.at_threshold)
-        if self.max_miscoverage is None:
-            assert self.min_accuracy is not None
-            return mc.MinAccuracy(self.min_accuracy, self.delta)
-        if self.min_accuracy is None:
-            return mc.MaxMiscoverage(self.max_miscoverage, self.delta)
-        return mc.Both(self.max_miscoverage, self.min_accuracy, self.delta)
+            return mc.AfterLooking(alpha, beta, delta, self.at_threshold)
+        if alpha is None:
+            return mc.MinAccuracy(beta, delta)
+        return mc.MaxMiscoverage(alpha, delta) if beta is None else mc.Both(alpha, beta, delta)
 
     def _about_sides(self, positive: Any) -> Promise:
         """One promise about what rows are called, or one for either side."""
         import metacal as mc
 
         own: dict[str, Any] = {"positive": positive, "delta": self.delta}
-        sides: list[Any] = []
-        if self.min_precision is not None:
-            sides.append(mc.MinPrecision(self.min_precision, share=self.positive_share, **own))
-        if self.max_false_positive_rate is not None:
-            sides.append(mc.MaxFalsePositiveRate(self.max_false_positive_rate, **own))
-        if self.min_recall is not None:
-            sides.append(mc.MinRecall(self.min_recall, **own))
+        given: list[tuple[Any, Any]] = [
+            (partial(mc.MinPrecision, share=self.positive_share), self.min_precision),
+            (mc.MaxFalsePositiveRate, self.max_false_positive_rate),
+            (mc.MinRecall, self.min_recall),
+        ]
+        sides = [promise(level, **own) for promise, level in given if level is not None]
         return sides[0] if len(sides) == 1 else mc.TwoSided(sides[0], sides[-1], self.delta or 0.0)
-
-    def _about_costs(self, seed: int, classes: list[Any] | None) -> Promise:
-        import metacal as mc
-
-        wrong = self.cost_wrong if self.cost_matrix is None else read_costs(self.cost_matrix, classes)
-        assert wrong is not None
-        if self.max_cost is not None:
-            return mc.MaxCost(wrong, self.max_cost, self.delta, seed)
-        assert self.cost_review is not None
-        assert self.delta is not None
-        return mc.Cheapest(wrong, self.cost_review, self.delta, seed)
 
 
 # ── a table of costs ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -298,16 +274,13 @@ def read_costs(path: str, classes: list[Any] | None) -> tuple[tuple[float, ...],
     K rows of K numbers are taken as they stand. A first line with the names of the answers and a first column with
     those of the true classes put them in order by name.
     """
-    from metacal.io.opening import plain_read_errors
+    from metacal.cli.reading import read_lines
+    from metacal.io.formats.delimited import is_number
     from metacal.promises.rules.costs import checked_costs
 
-    try:
-        with plain_read_errors(path):
-            lines = list(csv.reader(Path(path).read_text(encoding="utf-8-sig").splitlines()))
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: this is not UTF-8 text; save the table of costs as csv.") from None
+    lines = csv.reader(read_lines(path, "save the table of costs as csv"))
     table = [[cell.strip() for cell in line] for line in lines if any(cell.strip() for cell in line)]
-    if table and not _is_number(table[0][-1]):
+    if table and not is_number(table[0][-1]):
         table = _by_name(path, table, classes)
     try:
         rows = [[float(cell) for cell in line] for line in table]
@@ -331,11 +304,3 @@ def _by_name(path: str, table: list[list[str]], classes: list[Any] | None) -> li
         raise click.BadParameter(f"{path}: some line has too few or too many costs.", param_hint="'--cost-matrix'")
     rows = {line[0]: dict(zip(answers, line[1:], strict=True)) for line in table[1:]}
     return [[rows[truth][answer] for answer in own] for truth in own]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

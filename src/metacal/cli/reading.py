@@ -53,18 +53,13 @@ def class_names(text: str | None) -> tuple[str | int, ...] | None:
     >>> class_names("cat, dog"), class_names("0,1"), class_names(None)
     (('cat', 'dog'), (0, 1), None)
     """
-    from metacal.io.opening import plain_read_errors
     from metacal.rows.labels import as_class_names
 
     if text is None:
         return None
     if text.startswith("@"):
-        try:
-            with plain_read_errors(text[1:]):
-                names = Path(text[1:]).read_text(encoding="utf-8-sig").splitlines()
-        except UnicodeDecodeError:
-            raise InputError(f"{text[1:]}: this is not UTF-8 text; save the class names as UTF-8.") from None
-        names = [name.strip() for name in names if name.strip()]
+        lines = read_lines(text[1:], "save the class names as UTF-8")
+        names = [name.strip() for name in lines if name.strip()]
     else:
         names = [name.strip() for name in text.split(",")]
     if len(names) < 2 or "" in names:
@@ -72,6 +67,17 @@ def class_names(text: str | None) -> tuple[str | int, ...] | None:
             f"{text!r} must list at least two classes, separated by commas.", param_hint="'--classes'"
         )
     return as_class_names(names)
+
+
+def read_lines(path: str, advice: str) -> list[str]:
+    """The lines of a small file of text that the user has written; what to do is said where it is no text."""
+    from metacal.io.opening import plain_read_errors
+
+    try:
+        with plain_read_errors(path):
+            return Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: this is not UTF-8 text; {advice}.") from None
 
 
 def refuse_scores(reading: Reading, why: str = "this command needs logits") -> None:
@@ -199,7 +205,7 @@ class GateRows:
     @property
     def groups(self) -> Any:
         """The group of each row, where there are groups."""
-        return getattr(self.found, "groups", None)
+        return self.found.groups
 
     @property
     def ids(self) -> Any:
@@ -208,9 +214,7 @@ class GateRows:
 
     def require_truth(self) -> Any:
         """Labels, or right and wrong; InputError with what to do where there are none."""
-        if self.truth is not None:
-            return self.truth
-        return self.found.require_truth()
+        return self.found.require_truth() if self.truth is None else self.truth
 
     def judged(self, gate: Gate, artifact: str, *, probabilities: bool = False, bare: bool = False) -> Judged:
         """What the gate decides on these rows, beside their truth; `bare` where it can do without."""
@@ -284,19 +288,10 @@ def read_scored(path: str, reading: Reading, gate: Gate | None = None, artifact:
 
     _refuse_logits(reading)
     name = reading.score_key or (gate.source.score if gate is not None else "score")
+    keys = ("correct_key", "loss_key", "id_key", "group_key", "unit_key", "keep", "format")
+    own = {key: getattr(reading, key) for key in keys}
     try:
-        return read_scores(
-            path,
-            score_key=name,
-            correct_key=reading.correct_key,
-            loss_key=reading.loss_key,
-            losses=gate is not None and gate.reads_losses,
-            id_key=reading.id_key,
-            group_key=reading.group_key,
-            unit_key=reading.unit_key,
-            keep=reading.keep,
-            format=reading.format,
-        )
+        return read_scores(path, score_key=name, losses=gate is not None and gate.reads_losses, **own)
     except InputError as error:
         if gate is None or reading.score_key is not None or repr(name) not in str(error):
             raise

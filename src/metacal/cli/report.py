@@ -12,7 +12,6 @@ import click
 from metacal.cli.compare import calibrator_names, watched
 from metacal.cli.options import (
     BINS,
-    CALIBRATORS,
     RESAMPLES,
     SEED,
     Reading,
@@ -25,7 +24,7 @@ from metacal.cli.options import (
     level_option,
     option,
     reading_options,
-    share,
+    share_option,
     shared,
     threads_for,
     with_gate_and_file,
@@ -34,6 +33,7 @@ from metacal.cli.options import (
 from metacal.cli.outputs import OutputPath, check_not_an_input
 from metacal.cli.printing import echo, echo_data, note, progress_bar, say_json, wrapped
 from metacal.errors import warn_caller
+from metacal.maps.methods import estimator_names
 
 if TYPE_CHECKING:
     from metacal.cli.reading import GateRows
@@ -54,7 +54,7 @@ class Options:
     calibrators: str | None = option(
         f"Compare these.  [default with --compare: {', '.join(COMPARED)}]", metavar="A,B,C"
     )
-    confidence: float = option("Of the bands under the point.", type=share, metavar="C", default=0.9)
+    confidence: float = share_option("Of the bands under the point.", "C", default=0.9)
     large: str | None = shared(large_option)
     reading: Reading = reading_options()
     level: float = shared(level_option, 0.95)
@@ -192,7 +192,7 @@ def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
     elif gate is not None:
         if gate.source.input != "logits" and reading.input is None:
             more += ["--input", gate.source.input]
-        kinds = {kind: name for name, kind in CALIBRATORS.items()}
+        kinds = {kind: name for name, kind in estimator_names().items()}
         base = None if gate.source.recipe is None else kinds.get(gate.source.recipe.estimator)
         if base not in (None, default_base(gate.n_classes)) and (gate.certificate is None or gate.certificate.labelled):
             more += ["--calibrator", str(base)]
@@ -205,12 +205,10 @@ def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
 
 def _sha256(file: str, large: str | None, reading: Reading) -> str | None:
     """Of the file where one file holds all; None leaves it to the arrays."""
-    import hashlib
+    from metacal.io.disk import DISK
 
-    if not Path(file).is_file() or large is not None or reading.labels is not None:
-        return None
-    with open(file, "rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    alone = Path(file).is_file() and large is None and reading.labels is None
+    return DISK.checksum(file) if alone else None
 
 
 def _written(summary: Summary, output: str, title: str | None) -> int:

@@ -42,7 +42,7 @@ def command(artifact: str, as_json: bool) -> None:
       metacal show cal.json --json | jq .certificate
       metacal show cal.json --key public.pem
     """  # noqa: D301
-    from metacal.io.artifact.file import read_content
+    from metacal.io.artifact.document import read_content
 
     content, wrapping = read_content(artifact, click.get_current_context().meta.get("metacal.key"))
     answer = described(content.gate, wrapping)

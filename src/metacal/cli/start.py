@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import Reading, Sectioned, as_words, option, reading_options, share, with_options
+from metacal.cli.options import (
+    Reading,
+    Sectioned,
+    as_number,
+    as_words,
+    option,
+    reading_options,
+    share,
+    share_option,
+    with_options,
+)
 from metacal.cli.printing import echo, note
 from metacal.display import aligned
 
@@ -19,10 +29,7 @@ if TYPE_CHECKING:
 
 def _cost(value: Any) -> float:
     """Parse what a mistake costs, more than a review does."""
-    try:
-        number = float(value)
-    except ValueError:
-        raise click.BadParameter(f"{str(value)[:40]!r} is not a number; give one above 1, such as 20.") from None
+    number = as_number(value, "one above 1, such as 20")
     if not 1.0 < number < 1e6:
         raise click.BadParameter(f"{value} is not above 1; a mistake that costs no more needs no review.")
     return number
@@ -34,7 +41,7 @@ class Options:
 
     yes: bool = option("Ask nothing: take the defaults.", "-y", "--yes", default=False)
     mistake_cost: float | None = option("What a mistake costs, in reviews.  [default: 20]", type=_cost, metavar="N")
-    review: float | None = option("The share of rows that people can review.  [default: 0.2]", type=share, metavar="S")
+    review: float | None = share_option("The share of rows that people can review.  [default: 0.2]", "S")
     positive: str | None = option("With one score for two classes: the class it speaks for.", metavar="LABEL")
     output: str = option("Folder for what is written.", "-o", "--output", type=click.Path(), metavar="DIR", default=".")
     reading: Reading = reading_options()

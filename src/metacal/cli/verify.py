@@ -13,6 +13,7 @@ from metacal.cli.options import (
     json_option,
     key_option,
     large_option,
+    name_option,
     option,
     reading_options,
     share,
@@ -40,7 +41,7 @@ class Options:
         metavar="C",
         default=0.95,
     )
-    unit_key: str | None = option("Column of FILE that says which rows belong together.", metavar="NAME")
+    unit_key: str | None = name_option("Column of FILE that says which rows belong together.")
     large: str | None = shared(large_option)
     reading: Reading = reading_options()
     key: None = shared(key_option)

@@ -83,21 +83,17 @@ def estimator_of(content: Content) -> MetaCal | Calibrator | Cascade | ScoreGate
 
 def _parameters(gate: Gate) -> dict[str, Any]:
     """The parameters of the estimator around a gate with a promise, as far as the gate has taken them over."""
-    source, certificate = gate.source, gate.certificate
+    source = gate.source
     if gate.kind == "scores":
         return {"promise": gate.promise, "higher_is": source.higher_is, "score_name": source.score}
     if not gate.n_classes:
-        assert certificate is not None
-        assert certificate.stages is not None
-        return {"promise": gate.promise, "people": certificate.stages.people or None}
+        return {"promise": gate.promise, "people": gate.people or None}
     held = {"promise": gate.promise, "score": source.score, "reject_label": gate.reject_label, "input": source.input}
     held["classes"] = gate.classes.tolist() if source.classes_given else None
     if gate.kind == "logits":
         learned = bool(source.decision_at) and not (gate.promise is not None and gate.promise.sided)
         return {**held, "calibrator": _asked_for(gate), "decision": "calibrated" if learned else "largest"}
-    assert certificate is not None
-    assert certificate.stages is not None
-    return {**held, "large_score": gate.stages[1].source.score, "people": certificate.stages.people}
+    return {**held, "large_score": gate.stages[1].source.score, "people": gate.people}
 
 
 def _changed(estimator: Any) -> str | None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from metacal.io.artifact.document import Content
-from metacal.io.artifact.file import loaded, read_content, text_that_loads
+from metacal.io.artifact.document import Content, loaded, read_content, text_that_loads
 from metacal.io.artifact.signature import KeySource, read_key
 from metacal.io.artifact.wrapping import checksum, write_text
 

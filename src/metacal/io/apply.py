@@ -23,7 +23,7 @@ from metacal.io.batches import BatchGate, beside_results, decided_columns
 from metacal.io.disk import part_beside
 from metacal.io.formats import FORMATS, endings
 from metacal.io.formats.numpy import of_one_width
-from metacal.io.many import Paths, copies_removed, files_of, suffix_of
+from metacal.io.many import Paths, copies_removed, files_of, is_read, suffix_of
 from metacal.io.opening import NoRowsError
 from metacal.io.predictions import read_for_gate
 from metacal.io.results import Fingerprint, ResultFolder, make_folder, read_unchanged, result_names
@@ -102,6 +102,7 @@ def apply(
     n_jobs: int | None = None,
     executor: ExecutorLike | None = None,
     prune: bool = False,
+    say: Callable[[str], object] = lambda text: None,
     **reading: Any,
 ) -> Applied:
     """Decide on the rows of files and write the results, as `metacal apply` does.
@@ -126,6 +127,8 @@ def apply(
         Workers read and write the files themselves, under the same names. It never changes a result.
     prune : bool
         Whether results in the folder whose source is gone are removed, if nobody has touched them.
+    say : callable, optional
+        Is told, as text, which results in the folder are kept.
 
     Examples
     --------
@@ -149,7 +152,7 @@ def apply(
     if folder.endswith(("/", os.sep)) or os.path.isdir(folder):
         read_with = {name: repr(value) for name, value in sorted(reading.items())}
         made_with = {"rejected": rejected, "reading": read_with, "artifact": f"sha256:{shipped.fingerprint}"}
-        return apply_to_folder(one, source, folder, made_with, executor, prune=prune)
+        return _apply_to_folder(one, source, folder, made_with, executor, prune=prune, say=say)
     if prune:
         raise InputError(f"prune is for a folder of results; {folder} is one file.")
     if remote:
@@ -164,7 +167,7 @@ def apply(
 class FileApplier:
     """Decides on the rows of one file and writes the result: all that a worker is sent besides the two names."""
 
-    gate: Gate | BatchGate
+    gate: BatchGate
     fitted: str
     #: Keywords of `read_predictions`.
     reading: Mapping[str, Any]
@@ -187,40 +190,33 @@ class FileApplier:
 
     def write(self, source: Any, target: str, part: str | None = None) -> Applied:
         """Write the result to its place, or to `part` for somebody else to put it there."""
-        gate = self.gate.gate if isinstance(self.gate, BatchGate) else self.gate
+        gate = self.gate.gate
         with copies_removed():
             predictions = read_for_gate(gate, self.fitted, source, **self.reading)
             options: dict[str, Any] = {"rejected": self.rejected, "n_jobs": self.n_jobs, "part": part}
             return write_decisions(gate, predictions, target, self.output_format, **options)
 
 
-def apply_to_folder(
-    one: FileApplier,
-    source: Paths,
-    folder: str,
-    made_with: Mapping[str, Any],
-    executor: ExecutorLike | None = None,
-    *,
-    prune: bool = False,
-    check: Callable[[str, str], None] | None = None,
-    say: Callable[[str], object] = lambda text: None,
+def _apply_to_folder(
+    one: FileApplier, source: Paths, folder: str, made_with: Mapping[str, Any], executor: Any, **options: Any
 ) -> Applied:
     """Write a result for each file that has none yet; whatever else `made_with` names makes them anew when it changes.
 
-    `check(target, source)` raises where a result must not be written; `say` is told what is kept.
+    `options` are those of `fill`.
     """
     sources = files_of(source, FORMATS)
     # As the user says, else as the sources are, else Parquet.
     own = suffix_of(sources[0]) if one.output_format is None else f".{one.output_format}"
     suffix = own if one.output_format is not None or own in endings(written=True) else ".parquet"
     names = result_names(sources, suffix)
-    for path, name in zip(sources, names, strict=True):
-        if check is not None:
-            check(os.path.join(folder, name), path)
+    for path, target in zip(sources, (os.path.join(folder, name) for name in names), strict=True):
+        given = (path, source) if isinstance(source, str) else (path,)
+        if any(is_read(target, one, FORMATS) for one in given):
+            raise InputError(f"{target} is also read; write to another file.")
     make_folder(folder)
     with ResultFolder(folder, {**made_with, "format": suffix}) as results:
         present = dict(zip(names, sources, strict=True))
-        return fill(results, present, lambda pieces: _each(one, pieces, executor), prune=prune, say=say)
+        return fill(results, present, lambda pieces: _each(one, pieces, executor), **options)
 
 
 def fill(

@@ -100,8 +100,7 @@ class BatchGate:
         fixed_size: bool = True,
         key: Any = None,
     ) -> None:
-        from metacal.io.artifact.document import Content
-        from metacal.io.artifact.file import text_that_loads
+        from metacal.io.artifact.document import Content, text_that_loads
         from metacal.io.artifact.wrapping import read_file
 
         if isinstance(keep, str):
@@ -227,12 +226,11 @@ class _Rows(Batches):
 def _loaded(raw: bytes, fingerprint: str, name: str, key: Any) -> Gate:
     """The gate in the bytes of a file, kept for the next who asks."""
     from metacal.errors import ArtifactError
-    from metacal.io.artifact.document import content_of
+    from metacal.io.artifact.document import loaded
     from metacal.io.artifact.signature import read_key
-    from metacal.io.artifact.wrapping import unwrapped
 
     try:
-        gate = content_of(unwrapped(raw, key=None if key is None else read_key(key))[0]).gate
+        gate = loaded(raw, None if key is None else read_key(key))[0].gate
     except ArtifactError as error:
         raise ArtifactError(f"{name}: {error}") from error.__cause__
     if gate.kind != "logits":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,27 +34,39 @@ _ANSWER = re.compile(r"pred(iction|icted)?([_ ](label|class))?|y[_ ]?pred|answer
 _PROBABILITY = re.compile(r"(.*[_. ])?(prob|probability|proba|p)([_ .].*)?", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Look:
-    """What was seen.
+    """What was seen so far.
 
     Attributes
     ----------
     path, kind : str
         The file, and what it is, in words.
-    options : mapping
+    columns : dict
+        Its first rows, by column.
+    options : dict
         What the readers must be told, by the names of their parameters; `drop` is a tuple.
-    seen : tuple of (str, str)
+    seen : list of (str, str)
         What each thing is, and why.
-    questions : tuple of str
+    questions : list of str
         What could not be told, with the options that would say it.
     """
 
     path: str
     kind: str
-    options: Mapping[str, Any]
-    seen: tuple[tuple[str, str], ...]
-    questions: tuple[str, ...] = ()
+    columns: dict[str, NDArray[Any]]
+    options: dict[str, Any]
+    seen: list[tuple[str, str]] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
+
+    def say(self, what: str, why: str, **options: Any) -> None:
+        """Say what something is, and why; options that were not given say it to the readers."""
+        self.seen.append((what, why))
+        self.options.update({name: value for name, value in options.items() if name not in self.options})
+
+    def ask(self, question: str) -> None:
+        """Say what cannot be told."""
+        self.questions.append(question)
 
 
 def look(path: str, **said: Any) -> Look:
@@ -67,40 +79,19 @@ def look(path: str, **said: Any) -> Look:
     >>> file = os.path.join(tempfile.mkdtemp(), "val.csv")
     >>> _ = Path(file).write_text("id;p_cat;p_dog;truth\n7;0.9;0.1;cat\n8;0.2;0.8;dog\n")
     >>> found = look(file)
-    >>> dict(found.options), found.questions
-    ({'logits_key': 'p', 'input': 'probabilities', 'label_key': 'truth'}, ())
+    >>> found.options, found.questions
+    ({'logits_key': 'p', 'input': 'probabilities', 'label_key': 'truth'}, [])
     """
     said = {name: value for name, value in said.items() if value is not None}
     kind, columns = first_rows(path, said.get("format"))
-    held = _Held(path, kind, columns, {}, [], [])
-    held.options.update(said)
+    held = Look(path, kind, columns, said)
     if not columns or not max(map(len, columns.values()), default=0):
         raise InputError(f"{path}: it holds no rows; give at least one.")
     _find(held)
-    return Look(path, kind, held.options, tuple(held.seen), tuple(held.questions))
+    return held
 
 
-@dataclass
-class _Held:
-    """What is known so far."""
-
-    path: str
-    kind: str
-    columns: dict[str, NDArray[Any]]
-    options: dict[str, Any]
-    seen: list[tuple[str, str]]
-    questions: list[str]
-
-    def say(self, what: str, why: str, **options: Any) -> None:
-        self.seen.append((what, why))
-        for name, value in options.items():
-            self.options.setdefault(name, value)
-
-    def ask(self, question: str) -> None:
-        self.questions.append(question)
-
-
-def _find(held: _Held) -> None:
+def _find(held: Look) -> None:
     """Table or score, truth, and what is left aside."""
     tables = [name for name, column in held.columns.items() if column.ndim == 2 and column.shape[1] > 1]
     usual = [name for names in TABLE_KEYS.values() for name in names]
@@ -116,12 +107,15 @@ def _find(held: _Held) -> None:
         tables = known
     if tables and "score_key" not in held.options:
         name = named if named in tables else tables[0]
-        _table(held, held.columns[name], name, {} if name in usual else {"logits_key": name})
+        table, options = held.columns[name], {} if name in usual else {"logits_key": name}
+        held.say(f"table: {name}", f"{table.shape[1]} numbers in each row", **options)
+        _kind(held, table)
+        _labels(held, truth, None, table.shape[1])
         return
     _columns(held, truth)
 
 
-def _truth(held: _Held) -> str | None:
+def _truth(held: Look) -> str | None:
     """The column that says what was right."""
     given = held.options.get("label_key") or held.options.get("correct_key") or held.options.get("loss_key")
     if given is not None:
@@ -148,7 +142,7 @@ def _truth(held: _Held) -> str | None:
     return None
 
 
-def _columns(held: _Held, truth: str | None) -> None:
+def _columns(held: Look, truth: str | None) -> None:
     """A column per class, one score for two classes, or one score of an answer."""
     numbers = {
         name: column.astype(np.float64)
@@ -174,7 +168,7 @@ def _columns(held: _Held, truth: str | None) -> None:
     _one_score(held, truth, scores[0], marks[scores[0]])
 
 
-def _classes(held: _Held, truth: str | None, names: list[str]) -> tuple[list[str], str]:
+def _classes(held: Look, truth: str | None, names: list[str]) -> tuple[list[str], str]:
     """The columns that are classes, and what their names begin with."""
     given = held.options.get("logits_key")
     begun = _prefixes(names) if given is None else {f"{given}_": [n for n in names if n.startswith(f"{given}_")]}
@@ -197,7 +191,7 @@ def _classes(held: _Held, truth: str | None, names: list[str]) -> tuple[list[str
 
 
 def _wide(
-    held: _Held,
+    held: Look,
     truth: str | None,
     classes: list[str],
     prefix: str,
@@ -229,15 +223,7 @@ def _wide(
 _PROB_PREFIXES = ("probabilities_", "probability_", "probs_", "prob_")
 
 
-def _table(held: _Held, table: NDArray[Any], name: str, options: dict[str, Any]) -> None:
-    held.say(f"table: {name}", f"{table.shape[1]} numbers in each row", **options)
-    _kind(held, table)
-    truth = next((held.options[key] for key in ("label_key",) if key in held.options), None)
-    truth = truth or _truth(replace(held, seen=[], questions=[]))
-    _labels(held, truth, None, table.shape[1])
-
-
-def _kind(held: _Held, table: NDArray[Any]) -> None:
+def _kind(held: Look, table: NDArray[Any]) -> None:
     """Logits or probabilities."""
     if "input" in held.options:
         return
@@ -257,7 +243,7 @@ def _sums_to_one(table: NDArray[Any]) -> bool:
     return bool((table >= 0.0).all() and (np.abs(table.sum(axis=1) - 1.0) < 0.01).all())
 
 
-def _labels(held: _Held, truth: str | None, names: list[str] | None, n: int | None = None) -> None:
+def _labels(held: Look, truth: str | None, names: list[str] | None, n: int | None = None) -> None:
     """Do the labels name the classes, or count them?"""
     if truth is None:
         return
@@ -270,19 +256,10 @@ def _labels(held: _Held, truth: str | None, names: list[str] | None, n: int | No
         )
         return
     n = len(names or ()) or n or 0
-    if labels.dtype.kind in "UO" and names is not None and set(map(str, np.unique(labels))) <= set(names):
-        held.say(f"labels: {truth}", "its entries are names of classes", **key)
-    elif labels.dtype.kind in "iub" and labels.min() >= 0 and labels.max() < n:
+    known = "classes" in held.options or any(name in held.columns for name in CLASS_KEYS)
+    if labels.dtype.kind in "iub" and labels.min() >= 0 and labels.max() < n:
         held.say(f"labels: {truth}", f"whole numbers from 0 to {n - 1}: they count the columns", **key)
-    elif (
-        (
-            (names is not None and {str(value) for value in np.unique(labels)} <= set(names))
-            or "classes" in held.options
-            or any(name in held.columns for name in CLASS_KEYS)
-        )
-        or "classes" in held.options
-        or any(name in held.columns for name in CLASS_KEYS)
-    ):
+    elif known or (names is not None and _within(labels, set(names))):
         held.say(f"labels: {truth}", "its entries are names of classes", **key)
     else:
         few = listed(np.unique(labels)[:8].tolist())
@@ -292,7 +269,7 @@ def _labels(held: _Held, truth: str | None, names: list[str] | None, n: int | No
         )
 
 
-def _one_score(held: _Held, truth: str, name: str, values: NDArray[np.float64]) -> None:
+def _one_score(held: Look, truth: str, name: str, values: NDArray[np.float64]) -> None:
     """One number for each row: the probability of the second of two classes, or how sure an answer is."""
     labels = held.columns[truth]
     texts = {other: column for other, column in held.columns.items() if other != truth and column.dtype.kind in "UO"}
@@ -331,7 +308,7 @@ def _one_score(held: _Held, truth: str, name: str, values: NDArray[np.float64]) 
         held.say("higher is doubtful", f"{name!r} is lower where an answer is surer", higher_is="doubtful")
 
 
-def _positive(held: _Held, truth: str, name: str, values: NDArray[np.float64]) -> None:
+def _positive(held: Look, truth: str, name: str, values: NDArray[np.float64]) -> None:
     held.say(f"score: {name}", "one number for the second of two classes", logits_key=name)
     inside = bool(((values >= 0.0) & (values <= 1.0)).all())
     if inside:
@@ -347,7 +324,7 @@ def _positive(held: _Held, truth: str, name: str, values: NDArray[np.float64]) -
         held.ask(f"which class is {name!r} about? Say --positive {first}, or --positive {second}.")
 
 
-def _marks(held: _Held, truth: str | None) -> dict[str, NDArray[np.float64]]:
+def _marks(held: Look, truth: str | None) -> dict[str, NDArray[np.float64]]:
     """Columns of text in which every entry is a mark: 8/10, 85%."""
     found = {}
     for name, column in held.columns.items():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import fnmatch
 import glob
 import os
 import re
@@ -125,6 +126,24 @@ def _plain_files(names: Iterable[str]) -> list[str]:
     if not files:
         raise InputError("there are only pipes, sockets and devices of such a name; give a file.")
     return files
+
+
+def is_read(output: str, path: str, suffixes: Iterable[str]) -> bool:
+    """Whether a file to be written is what is read, under whatever name, or among what a folder or a pattern names."""
+    if os.path.realpath(output) == os.path.realpath(path):
+        return True
+    with contextlib.suppress(OSError, ValueError):  # one of them is not there
+        if os.path.samefile(output, path):  # hard links, and names that differ in case alone
+            return True
+    if os.path.splitext(output)[1].lower() not in suffixes:
+        return False
+    here = os.path.realpath(output)
+    if os.path.isdir(path):
+        return here.startswith(os.path.join(os.path.realpath(path), ""))
+    folder, name = os.path.split(path)
+    if glob.has_magic(folder):
+        return fnmatch.fnmatch(here, os.path.abspath(path))
+    return os.path.dirname(here) == os.path.realpath(folder or ".") and fnmatch.fnmatch(os.path.basename(here), name)
 
 
 def fetched(names: Sequence[str]) -> list[Part]:

@@ -161,23 +161,15 @@ def _of_table(graph: Graph, gate: Gate, given: str, dtype: str, group: str | Non
     x = table if gate.source.input == "logits" else _logarithms(xp, table, SUM_TOLERANCE[dtype])
     if gate.certificate is None:
         return {"probs": _usable_only(xp, gate, x)}
-    if gate.source.decision_at:
-        return _of_moved(xp, gate, x, group)
-    quick = None
-    if gate.thresholds is None:  # a quick score is bounded away from one threshold, not from that of each row
+    own, there, quick = xp, x, None
+    if gate.source.decision_at:  # of two classes: the score at these log-odds, in double; the map on the logits
+        own = xp.to("float64")
+        there = own.value(x if xp.dtype == "float64" else own.cast(x)) - np.array([[0.0, gate.source.decision_at]])
+    elif gate.thresholds is None:  # a quick score is bounded away from one threshold, not from that of each row
         quick = quick_scores(xp, x, gate.source.score, gate.threshold)
     if quick is not None:
         return _quick_answer(xp, gate, quick, x)
-    score = exact_scores(xp, x, gate.source.score)
-    probs, accept = _overwritten(xp, gate, x, _at_most(gate.policy, score, x, group))
-    return {"probs": probs, "score": score, "accept": accept}
-
-
-def _of_moved(xp: Traced, gate: Gate, x: Value, group: str | None) -> Answers:
-    """Two classes, decided at other log-odds than zero: the score in double, the map on the logits as they are."""
-    double = xp.to("float64")
-    there = double.value(x if xp.dtype == "float64" else double.cast(x)) - np.array([[0.0, gate.source.decision_at]])
-    score = exact_scores(double, there, gate.source.score)
+    score = exact_scores(own, there, gate.source.score)
     probs, accept = _overwritten(xp, gate, x, _at_most(gate.policy, score, there, group))
     return {"probs": probs, "score": score, "accept": accept}
 

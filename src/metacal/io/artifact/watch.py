@@ -89,20 +89,15 @@ class Taken:
 
     def described(self) -> dict[str, Any]:
         """As JSON types."""
-        return {
-            "dtype": (kind := "<f4" if self.rows.dtype == np.float32 else "<f8"),
-            "shape": list(self.rows.shape),
-            "rows": base64.b64encode(np.ascontiguousarray(self.rows, dtype=kind).tobytes()).decode("ascii"),
-            "labels": self.labels,
+        kind = "<f4" if self.rows.dtype == np.float32 else "<f8"
+        rows = base64.b64encode(np.ascontiguousarray(self.rows, dtype=kind).tobytes()).decode("ascii")
+        told = {
+            "rows": rows,
             "ids": [None if one is None else kept_id(one) for one in self.ids],
-            "probability": self.probability,
-            "groups": self.groups,
             "late": [[one.after, kept_id(one.id), one.label, one.probability] for one in self.late],
-            "late_on": self.late_on,
-            "lines": self.lines,
             "unreadable": [list(one) for one in self.unreadable],
-            "gaps": self.gaps,
         }
+        return {"dtype": kind, "shape": list(self.rows.shape), **vars(self), **told}
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Taken:

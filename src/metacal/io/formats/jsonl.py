@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, option
-from metacal.io.artifact.messages import without_duplicates
+from metacal.io.artifact.messages import shown, without_duplicates
 from metacal.io.columns import BESIDE, Columns, Picked, Request, pick_columns
 from metacal.io.formats.delimited import TextWriter
 from metacal.io.nested import with_nested
@@ -24,7 +24,6 @@ from metacal.io.opening import NoRowsError, check_texts
 
 #: A line of more bytes is no row: a file without line ends would fill the memory.
 LONGEST_LINE = 1 << 26
-_LONGEST_SHOWN = 40
 
 
 def read(request: Request) -> Columns:
@@ -106,7 +105,7 @@ def parsed_object(path: str, number: int, line: bytes) -> dict[str, Any]:
         if isinstance(row, dict):
             return row
         advice = "; an array of objects becomes lines by jq -c '.[]' FILE" if isinstance(row, list) else ""
-        reason = f"this line is {_shown(row)}, not an object such as {{...}}{advice}"
+        reason = f"this line is {shown(row)}, not an object such as {{...}}{advice}"
     except UnicodeDecodeError:
         reason = "this is not UTF-8 text; save it as UTF-8"
     except KeyError as error:
@@ -133,7 +132,7 @@ def _table_of_lists(path: str, lines: list[int], name: str, rows: list[Any]) -> 
     width = len(rows[0])
     for line, row in zip(lines, rows):
         if not _is_list(row):
-            raise InputError(f"{path}:{line}: the entry {name!r} is {_shown(row)}, not a list of numbers.")
+            raise InputError(f"{path}:{line}: the entry {name!r} is {shown(row)}, not a list of numbers.")
         if len(row) != width:
             raise InputError(
                 f"{path}:{line}: the entry {name!r} has {len(row)} numbers but the first row has {width}; every row "
@@ -141,14 +140,14 @@ def _table_of_lists(path: str, lines: list[int], name: str, rows: list[Any]) -> 
             )
         bad = next((value for value in row if not _is_number(value)), 0.0)
         if not _is_number(bad):
-            raise InputError(f"{path}:{line}: the entry {name!r} holds {_shown(bad)}, which is not a number.")
+            raise InputError(f"{path}:{line}: the entry {name!r} holds {shown(bad)}, which is not a number.")
     return _floats(path, rows)
 
 
 def _numbers(path: str, lines: list[int], name: str, values: list[Any]) -> NDArray[np.float64]:
     for line, value in zip(lines, values):
         if not _is_number(value):
-            what = "is missing or null" if value is None else f"is {_shown(value)}, which is not a number"
+            what = "is missing or null" if value is None else f"is {shown(value)}, which is not a number"
             raise InputError(
                 f"{path}:{line}: the entry {name!r} {what}; mend it, or say which entries are classes with "
                 f"{option('classes')}."
@@ -169,11 +168,11 @@ def _typed(path: str, lines: list[int], name: str, values: list[Any]) -> NDArray
     kind = type(values[0])
     for line, value in zip(lines, values):
         if type(value) not in kinds:
-            what = "is missing or null" if value is None else f"is {_shown(value)}"
+            what = "is missing or null" if value is None else f"is {shown(value)}"
             raise InputError(f"{path}:{line}: {name!r} {what}; labels and ids must be numbers or texts, one per row.")
         if type(value) is not kind:
             raise InputError(
-                f"{path}:{line}: {name!r} is {_shown(value)} but the first row's is {_shown(values[0])}; write all "
+                f"{path}:{line}: {name!r} is {shown(value)} but the first row's is {shown(values[0])}; write all "
                 "as numbers, or all as texts."
             )
     if kind is str:
@@ -182,13 +181,6 @@ def _typed(path: str, lines: list[int], name: str, values: list[Any]) -> NDArray
         return np.array(values, dtype=kinds[kind])
     except OverflowError:
         raise InputError(f"{path}: {name!r} holds a number beyond 64 bits; write such ids as texts.") from None
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict | list):
-        return "an object" if isinstance(value, dict) else "a list"
-    text = json.dumps(value)
-    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
 
 
 class JsonLinesWriter(TextWriter):
