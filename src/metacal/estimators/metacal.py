@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
 from metacal.estimators.auto import chosen
-from metacal.estimators.base import Calibrator, GateEstimator, LogitsEstimator, base_calibrator
+from metacal.estimators.base import Calibrator, GateEstimator, LogitsEstimator, base_calibrator, like_the_table
 from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate, fit_unlabelled
 from metacal.maps.map import Map
@@ -257,16 +257,19 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         check_is_fitted(self)
         return self.gate_.data_hash
 
+    @like_the_table
     def ranking_scores(self, X: ArrayLike) -> NDArray[np.float64]:
         """h(x) of each row: higher is less sure."""
         with self._rows(X, reset=False, later=True) as rows:
             return self.gate_.doubts(rows)
 
+    @like_the_table
     def accepts(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
         """Whether each row is accepted; `groups` has the group of each row, for a promise per group."""
         with self._rows(X, reset=False, later=True) as rows:
             return self.gate_.accepts(rows, groups)
 
+    @like_the_table
     def predict_proba(
         self, X: ArrayLike, *, out: NDArray[Any] | None = None, groups: ArrayLike | None = None
     ) -> NDArray[Any]:
@@ -279,6 +282,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
                 out = validate.room_for_probabilities(rows.table, out)
             return self.gate_(rows.table, rows=rows, out=out, groups=groups)
 
+    @like_the_table
     def predict(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[Any]:
         """The class with the largest logit for accepted rows, `reject_label` for rejected ones."""
         with self._rows(X, reset=False) as rows:
