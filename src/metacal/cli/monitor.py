@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -65,6 +65,9 @@ class Options:
         metavar="N",
         default=0,
     )
+    unit_key: str | None = option(
+        "Of a gate certified by units: column or entry that says which rows belong together.", metavar="NAME"
+    )
     quarantine: str | None = option(
         "Lines that cannot be read go here, with place and reason.  [default: STATE.quarantine.jsonl beside --state]",
         type=OutputPath(),
@@ -108,6 +111,8 @@ def command(artifact: str, file: str, options: Options) -> None:
     of rejections and the spread of the scores, without labels; the confidence of accepted rows against outcomes; lines
     that cannot be read. Labels must not be chosen by the outcome; if rows are chosen with different probabilities, say
     which. If labels come sooner or later by outcome (complaints first), give a --horizon after which all have come.
+    A gate that was certified by units (fit --unit-key) needs their --unit-key here: a unit counts as a whole, with the
+    first row of another or once --horizon rows have come after its first.
 
     A line that cannot be read ends nothing: it is put aside and counted (with --strict it is an error). With --follow
     FILE is read as tail -F does: it may be moved away, cut off or not there for a while; a line counts when its end has
@@ -134,6 +139,7 @@ def command(artifact: str, file: str, options: Options) -> None:
     from metacal.report.status import lines
 
     new = _new_watch(artifact, file, options)
+    options = replace(options, reading=replace(options.reading, unit_key=options.unit_key))
     with contextlib.ExitStack() as stack:
         journal = None if options.state is None else stack.enter_context(Journal(options.state, MONITOR))
         kept = _kept(journal, new)
@@ -179,6 +185,7 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
 
 def _new_watch(artifact: str, file: str, options: Options) -> Watch:
     from metacal.cli.reading import load_gate
+    from metacal.gate.traffic import check_units
     from metacal.gate.watch import Watch
 
     gate = load_gate(artifact, None if file == "-" else file)
@@ -187,6 +194,7 @@ def _new_watch(artifact: str, file: str, options: Options) -> Watch:
             f"{artifact} holds a cascade, and a file of rows has one score or one table; in Python mc.Watch.of(gate) "
             "watches it. metacal verify tests its promise on labelled rows; each model's own gate can be watched."
         )
+    check_units(gate.certificate, given=options.unit_key is not None)
     least = 0.01 if options.least_probability is None else options.least_probability
     return Watch.of(
         gate,

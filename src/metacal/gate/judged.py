@@ -201,6 +201,26 @@ def good_answers(decision: Decision, agrees: Flags) -> Flags:
     return (decision.by >= m) | agrees[np.arange(len(agrees)), np.minimum(decision.by, m - 1)]
 
 
+def stacked(gate: Gate, X: Any) -> NDArray[Any]:
+    """What each model of a cascade says of all rows, as one array of rows and models."""
+    if not isinstance(X, list | tuple) or (gate.n_classes and len(X) != len(gate.stages)):
+        raise InputError("of a cascade give what each of its models says: watch.update([small, large], y).")
+    given = X if gate.n_classes else opened(gate, X)[1]
+    tables = [np.asarray(stage.source.read(one)) for stage, one in zip(gate.stages, given, strict=True)]
+    if len({len(one) for one in tables}) > 1:
+        raise InputError("give what each model says of all rows: NaN for a score where it was not asked.")
+    return np.stack(tables, axis=1)
+
+
+def of_the_given(gate: Gate, X: NDArray[Any], y: Any) -> Any:
+    """Of a cascade of scores whether the answer that was given is good, where `y` says it of each model; else `y`."""
+    if y is None or gate.kind != "cascade" or gate.n_classes or not len(y) or not np.ndim(y[0]):
+        return y
+    agrees, known = agreement(y, len(X))
+    good = good_answers(gate.decide(*np.moveaxis(X, 1, 0)), agrees)
+    return [bool(one) if there else None for one, there in zip(good, known)]
+
+
 def _check_known(gate: Gate, known: Flags, decision: Decision, last: Codes) -> None:
     """Raise where labels are missing that the promise is about."""
     certificate = gate.certificate

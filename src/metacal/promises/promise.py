@@ -128,6 +128,11 @@ class Promise(ABC):
         """Whether it takes tests in a sequence, which scouts can lay out for scores that tie (`promises.scouts`)."""
         return False
 
+    @property
+    def remembers(self) -> bool:
+        """Whether older rows can say where its tests begin (`promises.rules.memory`)."""
+        return False
+
     def standing(self, answers: Answers) -> Standing:
         """Where labels that arrive have led."""
         from metacal.promises.sequential.answers import Standing

@@ -17,6 +17,7 @@ from metacal.promises.parts.part_words import (
     called,
     claim_of_parts,
     lines_of_sides,
+    lower,
     statement_of_sides,
     surely_of_parts,
 )
@@ -24,7 +25,7 @@ from metacal.promises.parts.part_words import (
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
     from metacal.promises.circumstances import Circumstances
-    from metacal.promises.parts.part import Part, Parts, Stages, Status
+    from metacal.promises.parts.part import Part, Parts, Shares, Stages, Status
 
 SAME_SOURCE = "new rows come from the same source as the calibration rows, which the classifier was not trained on"
 RISING = "the chance of an error does not fall as the score rises"
@@ -46,6 +47,12 @@ _STATUSES: dict[Status, str] = {
     "certified": "{:,} with a threshold",
     "accepts everything": "{:,} accept every row",
     "always rejected": "{:,} always rejected",
+}
+#: How parts share delta, in the words of a rule.
+_SHARED: dict[Shares, str] = {
+    "together": "delta shared by all (Holm 1979)",
+    "each": "delta for each",
+    "fcr": "delta times the share of those that accept (false-coverage rate, Benjamini & Yekutieli 2005)",
 }
 
 
@@ -93,7 +100,7 @@ def rule_named(name: str) -> Rule:
 def statement(certificate: Certificate) -> str:
     """The promise as one sentence."""
     claim, *more = (promised.claim(limit, at_least, at_most) for promised, limit in certificate.limits)
-    claim = " and ".join([claim, *map(_lower, more)])
+    claim = " and ".join([claim, *map(lower, more)])
     stages = certificate.stages
     if stages is not None and stages.people and certificate.quantity.paired:
         claim = f"Of all answers at most {at_most(certificate.target)} are wrong, people's counted as right"
@@ -119,7 +126,7 @@ def statement(certificate: Certificate) -> str:
     if guarantee == "in expectation":
         always = all(promised.accepting_is_safe for promised, _ in certificate.limits)
         return f"{claim}, on average over calibration sets{_HALF if always else _NOTHING_KEPT}."
-    return f"Aimed at, without a guarantee: {_lower(claim)}."
+    return f"Aimed at, without a guarantee: {lower(claim)}."
 
 
 def _about(around: Circumstances, claim: str) -> str:
@@ -127,11 +134,7 @@ def _about(around: Circumstances, claim: str) -> str:
     if around.units is None:
         return claim
     which = "a random row of a random unit" if around.units == "unit" else "a random row, whatever its unit"
-    return f"For {which}, {_lower(claim)}"
-
-
-def _lower(claim: str) -> str:
-    return f"{claim[0].lower()}{claim[1:]}"
+    return f"For {which}, {lower(claim)}"
 
 
 # ── how, and on what it rests ────────────────────────────────────────────────────────────────────────────────────────
@@ -148,11 +151,9 @@ def rule(certificate: Certificate) -> str:
     umbrella order statistic of the correct scores (Tong, Feng & Li 2018), the best of 3 scores, this one at 0.8 of
     delta, one row of each unit
     """
-    from metacal.promises.parts.part import SHARED
-
     named, parts, around = rule_named(certificate.rule), certificate.parts, certificate.circumstances
     said = named.at_values if around.by_value else named.text
-    said += "" if parts is None or parts.sides else f"; each {parts.by} by itself, {SHARED[parts.shares]}"
+    said += "" if parts is None or parts.sides else f"; each {parts.by} by itself, {_SHARED[parts.shares]}"
     if around.by_value:
         who = f"{around.aside:,} calibration rows, set aside," if around.aside else "other rows"
         said += f"; the scores of {who} chose the first value"

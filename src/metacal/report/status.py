@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from metacal.gate.watch import Watch
 from metacal.io.disk import plain_write_errors
 from metacal.io.writing import atomic_path
-from metacal.promises.sequential.alarms import NAMES, is_cross_fitted, stated
+from metacal.promises.sequential.alarms import NAMES, not_comparable, stated
 
 #: Classes that the page lists: those with the most rows.
 _MOST_CLASSES = 50
@@ -66,6 +66,7 @@ def status(
         "forgotten": watch.forgotten,
         "horizon": watch.horizon,
         "unlabelled": watch.unlabelled,
+        "units": {"complete": watch.complete, "strays": watch.strays} if watch.by_unit else None,
         "lines": sum(one.lines for one in watch.alarms.unreadable),
         "unreadable": sum(one.unreadable for one in watch.alarms.unreadable),
         "quarantine": quarantine,
@@ -114,8 +115,7 @@ def _missing(watch: Watch) -> list[dict[str, str]]:
         else "a calibrator keeps no profile of its calibration scores",
         "calibration": "its confidence was not fitted to labels",
     }
-    if is_cross_fitted(watch.gate.certificate):
-        other = "its calibration rows were scored by other classifiers than the one in use (cv); hold rows out for it"
+    if other := not_comparable(watch.gate.certificate):
         why |= dict.fromkeys(("abstention", "score", "calibration"), other)
     return [{"name": name, "why": why[name]} for name in NAMES if name not in have and name in why]
 
@@ -143,14 +143,20 @@ def lines(found: dict[str, Any]) -> list[str]:
     told = [found["headline"], ""]
     coverage = "" if found["coverage"] is None else f" ({100 * found['coverage']:.1f}%)"
     told.append(f"  rows         {found['rows']:,}, accepted {found['accepted']:,}{coverage}")
-    waits = f", {found['waiting']:,} wait for a label" if found["waiting"] else ""
+    what = "a label" if found["units"] is None else "the rest of their unit"
+    waits = f", {found['waiting']:,} wait for {what}" if found["waiting"] else ""
     right = "" if found["accuracy"] is None else f", {found['right_accepted']:,} right ({100 * found['accuracy']:.2f}%)"
     told.append(f"  labelled     {found['labelled']:,}, accepted {found['labelled_accepted']:,}{right}{waits}")
     if found["unknown"]:
         late = ", or came after the horizon and were not counted" if found["horizon"] else ""
         told.append(f"  unknown      {found['unknown']:,} labels are of ids that nobody waits for{late}")
-    if found["horizon"]:
-        gone = f"; {found['unlabelled']:,} had no label by then" if found["unlabelled"] else ""
+    gone = f"; {found['unlabelled']:,} had no label by then" if found["unlabelled"] else ""
+    if (units := found["units"]) is not None:
+        after = f"{found['horizon']:,} rows have come after its first" if found["horizon"] else "another begins"
+        stray = f"; {units['strays']:,} rows came later or are of far too large a unit" if units["strays"] else ""
+        one = f"one counts once {after}{gone}{stray}"
+        told.append(f"  units        {units['complete']:,} are complete; {one}")
+    elif found["horizon"]:
         told.append(f"  horizon      a row counts once {found['horizon']:,} rows have come after it{gone}")
     if found["gaps"]:
         told.append(f"  gaps         {found['gaps']:,} times a file was gone or cut off before it was read to its end")

@@ -97,7 +97,7 @@ class MinAccuracy(OfUnits, ByPart):
         """With a delta, yes: testing a rank takes the labels up to it."""
         return self.delta is not None
 
-    scouted = walks
+    scouted = remembers = walks
 
     def standing(self, answers: Answers) -> Standing:
         """How far the fixed sequence has come, and how far it would if every further answer were right."""
