@@ -201,6 +201,15 @@ def good_answers(decision: Decision, agrees: Flags) -> Flags:
     return (decision.by >= m) | agrees[np.arange(len(agrees)), np.minimum(decision.by, m - 1)]
 
 
+def check_watchable(gate: Gate) -> None:
+    """Refuse a cascade whose promise does not show on the answers that were given."""
+    if gate.kind == "cascade" and gate.n_classes and gate.certificate and gate.certificate.quantity.paired:
+        raise InputError(
+            "MaxLoss over tables compares two answers to every row, and a watch sees the one that was given; "
+            "verify it on labelled rows (mc.verify, metacal verify), or fit the cascade on scores."
+        )
+
+
 def stacked(gate: Gate, X: Any) -> NDArray[Any]:
     """What each model of a cascade says of all rows, as one array of rows and models."""
     if not isinstance(X, list | tuple) or (gate.n_classes and len(X) != len(gate.stages)):

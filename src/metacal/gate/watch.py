@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from metacal import display
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
-from metacal.gate.judged import gate_in, of_the_given, stacked
+from metacal.gate.judged import check_watchable, gate_in, of_the_given, stacked
 from metacal.gate.traffic import Counts, Flags, Id, Late, Lines, Point, Waiting, kept_id, together, unit_names
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
@@ -109,11 +109,7 @@ class Watch:
         if not 0 <= horizon < MOST_WAITING:
             raise InputError(f"horizon must be a number of rows from 0 to {MOST_WAITING - 1:,}, got {horizon!r}.")
         held = gate_in(gate)
-        if held.kind == "cascade" and held.n_classes and held.certificate and held.certificate.quantity.paired:
-            raise InputError(
-                "MaxLoss over tables compares two answers to every row, and a watch sees the one that was given; "
-                "verify it on labelled rows (mc.verify, metacal verify), or fit the cascade on scores."
-            )
+        check_watchable(held)
         largest = held.promise.largest if isinstance(held.promise, Costed) else None
         alarms = Alarms.of(
             held.certificate,
