@@ -43,7 +43,7 @@ class Watch:
     Parameters
     ----------
     gate : Gate
-        What decides. Of a cascade X has a column of scores, or a table, for each model; the first one's abstentions count.
+        What decides. Of a cascade X has a column of scores, or a table, of each model; abstentions are the first one's.
     alarms : Alarms
         `Watch.of(gate, delta=0.05)` makes them.
 
@@ -170,7 +170,7 @@ class Watch:
         """Take in rows in the order they came: what the gate reads, and labels where they are known.
 
         `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right, or its loss; of
-        a cascade of scores whether the answer that was given is the last model's, or right, or `agrees` as it was fitted.
+        a cascade of scores, whether the answer that was given is the last model's, or right, or `agrees` as fitted.
         Rows with an id and without a label wait for theirs, which comes by `label` or, where rows and labels come
         mixed, as `late`. `units` names the unit of each row, where the gate was certified by units.
         `probability` is with which each row is chosen to be labelled. There may be no row, only late labels. `lines`
