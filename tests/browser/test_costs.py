@@ -121,7 +121,7 @@ def test_both_sides_cost_what_python_says_and_never_cross(see, tmp_path):
     promise = mc.TwoSided(mc.MinPrecision(0.8), mc.MinRecall(0.9))
     gate = mc.MetaCal(promise).fit(score[:1000], fraud[:1000])
     summary = summarise(score[1000:], fraud[1000:], gate, n_resamples=0)
-    sides, path = summary.sides, tmp_path / "sides.html"
+    sides, path = SimpleNamespace(**summary.sides), tmp_path / "sides.html"
     write_report(summary, path)
     driver = see(SimpleNamespace(address=path.as_uri()))
     share = sides.n_positive / sides.n_rows

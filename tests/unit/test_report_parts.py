@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -116,8 +117,9 @@ def test_both_sides_are_those_of_the_rows():
     promise = mc.TwoSided(mc.MinPrecision(0.7), mc.MinRecall(0.9))
     gate = mc.MetaCal(promise, positive="fraud").fit(score[:1500], names[:1500])
     found = summarise(score[1500:], names[1500:], gate, n_resamples=0).sides
+    found = SimpleNamespace(**found)
     s, y, said = score[1500:], fraud[1500:], gate.predict(score[1500:])
-    assert found.names == ("fine", "fraud")
+    assert found.names == ["fine", "fraud"]
     for k in (found.lower, found.upper, 10):
         above = s > found.threshold[k]
         assert found.called[k] == pytest.approx(above.mean())
@@ -133,6 +135,6 @@ def test_both_sides_are_those_of_the_rows():
         assert (series.estimate[known] <= series.high[known]).all()
     assert found.auroc == pytest.approx((s[y][:, None] > s[~y]).mean())
     chance = gate.gate_.source.map(np.column_stack([0.0 * s, s]))[:, 1]
-    just_above = np.argsort(s)[(s <= found.near[3].at).sum() :][: found.near[3].n_rows]
-    assert found.near[3].stated == pytest.approx(chance[just_above].mean())
-    assert found.near[3].share == pytest.approx(y[just_above].mean())
+    just_above = np.argsort(s)[(s <= found.near[3]["at"]).sum() :][: found.near[3]["n_rows"]]
+    assert found.near[3]["stated"] == pytest.approx(chance[just_above].mean())
+    assert found.near[3]["share"] == pytest.approx(y[just_above].mean())

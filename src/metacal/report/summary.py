@@ -24,7 +24,7 @@ from metacal.report.measured import Measured, Promise, Settings, decide, promise
 from metacal.report.methods import Methods, arrays_sha256, methods
 from metacal.report.operating import Curves, Frontier, frontier_points, operating_curves
 from metacal.report.reliability import Diagram, diagrams
-from metacal.report.sides import Sides, sides_of
+from metacal.report.sides import sides_of
 from metacal.report.tables import ClassTable, PartTable, Row, class_table, part_table, striking_rows
 from metacal.rows import Rows, validate, workers
 from metacal.rows.arrays import fraction
@@ -87,7 +87,7 @@ class Summary:
     diagrams : tuple of Diagram
         Before (all rows), and with a calibrator after (all rows), and with a gate before and after (accepted rows).
     curves, frontier : Curves, Frontier
-    sides : Sides or None
+    sides : dict or None
         Of two classes: what is called by either of them.
     classes : ClassTable
     parts : tuple of PartTable
@@ -106,7 +106,7 @@ class Summary:
     diagrams: tuple[Diagram, ...]
     curves: Curves
     frontier: Frontier
-    sides: Sides | None
+    sides: dict[str, Any] | None
     classes: ClassTable
     parts: tuple[PartTable, ...]
     mistakes: tuple[Row, ...]
@@ -213,6 +213,7 @@ def summarise(
         else:
             data = decide(through, tables, y, groups, settings)
     evaluation = data.evaluation.to_dict()
+    two = through.kind == "logits" and len(names) == 2 and 0 < data.codes.sum() < len(data.codes)
     return Summary(
         source=Source(
             file=file,
@@ -239,7 +240,7 @@ def summarise(
             **_command(through, command, file, delta),
         ),
         frontier=frontier_points(data.doubt, data.correct, delta=delta),
-        sides=_sides(through, tables, data.codes, names, delta=delta, level=level),
+        sides=sides_of(through, Rows(tables[0]), data.codes, names, delta, level) if two else None,
         classes=class_table(names, data),
         parts=_parts(data, names, groups, level=level, certificate=through.certificate),
         mistakes=striking_rows(data, ~data.correct, data.doubt, names, ids),
@@ -247,13 +248,6 @@ def summarise(
         comparison=_comparison(compare, tables, data.codes, random_state=seed, n_jobs=n_jobs, progress=progress),
         methods=methods(settings, data.score_name, through.kind),
     )
-
-
-def _sides(
-    gate: Gate, tables: Sequence[Any], codes: NDArray[np.intp], names: NDArray[Any], **how: float
-) -> Sides | None:
-    one = gate.kind == "logits" and len(names) == 2
-    return sides_of(gate, Rows(tables[0]), codes, names, **how) if one else None
 
 
 def _resamples(wanted: int | None, n: int, n_classes: int) -> int:
