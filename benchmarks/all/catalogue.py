@@ -45,13 +45,23 @@ class Entry:
         return self.alone and not self.timed and self.seconds <= 10
 
 
+_ANSWERS = (
+    "promises/rules/staged.py",
+    "promises/rules/max_risk.py",
+    "promises/rules/costs.py",
+    "promises/rules/betting.py",
+    *_SEQUENCE,
+)
+
+
 def _entries() -> list[Entry]:
     return [
         Entry("accuracy-rule", "benchmarks.accuracy_rule --data {data} --jobs {jobs} --out {out}",
               ("benchmarks/accuracy_rule.py", *_ACCURACY), 1500, alone=False),
+        Entry("answer-adversaries", "benchmarks.answer_adversaries --jobs {jobs} -o {out}",
+              ("benchmarks/answer_adversaries.py", *_ANSWERS), 500),
         Entry("answers", "benchmarks.answers --data {data} --jobs {jobs} -o {out}",
-              ("benchmarks/answers.py", "promises/rules/staged.py", "promises/rules/max_risk.py",
-               "promises/rules/costs.py", "promises/rules/betting.py", *_SEQUENCE), 900, alone=False),
+              ("benchmarks/answers.py", *_ANSWERS), 900, alone=False),
         Entry("bands", "benchmarks.bands exits --jobs {jobs} --out {out}",
               ("benchmarks/bands.py", "promises/rules/bands.py", "promises/rules/levels.py"), 150),
         Entry("billion-rows", "benchmarks.billion --rows 1e9 --jobs {jobs} --out {out}",
@@ -104,6 +114,8 @@ def _entries() -> list[Entry]:
         Entry("paper/paper", "benchmarks paper --data benchmarks/data --data {data} -n {jobs} -o {folder}",
               ("benchmarks/paper/runs.py", "promises/rules/paper.py", *_ACCURACY, _RANK, "maps/temperature.py",
                "maps/ensemble.py", "maps/gp.py", "metrics/binning.py"), 5400, alone=False),
+        Entry("memory", "benchmarks.memory --data {data} --jobs {jobs} --out {out}",
+              ("benchmarks/memory.py", "promises/rules/memory.py", "promises/rules/sequence.py"), 4000, alone=False),
         Entry("joint-band", "benchmarks.joint_band --data {data} --jobs {jobs} --out {out}",
               ("benchmarks/joint_band.py", "promises/rules/bands.py", "promises/rules/levels.py"), 2000, alone=False),
         Entry("false-coverage", "benchmarks.false_coverage --data {data} --jobs {jobs} --out {out}",
@@ -135,6 +147,10 @@ def _entries() -> list[Entry]:
               ("benchmarks/speed/threads.py", "maps/temperature.py", "gate/fitting.py"), 300, timed=True),
         Entry("two-sided", "benchmarks.two_sided --draws 300 --processes {jobs} -o {out}",
               ("benchmarks/two_sided.py", "promises/rules/two_sided.py", "promises/rules/even_odds.py"), 4000),
+        Entry("units", "benchmarks.units --jobs {jobs} --out {out}",
+              ("benchmarks/units.py", "promises/rules/whole_units.py", "promises/rules/unit_counts.py",
+               "promises/sequential/monitor.py", "promises/sequential/wager.py", "gate/traffic.py",
+               "promises/verification.py"), 1000),
         Entry("two-class", "benchmarks.two_class SETS.npz --processes {jobs} -o {out}",
               ("benchmarks/two_class.py", "maps/monotone.py"), 10000, alone=False),
     ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from benchmarks.pages import PAGES, ROOT
-from benchmarks.pages.measured import DEFINITIONS, unsourced
+from benchmarks.pages.measured import unsourced
 from benchmarks.pages.numbers import filled, sources
 from benchmarks.pages.tables import refreshed, tables
 from metacal.cli.printing import echo
@@ -36,7 +36,7 @@ def command(write: bool, traced: bool) -> None:
         elif new != text:
             failed = True
             echo(f"{page.relative_to(ROOT)} is not what the results say; run python -m benchmarks pages --write.")
-        for one in unsourced(text) if page.name not in DEFINITIONS else ():
+        for one in unsourced(text):
             failed = True
             echo(f"{page.relative_to(ROOT)}:{one.line}: {one.number} has no source: {one.text}")
     if failed:

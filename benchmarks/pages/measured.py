@@ -2,7 +2,7 @@
 
 Left out are code, links and what the code of the page prints (tests run it), tables made from results, numbers that
 name their source, numbers that are said to be given, and by their shape: versions (NumPy 1.26), parameters (β = .97),
-whole percentages of a promise ("at least 97%", "with 90% confidence", "95% intervals").
+defaults of options, whole percentages of a promise ("at least 97%", "with 90% confidence", "95% intervals").
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ KINDS = (
     "other software",  # its documentation says so
     "shown",  # printed by code that the tests run
 )
-#: Pages whose numbers are definitions: what the commands take, checked against their help.
-DEFINITIONS = ("cli.md",)
 
 _GIVEN = re.compile(r"<!-- ?given: ([^>]*?) ?-->")
 _NUMBER = r"(?:\d[\d,]*)?(?:\.\d+)(?:e[-+]?\d+)?%?|\d[\d,]*%|\d(?:\.\d+)?e[-+]?\d+"
@@ -44,6 +42,7 @@ _HARMLESS = [
         r"\d+% ?(?:of the time, )?(?:with |and )?(?:\d+% )?(?:confidence|confidence interval|intervals?|band|bands)\b",
         r"(?:at least|at most|least|most|more than|less than|below|above|confidence|level|target|exactly) (?:of )?\d+%",
         r"right \d+% of the time",
+        r"\b[Dd]efault: \d+(?:\.\d+)?",  # of an option; a test compares the page with the commands
     )
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -24,6 +24,14 @@ def found(place: str) -> Any:
         return getattr(home, name)
 
 
+def written_in(package: str) -> dict[str, str]:
+    """What a module imports for type checkers, below `if TYPE_CHECKING:`: name -> "module:name"."""
+    spec: Any = sys.modules[package].__spec__
+    source = spec.loader.get_data(spec.origin).decode()
+    lines = re.findall(r"^    from (\S+) import (\w+) as (\w+)", source, re.MULTILINE)
+    return {name: f"{module}:{inner}" for module, inner, name in lines}
+
+
 def names_of(
     package: str, registered: Callable[[], Mapping[str, str]] = dict
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -32,13 +40,7 @@ def names_of(
     The names are those that its file imports for type checkers, below `if TYPE_CHECKING:`, and so are written once;
     `registered` brings those of a registry, name -> module, asked anew each time.
     """
-
-    @cache
-    def written() -> dict[str, str]:
-        spec: Any = sys.modules[package].__spec__
-        source = spec.loader.get_data(spec.origin).decode()
-        lines = re.findall(r"^    from (\S+) import (\w+) as (\w+)", source, re.MULTILINE)
-        return {name: f"{module}:{inner}" for module, inner, name in lines}
+    written = cache(partial(written_in, package))
 
     def get(name: str) -> Any:
         if name in written():

@@ -16,7 +16,7 @@ from benchmarks.all.stamp import stamp, stamp_of
 from benchmarks.all.state import accepted, states
 from benchmarks.pages import PAGES
 from benchmarks.pages.figures import FIGURES
-from benchmarks.pages.measured import DEFINITIONS, KINDS, kinds, unsourced
+from benchmarks.pages.measured import KINDS, kinds, unsourced
 from benchmarks.pages.numbers import Source, filled, sources
 from benchmarks.pages.tables import MARKED, TABLES, refreshed, tables
 
@@ -27,7 +27,7 @@ MOST_STALE = 31
 BESIDE = {"accepted-stale", "paper/paper-seconds"}
 
 
-@pytest.mark.parametrize("page", [name for name in TEXTS if name not in DEFINITIONS])
+@pytest.mark.parametrize("page", TEXTS)
 def test_every_measured_digit_has_a_source(page):
     found = [f"{page}:{one.line}: {one.number}: {one.text}" for one in unsourced(TEXTS[page])]
     assert not found, "\n".join(found)

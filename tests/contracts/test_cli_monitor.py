@@ -164,7 +164,7 @@ def test_what_cannot_be_watched_is_said(folder, tmp_path):
     assert "score        cannot be watched: it was saved without a profile" in told
     cascade = os.path.join(fixtures, "cascade-v3", "accuracy.json")
     said = run(cascade, folder / "good.csv").stderr
-    assert "a monitor watches one gate" in said
+    assert "watches it" in said
 
 
 @pytest.mark.slow
@@ -232,3 +232,26 @@ def test_why_a_row_is_put_aside(tmp_path):
         ("3", "the row holds no probabilities: they s"),
         ("4", "number 1 of the row is NaN; drop such "),
     ]
+
+
+@pytest.mark.parametrize("kind", ["csv", "npz"])
+def test_a_gate_by_units_wants_to_know_the_units(folder, tmp_path, kind):
+    data, names = mc.datasets.load("cifar10-resnet110"), np.array(NAMES)
+    units, path = np.repeat(np.arange(500), 3), tmp_path / f"rows.{kind}"
+    gate = mc.MetaCal(mc.MinAccuracy(0.95), classes=NAMES)
+    mc.save(gate.fit(data.logits[:1500], names[data.labels[:1500]], units=units), tmp_path / "cal.json")
+    rows, labels, patient = data.logits[1500:1800], names[data.labels[1500:1800]], [f"p{k // 3}" for k in range(300)]
+    if kind == "npz":
+        np.savez(path, logits=rows, labels=labels, patient=np.array(patient))
+    else:
+        cells = [[*map(repr, row.tolist()), *beside] for row, *beside in zip(rows, labels, patient)]
+        head = [*(f"logits_{name}" for name in NAMES), "label", "patient"]
+        path.write_text("".join(",".join(line) + "\n" for line in [head, *cells]), encoding="utf-8")
+    refused = run(tmp_path / "cal.json", path)
+    assert refused.exit_code == 2
+    assert "certified by units, rows that belong together: say of which unit" in " ".join(refused.output.split())
+    found = json.loads(run(tmp_path / "cal.json", path, "--unit-key", "patient", "--json").stdout)
+    assert (found["units"], found["alarm"]) == ({"complete": 99, "strays": 0}, False)
+    other = run(folder / "cal.json", folder / "good.csv", "--unit-key", "p")
+    assert other.exit_code == 2
+    assert "was certified on independent rows" in " ".join(other.output.split())

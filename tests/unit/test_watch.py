@@ -17,7 +17,7 @@ from metacal.promises.sample import Ranking
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.drift import AbstentionMonitor, CalibrationMonitor, ScoreMonitor, UnreadableMonitor
 from metacal.promises.sequential.profile import profile_of, ranks_of
-from metacal.report.status import status
+from metacal.report.status import lines, status
 
 
 def ranked(scores):
@@ -415,3 +415,87 @@ def test_after_cv_only_the_promise_is_watched_and_why_is_said():
     missing = {one["name"]: one["why"] for one in status(watch)["missing"]}
     assert set(missing) == {"abstention", "score", "calibration"}
     assert all("other classifiers" in why for why in missing.values())
+
+
+# ── units ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def in_units(seed, n=60, drop=0.0):
+    """Units of 20 rows that come out nearly alike: scores, right or wrong, names."""
+    rng = np.random.default_rng([seed, n])
+    ease = rng.normal(size=n)
+    right = rng.random(n) < 1.0 / (1.0 + np.exp(-3.2 - 1.6 * ease)) - drop
+    unit, flip = np.repeat(np.arange(n), 20), rng.random(20 * n) < 0.05
+    return ease[unit] + 0.3 * rng.normal(size=20 * n), right[unit] ^ flip, unit
+
+
+@pytest.fixture(scope="module", params=["unit", "row"])
+def of_units(request):
+    score, right, unit = in_units(0, n=300)
+    units = mc.Units(unit, per=request.param, largest=20 if request.param == "row" else None)
+    return mc.ScoreGate(mc.MinAccuracy(0.85)).fit(score, right, units=units)
+
+
+def test_a_gate_by_units_is_watched_by_units_alone(of_units, cal):
+    score, right, _ = in_units(1)
+    with pytest.raises(mc.InputError, match="certified by units"):
+        mc.Watch.of(of_units).update(score, right)
+    with pytest.raises(mc.InputError, match="independent rows: watch it without units"):
+        mc.Watch.of(cal).update(np.zeros((2, 10)), units=["a", "a"])
+    with pytest.raises(mc.InputError, match="row 1 has no unit"):
+        mc.Watch.of(of_units).update(score[:2], units=["a", None])
+
+
+@pytest.mark.parametrize("horizon", [0, 50])
+def test_units_are_the_same_whatever_the_batches_and_restarts(of_units, tmp_path, horizon):
+    score, right, unit = in_units(1)
+    known = [bool(one) if k % 7 else None for k, one in enumerate(right)]
+    whole, piecewise = mc.Watch.of(of_units, horizon=horizon), mc.Watch.of(of_units, horizon=horizon)
+    ids = [str(k) for k in range(1200)]
+    late = [Late(k + 3, ids[k], bool(right[k])) for k in range(0, 1197, 14)]
+    whole.update(score, known, ids=ids, units=unit, late=late)
+    for start, stop in zip([0, 7, 250, 251, 640], [7, 250, 251, 640, 1200]):
+        part = slice(start, stop)
+        some = [one._replace(after=one.after - start) for one in late if start <= one.after < stop]
+        piecewise.update(score[part], known[part], ids=ids[part], units=unit[part], late=some)
+        mc.save_watch(piecewise, tmp_path / "watch.journal")
+        piecewise = mc.load_watch(tmp_path / "watch.journal", of_units)
+    assert close(describe_watch(piecewise), describe_watch(whole))
+    assert (whole.complete, len(whole.waiting)) == ((58, 40) if horizon else (59, 20))
+
+
+def test_a_unit_is_one_observation_however_often_its_rows_are_copied(of_units):
+    """The evidence of a unit's rows is that of their mean: ten copies of each say nothing more (per unit)."""
+    score, right, unit = in_units(1, drop=0.4)
+    once = mc.Watch.of(of_units).update(score, right, units=unit)
+    if of_units.certificate_.circumstances.units == "unit":
+        many = mc.Watch.of(of_units).update(*(np.repeat(one, 10) for one in (score, right)), units=np.repeat(unit, 10))
+        (one,), (other,) = once.alarms.promise, many.alarms.promise
+        assert other.log_evidence == pytest.approx(one.log_evidence)
+    assert "promise" in once.raised
+
+
+def test_rows_that_come_after_their_unit_do_not_count_and_are_said(of_units):
+    score, right, unit = in_units(1)
+    watch = mc.Watch.of(of_units).update(score, right, units=unit)
+    watch.update(score[:20], right[:20], units=unit[:20])  # the last unit is complete now, and nothing else counts
+    assert (watch.counts.rows, watch.counts.labelled) == (1220, 1200)
+    found = status(watch)
+    assert found["units"] == {"complete": 60, "strays": 20}
+    assert any("60 are complete; one counts once another begins; 20 rows came later" in one for one in lines(found))
+
+
+def test_labels_of_a_unit_count_until_it_is_complete(of_units):
+    score, right, unit = in_units(1, n=3)
+    watch = mc.Watch.of(of_units, horizon=50).update(score, ids=range(60), units=unit)
+    watch.label(range(0, 40, 2), right[:40:2])  # the first unit was complete when the third had ten rows
+    assert (watch.complete, watch.unknown, watch.unlabelled) == (1, 10, 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("drop", "least", "most"), [(0.0, 0.0, 0.0), (0.3, 0.9, 1.0)])
+def test_units_of_the_same_source_raise_no_alarm_and_worse_ones_do(of_units, drop, least, most):
+    """A few of them; `benchmarks/units.py` counts hundreds, gates drawn anew, at the limit too."""
+    streams = [in_units(seed + 10, drop=drop) for seed in range(10)]
+    raised = [mc.Watch.of(of_units).update(*rows, units=unit).raised for *rows, unit in streams]
+    assert least <= np.mean([bool(one) for one in raised]) <= most

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -52,6 +52,9 @@ class Options:
     serve: bool = option("Show it on a page that lives, on this machine only; implies --follow.", default=False)
     port: int = option("Of the page; 0: a free one.", type=click.IntRange(0, 65535), default=8765)
     prometheus: str | None = option("Write the metrics here, whole or not at all.", type=OutputPath(), metavar="FILE")
+    otlp: str | None = option(
+        "Push the metrics to an OpenTelemetry collector, such as http://127.0.0.1:4318/v1/metrics.", metavar="URL"
+    )
     probability_key: str | None = name_option("With which probability each row is chosen to be labelled.")
     least_probability: float | None = option(
         "With --probability-key: none is lower.  [default: 0.01]", type=_chance, metavar="P"
@@ -64,6 +67,9 @@ class Options:
         type=click.IntRange(0, 39_999),
         metavar="N",
         default=0,
+    )
+    unit_key: str | None = option(
+        "Of a gate certified by units: column or entry that says which rows belong together.", metavar="NAME"
     )
     quarantine: str | None = option(
         "Lines that cannot be read go here, with place and reason.  [default: STATE.quarantine.jsonl beside --state]",
@@ -108,6 +114,8 @@ def command(artifact: str, file: str, options: Options) -> None:
     of rejections and the spread of the scores, without labels; the confidence of accepted rows against outcomes; lines
     that cannot be read. Labels must not be chosen by the outcome; if rows are chosen with different probabilities, say
     which. If labels come sooner or later by outcome (complaints first), give a --horizon after which all have come.
+    A gate that was certified by units (fit --unit-key) needs their --unit-key here: a unit counts as a whole, with the
+    first row of another or once --horizon rows have come after its first.
 
     A line that cannot be read ends nothing: it is put aside and counted (with --strict it is an error). With --follow
     FILE is read as tail -F does: it may be moved away, cut off or not there for a while; a line counts when its end has
@@ -134,6 +142,7 @@ def command(artifact: str, file: str, options: Options) -> None:
     from metacal.report.status import lines
 
     new = _new_watch(artifact, file, options)
+    options = replace(options, reading=replace(options.reading, unit_key=options.unit_key))
     with contextlib.ExitStack() as stack:
         journal = None if options.state is None else stack.enter_context(Journal(options.state, MONITOR))
         kept = _kept(journal, new)
@@ -146,6 +155,10 @@ def command(artifact: str, file: str, options: Options) -> None:
 
             shown.page = stack.enter_context(Server(shown.status(), options.port))
             note(f"{shown.page.address} shows it; Ctrl-C ends it.")
+        if options.otlp is not None:
+            from metacal.report.telemetry import WatchMetrics, pushed
+
+            stack.callback(pushed(WatchMetrics(lambda: shown.last), options.otlp))
         watched(intake, source, shown)
         found = shown.publish(ended=True)
     say(found, wrapped("\n".join(lines(found))), as_json=options.as_json)
@@ -179,14 +192,16 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
 
 def _new_watch(artifact: str, file: str, options: Options) -> Watch:
     from metacal.cli.reading import load_gate
+    from metacal.gate.traffic import check_units
     from metacal.gate.watch import Watch
 
     gate = load_gate(artifact, None if file == "-" else file)
     if len(gate.stages) > 1:
         raise click.UsageError(
-            f"{artifact} holds a cascade of two models, whose promise compares them; a monitor watches one gate. "
-            "metacal verify --large tests its promise on labelled rows; each model's own gate can be watched."
+            f"{artifact} holds a cascade, and a file of rows has one score or one table; in Python mc.Watch.of(gate) "
+            "watches it. metacal verify tests its promise on labelled rows; each model's own gate can be watched."
         )
+    check_units(gate.certificate, given=options.unit_key is not None)
     least = 0.01 if options.least_probability is None else options.least_probability
     return Watch.of(
         gate,

@@ -66,7 +66,8 @@ def source_of(kept: Kept, artifact: str, path: str, options: Options) -> Text | 
         since = Position.of(state["position"]) if state else None
         lines = Tail(path, follow=follow, since=since, unfinished=not (follow or options.state is not None))
     header, lists = state.get("header"), state.get("lists", [])
-    reader = Reader(_request(gate, path, reading), kind, options.probability_key, reading.group_key, header, lists)
+    keys = options.probability_key, reading.group_key
+    reader = Reader(_request(gate, path, reading), kind, *keys, header, lists, options.unit_key)
     return Text(kept.watch, reader, lines, name, strict=is_strict())
 
 
@@ -97,7 +98,7 @@ def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, reading: Reading
     if labels is not None and gate.n_classes:
         labels = gate.classes[gate.codes(labels, len(given))]
     rows = given.found.table
-    table = Table(np.asarray(rows), labels, given.ids, given.groups, name)
+    table = Table(np.asarray(rows), labels, given.ids, given.groups, name, given.found.units)
     known = [state for state in (kept.sources.get(name), *kept.sources.values()) if state is not None]
     if not any(table.skip(state) for state in known) and known and not append:
         raise InputError(_OTHER.format(path))
@@ -123,8 +124,8 @@ def _request(gate: Gate, path: str, reading: Reading) -> Request:
 class Table:
     """A file of fixed length, by its rows."""
 
-    def __init__(self, X: Any, labels: Any, ids: Any, groups: Any, name: str) -> None:
-        self.X, self.groups, self.name, self.done = X, groups, name, 0
+    def __init__(self, X: Any, labels: Any, ids: Any, groups: Any, name: str, units: Any = None) -> None:
+        self.X, self.groups, self.name, self.units, self.done = X, groups, name, units, 0
         self.labels = [None] * len(X) if labels is None else labels.tolist()
         self.ids: list[str | None] = [None] * len(X) if ids is None else [str(one) for one in ids.tolist()]
         self._digest = hashlib.blake2b(digest_size=16)
@@ -150,8 +151,9 @@ class Table:
             return None
         self._go_to(part.stop)
         groups = None if self.groups is None else [str(one) for one in self.groups[part]]
+        units = None if self.units is None else [str(one) for one in self.units[part]]
         rows = np.asarray(self.X[part])
-        return Taken(rows, self.labels[part], self.ids[part], groups=groups)
+        return Taken(rows, self.labels[part], self.ids[part], groups=groups, units=units)
 
     def skip(self, state: dict[str, Any]) -> bool:
         """Leave out rows that were taken before; False where they were others."""
@@ -261,6 +263,8 @@ class Text:
                 "a line without a row says the label of an earlier one: it needs an id and a label",
             )
         self._check_probability(record, label)
+        if record.row is not None and record.unit is None and self.reader.unit_key is not None:
+            raise LineError(self.place, line.number, "it does not say of which unit the row is")
         return record, label
 
     def _label(self, record: Record) -> Any:
@@ -347,12 +351,14 @@ def _taken(watch: Watch, good: list[tuple[int, Line, Record, Any]], n: int, bad:
         elif record.id is not None:
             late.append(Late(len(rows), record.id, label, record.probability))
     sampled = any(record.probability is not None for record, _ in rows)
+    by_unit = any(record.unit is not None for record, _ in rows)
     return Taken(
         _table(watch, [record.row for record, _ in rows]),
         [label for _, label in rows],
         [record.id for record, _ in rows],
         [record.probability for record, _ in rows] if sampled else None,
         [str(record.group) for record, _ in rows] if watch.gate.by_group else None,
+        [str(record.unit) for record, _ in rows] if by_unit else None,
         late,
         [nth for nth, _, record, _ in good if record.row is None],
         n,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,9 @@ from typing import Any, Generic, Self, TypeVar, dataclass_transform
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn import get_config
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin, clone
+from sklearn.utils._array_api import device, get_namespace
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from metacal import kernels
@@ -79,7 +82,25 @@ class GateEstimator(Parameters):
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
 
-class LogitsEstimator(BaseEstimator):
+def like_the_table(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method whose answer is, with scikit-learn's `array_api_dispatch`, an array of X's library on X's device.
+
+    Names of classes stay NumPy arrays: the array API has no texts.
+    """
+
+    @functools.wraps(method)
+    def answered(self: Any, X: Any, *args: Any, **options: Any) -> Any:
+        found = method(self, X, *args, **options)
+        plain = isinstance(found, np.ndarray) and found.dtype.kind in "biuf"
+        if not plain or isinstance(X, np.ndarray) or not get_config()["array_api_dispatch"]:
+            return found
+        xp, dispatched = get_namespace(X)
+        return xp.asarray(found, device=device(X)) if dispatched else found
+
+    return answered
+
+
+class LogitsEstimator(TransformerMixin, BaseEstimator):
     """What every estimator over a table of logits shares: reading the table, the labels and the classes.
 
     A subclass has the parameters `input` ("logits" or "probabilities"), `classes` (the labels in column order; when
@@ -93,6 +114,19 @@ class LogitsEstimator(BaseEstimator):
     n_jobs: int | None
 
     classes_: NDArray[Any]
+
+    def transform(self, X: ArrayLike) -> Any:
+        """The probabilities of `predict_proba`, as features of what follows; frames by `set_output`."""
+        return self.predict_proba(X)
+
+    def predict_proba(self, X: ArrayLike) -> Any:
+        """Calibrated probabilities, one column per class."""
+        raise NotImplementedError
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """The names of the columns of `transform`: probs_ and the class."""
+        check_is_fitted(self)
+        return np.array([f"probs_{name}" for name in self.classes_], dtype=object)
 
     @property
     def _stays_on_device(self) -> bool:
@@ -231,6 +265,11 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Parameters):
         given = self._classes_given
         return Gate.of(Table(self.map_, self.classes_, input=self.input, recipe=self.recipe(), classes_given=given))
 
+    @property
+    def settled(self) -> Calibrator:
+        """What the fit has come to: itself, or the one it has chosen."""
+        return self
+
     def recipe(self) -> Recipe:
         """How it is fitted, in values that a file can hold."""
         return Recipe(type(self).__name__, self.get_params(deep=False))
@@ -242,6 +281,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Parameters):
         self.map_ = self._fit_map(rows, codes, weights)
         return self
 
+    @like_the_table
     def predict_proba(self, X: ArrayLike, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Calibrated probabilities, one column per class; float32 stays float32, a tensor on a GPU stays there.
 
@@ -257,12 +297,13 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Parameters):
         room[...] = kernels.device_kernels().beside(found, X)
         return room
 
+    @like_the_table
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable class of each row, as an array."""
         probabilities = self.predict_proba(X)
         if kernels.on_device(probabilities):
             return np.asarray(self.classes_[Rows(probabilities).collect(kernels.predicted)])
-        return np.asarray(self.classes_[probabilities.argmax(axis=1)])
+        return np.asarray(self.classes_[validate.on_host(probabilities).argmax(axis=1)])
 
     def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         """Fit with the method's own function; its options bear the names of the estimator's parameters."""

@@ -12,8 +12,7 @@ from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
-from metacal.estimators.auto import chosen
-from metacal.estimators.base import Calibrator, GateEstimator, LogitsEstimator, base_calibrator
+from metacal.estimators.base import Calibrator, GateEstimator, LogitsEstimator, base_calibrator, like_the_table
 from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate, fit_unlabelled
 from metacal.maps.map import Map
@@ -142,6 +141,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         units: Units | ArrayLike | None = None,
         importance: Importance | ArrayLike | None = None,
         random_state: int = 0,
+        prior: Any = None,
         executor: ExecutorLike | None = None,
     ) -> Self:
         """Choose the threshold, fit the base calibrator.
@@ -165,6 +165,9 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             weight that a row can have is declared, `Importance(weights, largest=...)`, and approximate otherwise.
         random_state : int
             Seed of these two draws.
+        prior : gate, (logits, labels) or SameSource of these, optional
+            An older gate, or older rows, of `MinAccuracy` or `Both`: they have a say in where the tests of the new rows
+            begin, and all of it where the same source is declared. What is promised holds whatever they were.
         executor : concurrent.futures.Executor or distributed.Client, optional
             Where blocks of the table are worked on, in place of `n_jobs` threads: a pool of processes, or a Dask
             client. Of a table that stays in its files (`read_predictions`) descriptions travel,
@@ -178,7 +181,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             if y is None and not self.promise.needs_labels:
                 return self._fit_unlabelled(rows, counted)
             codes = self._read_labels(y, rows.table)
-            return self._fit_codes(rows, codes, validate.row_weights(sample_weight, len(rows)), counted, groups)
+            return self._fit_codes(rows, codes, validate.row_weights(sample_weight, len(rows)), counted, groups, prior)
 
     def fit_codes(
         self,
@@ -203,6 +206,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         weights: NDArray[np.float64] | None,
         counted: Counted | None,
         groups: ArrayLike | None,
+        prior: Any = None,
     ) -> Self:
         gate = fit_gate(
             rows,
@@ -216,6 +220,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             refit=self._refit_base,
             gives_way=self.calibrator is None,
             decision=self.decision,
+            prior=prior,
             **self._known(),
         )
         if self.calibrator is None and isinstance(self.calibrator_, Calibrator):
@@ -257,16 +262,19 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         check_is_fitted(self)
         return self.gate_.data_hash
 
+    @like_the_table
     def ranking_scores(self, X: ArrayLike) -> NDArray[np.float64]:
         """h(x) of each row: higher is less sure."""
         with self._rows(X, reset=False, later=True) as rows:
             return self.gate_.doubts(rows)
 
+    @like_the_table
     def accepts(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
         """Whether each row is accepted; `groups` has the group of each row, for a promise per group."""
         with self._rows(X, reset=False, later=True) as rows:
             return self.gate_.accepts(rows, groups)
 
+    @like_the_table
     def predict_proba(
         self, X: ArrayLike, *, out: NDArray[Any] | None = None, groups: ArrayLike | None = None
     ) -> NDArray[Any]:
@@ -279,6 +287,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
                 out = validate.room_for_probabilities(rows.table, out)
             return self.gate_(rows.table, rows=rows, out=out, groups=groups)
 
+    @like_the_table
     def predict(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[Any]:
         """The class with the largest logit for accepted rows, `reject_label` for rejected ones."""
         with self._rows(X, reset=False) as rows:
@@ -312,9 +321,8 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device):
             rows, codes = rows.on_host(), validate.on_host(codes)
         if isinstance(base, Calibrator):
-            settled: Calibrator = chosen(base.fit_rows(rows, codes, weights))
-            self.calibrator_ = settled
-            return settled.map_
+            self.calibrator_ = base.fit_rows(rows, codes, weights).settled
+            return base.map_
         keywords = {} if weights is None else {"sample_weight": weights}
         kept = slice(None) if rows.keep is None else rows.keep
         self.calibrator_ = base.fit(rows.table[kept], codes, **keywords)

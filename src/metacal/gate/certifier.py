@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -26,7 +26,7 @@ from metacal.promises.circumstances import Circumstances
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import declared_extension, pool_without_score
 from metacal.promises.parts.per import Per
-from metacal.promises.promise import Promise
+from metacal.promises.promise import Promise, Standing
 from metacal.promises.rules.costs import Costed, is_uniform
 from metacal.promises.scouts import Scouts
 from metacal.promises.sequential.answers import (
@@ -36,7 +36,6 @@ from metacal.promises.sequential.answers import (
     UNKNOWN,
     WRONG,
     Answers,
-    Standing,
     default_labels,
 )
 from metacal.rows import Rows, validate
@@ -50,6 +49,7 @@ Index = NDArray[np.intp]
 _BLOCKS, _SMALLEST_BLOCK = 40, 5
 
 
+@dataclass(eq=False, repr=False)
 class Certifier:
     """Rows of an unlabelled pool to label, from the surest upward; what their labels certify is known at every moment.
 
@@ -90,27 +90,24 @@ class Certifier:
     575 of 1,000 labels certify a coverage of 52%, and more would change nothing: What is accepted is right at ...
     """
 
-    def __init__(
-        self,
-        promise: Promise,
-        pool: ArrayLike,
-        *,
-        labels: int | None = None,
-        may_extend: bool = False,
-        random_state: int = 0,
-        higher_is: HigherIs = "surer",
-        score_name: str = "score",
-        score: str | Score = "entropy",
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        record: Callable[[dict[str, Any]], None] | None = None,
-    ) -> None:
-        check_asked(promise, higher_is)
-        if may_extend and promise.delta is None:
+    promise: Promise
+    pool: InitVar[ArrayLike]
+    _: KW_ONLY
+    labels: InitVar[int | None] = None
+    may_extend: bool = False
+    random_state: int = 0
+    higher_is: HigherIs = "surer"
+    score_name: str = "score"
+    score: str | Score = "entropy"
+    input: str = "logits"
+    classes: Sequence[Any] | None = None
+    record: Callable[[dict[str, Any]], None] | None = None
+
+    def __post_init__(self, pool: ArrayLike, labels: int | None) -> None:
+        check_asked(self.promise, self.higher_is)
+        if self.may_extend and self.promise.delta is None:
             raise InputError("an extension takes a share of delta, and this promise has none; leave may_extend out.")
-        self.promise, self.higher_is, self.score_name = promise, higher_is, plain_name(score_name)
-        self.score, self.input, self.classes = score, input, classes
-        self.may_extend, self.random_state, self.record = bool(may_extend), random_state, record
+        self.may_extend, self.score_name = bool(self.may_extend), plain_name(self.score_name)
         self.rows: Rows | None = None
         #: What whoever asks people wants to remember with it: which columns they see.
         self.sheet: dict[str, Any] = {}
@@ -122,7 +119,7 @@ class Certifier:
         #: What is odd about the pool: copies make its rows depend on each other.
         self.remarks = remarks_on_pool(self.rows, self.doubts)
         #: Rows that have a score in the order in which they are drawn. A seed's bits are the same in every NumPy.
-        bits = np.random.PCG64(np.random.SeedSequence([random_state, OUR_OWN])).random_raw(self.n_pool)
+        bits = np.random.PCG64(np.random.SeedSequence([self.random_state, OUR_OWN])).random_raw(self.n_pool)
         self._order = there[np.argsort(bits[there], kind="stable")]
         self._place = np.full(self.n_pool, self.n_pool, dtype=np.intp)
         self._place[self._order] = np.arange(len(there))
@@ -339,7 +336,6 @@ class Certifier:
             raise InfeasibleTargetError(
                 f"nothing is certified by {self.n_labels:,} of {self.n_drawn:,} labels yet; go on.",
                 target=error.target,
-                best=None,
                 rows_needed=error.rows_needed,
             ) from None
         grid = grid_of(self.score) if self.rows is not None else None

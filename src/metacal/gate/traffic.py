@@ -5,14 +5,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.errors import InputError
+from metacal.promises.certificate import Certificate
+from metacal.promises.parts.units import unit_codes
+from metacal.promises.sequential.profile import drawn_from_positions
+from metacal.promises.sequential.wager import Together
+
 Flags = NDArray[np.bool_]
 Id = str | int
 
+#: Where the numbers begin that draw a row from each unit: others order rows of one score.
+_DRAWS = 1 << 40
 LONGEST_ID = 200  # longer ones are kept by a digest of 128 bits
 
 
@@ -50,7 +59,8 @@ def kept_id(name: Id) -> Id:
 class Waiting:
     """A row that waits for its label, and the row's number in the stream.
 
-    `code` is the label where it has come and the row waits for its cohort; -1 before.
+    `code` is the label where it has come and the row waits for its cohort; -1 before. Of a row that waits for the rest
+    of its `unit` the `doubt` is kept, None where there is no score.
     """
 
     accept: bool
@@ -60,6 +70,8 @@ class Waiting:
     probability: float | None
     position: int = 0
     code: float = -1
+    unit: Id | None = None
+    doubt: float | None = None
 
 
 @dataclass
@@ -87,3 +99,45 @@ class Point:
     labelled_accepted: int
     right_accepted: int
     evidence: tuple[float, ...]
+
+
+def together(rows: Sequence[Waiting], largest: int | None) -> Together:
+    """Rows of whole units, unit after unit, with a row of each, drawn at random; `largest` is S where every row counts.
+
+    >>> rows = [Waiting(True, 0, None, None, None, k, unit=name) for k, name in enumerate("aab")]
+    >>> together(rows, None).codes.tolist(), together(rows, None).sizes.tolist()
+    ([0, 0, 1], [2.0, 1.0])
+    """
+    n_rows = np.array([len(list(own)) for _, own in groupby(rows, key=lambda row: row.unit)], dtype=np.intp)
+    first = np.cumsum(n_rows) - n_rows
+    draw = [drawn_from_positions(_DRAWS + rows[at].position, 1)[0] for at in first]
+    drawn = np.zeros(len(rows), dtype=bool)
+    drawn[first + (np.array(draw) * n_rows).astype(np.intp)] = True
+    sizes = np.asarray(n_rows if largest is None else np.full(len(n_rows), largest), dtype=np.float64)
+    return Together(np.repeat(np.arange(len(n_rows)), n_rows), drawn, sizes)
+
+
+def check_units(certificate: Certificate | None, *, given: bool) -> None:
+    """InputError where a gate was certified by units and none are given, or the other way round."""
+    by_unit = certificate is not None and certificate.circumstances.units is not None
+    if by_unit and not given:
+        raise InputError(
+            "this gate was certified by units, rows that belong together: say of which unit each row is (units=, "
+            "--unit-key), the rows of a unit one after another or within the horizon."
+        )
+    if given and not by_unit:
+        raise InputError(
+            "this gate was certified on independent rows: watch it without units, or fit it with units= (fit "
+            "--unit-key) and watch that."
+        )
+
+
+def unit_names(certificate: Certificate | None, units: Any, n: int) -> list[Id] | None:
+    """The unit of each of n rows as it is kept; InputError where one is missing, or the gate wants none."""
+    if n or units is not None:
+        check_units(certificate, given=units is not None)
+    if units is None:
+        return None
+    unit_codes(units, n)
+    given = units.tolist() if hasattr(units, "tolist") else list(units)
+    return [kept_id(one if isinstance(one, str | int) else str(one)) for one in given]

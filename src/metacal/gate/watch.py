@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from metacal import display
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
-from metacal.gate.judged import gate_in
-from metacal.gate.traffic import Counts, Flags, Id, Late, Lines, Point, Waiting, kept_id
+from metacal.gate.judged import check_watchable, gate_in, of_the_given, stacked
+from metacal.gate.traffic import Counts, Flags, Id, Late, Lines, Point, Waiting, kept_id, together, unit_names
+from metacal.promises.circumstances import Circumstances
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.promises.rules.costs import Costed
 from metacal.promises.sequential.alarms import Alarms
@@ -29,7 +30,7 @@ Column = NDArray[np.float64]
 
 #: Rows between two points of the history; doubled, with every second point dropped, when there are too many.
 STRIDE, MOST_POINTS = 250, 400
-#: Rows that wait for their label; the oldest are forgotten first.
+#: Rows that wait for their label, and complete units that are remembered; the oldest are forgotten first.
 MOST_WAITING = 40_000
 #: Classes that are counted one by one: more cannot be read anyway.
 MOST_CLASSES = 2000
@@ -42,7 +43,7 @@ class Watch:
     Parameters
     ----------
     gate : Gate
-        What decides. A cascade cannot be watched: its promise is about two models, `metacal verify` tests it.
+        What decides. Of a cascade X has a column of scores, or a table, of each model; abstentions are the first one's.
     alarms : Alarms
         `Watch.of(gate, delta=0.05)` makes them.
 
@@ -75,6 +76,10 @@ class Watch:
     first: dict[str, int] = field(default_factory=dict)
     horizon: int = 0
     unlabelled: int = 0
+    #: Units that are complete, the latest; how many in all; rows that came later or of far too large a unit.
+    closed: dict[Id, None] = field(default_factory=dict)
+    complete: int = 0
+    strays: int = 0
 
     @classmethod
     def of(
@@ -95,15 +100,15 @@ class Watch:
         is then no sample of them. With a `horizon` a row counts once so many rows have come after it, by which time its
         label has come or never will: in the order of the rows, whatever that of the labels. Later labels are not
         counted, and said. Without (0) labels count as they come, which holds where their delay does not depend on them.
+
+        A gate that was certified by units is watched by units: one counts as a whole, when it is complete. That is with
+        the first row of another, or with a horizon once so many rows have come after its first. Labels that came by
+        then count; later rows of the unit do not, and are said.
         """
         if not 0 <= horizon < MOST_WAITING:
             raise InputError(f"horizon must be a number of rows from 0 to {MOST_WAITING - 1:,}, got {horizon!r}.")
         held = gate_in(gate)
-        if held.kind == "cascade":
-            raise InputError(
-                "a watch needs a gate on logits or on scores; of a cascade verify its promise on labelled rows "
-                "(mc.verify, metacal verify)."
-            )
+        check_watchable(held)
         largest = held.promise.largest if isinstance(held.promise, Costed) else None
         alarms = Alarms.of(
             held.certificate,
@@ -139,7 +144,7 @@ class Watch:
     def estimate(self) -> AccuracyEstimate | None:
         """How many of the accepted rows are right by their confidence alone; None where it cannot be said."""
         certificate = self.gate.certificate
-        if certificate is None or not certificate.labelled or not self.alarms.calibration:
+        if certificate is None or not certificate.labelled or not self.alarms.calibration or self.by_unit:
             return None
         return estimate_from_sums(
             certificate,
@@ -158,20 +163,22 @@ class Watch:
         ids: Sequence[Id | None] | None = None,
         probability: Any = None,
         groups: Any = None,
+        units: Sequence[Id] | None = None,
         late: Sequence[Late] = (),
         lines: Lines | None = None,
     ) -> Watch:
         """Take in rows in the order they came: what the gate reads, and labels where they are known.
 
-        `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right, or its loss.
+        `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right, or its loss; of
+        a cascade of scores, whether the answer that was given is the last model's, or right, or `agrees` as fitted.
         Rows with an id and without a label wait for theirs, which comes by `label` or, where rows and labels come
-        mixed, as `late`.
+        mixed, as `late`. `units` names the unit of each row, where the gate was certified by units.
         `probability` is with which each row is chosen to be labelled. There may be no row, only late labels. `lines`
         says what they stood on, where rows come as lines.
         """
         X = self.read(X)
         n, upto = len(X), 0
-        codes = self._codes(y, n)
+        codes, names = self._codes(of_the_given(self.gate, X, y), n), unit_names(self.gate.certificate, units, n)
         coming = deque(zip(late, self._codes([one.label for one in late], len(late)).tolist()))
         chances = None if probability is None else np.asarray(probability, dtype=np.float64)
         for start, stop in self._blocks(n):
@@ -184,7 +191,12 @@ class Watch:
                 told += self._complete(row.position)
                 while coming and coming[0][0].after <= k:
                     told += self._late(*coming.popleft())
-                if codes[k] >= 0 and not self.horizon:
+                if names is not None:
+                    told += self._complete(row.position, names[k])
+                    row, name = replace(row, unit=names[k]), f"\0{row.position}" if name is None else name
+                if row.unit in self.closed:
+                    self.strays += 1
+                elif codes[k] >= 0 and not self.horizon and row.unit is None:
                     told.append((row, codes[k].item()))
                 elif codes[k] >= 0 or name is not None:
                     self._wait(f"\0{row.position}" if name is None else name, replace(row, code=codes[k].item()))
@@ -205,7 +217,7 @@ class Watch:
         """Rows as the gate reads them; InputError where it cannot."""
         if not len(X):
             return np.empty(0)
-        return np.asarray(self.gate.read(X))
+        return stacked(self.gate, X) if self.gate.kind == "cascade" else np.asarray(self.gate.read(X))
 
     def label(self, ids: Sequence[Id], y: Any, probability: Any = None) -> Watch:
         """Take in labels of earlier rows by their ids; those that nobody waits for are counted as unknown."""
@@ -223,23 +235,40 @@ class Watch:
             self.unknown += 1
             return []
         row = row if one.probability is None else replace(row, probability=one.probability)
-        if self.horizon:
+        if self.horizon or row.unit is not None:
             self.waiting[name] = replace(row, code=code)
             return []
         del self.waiting[name]
         return [(row, code)]
 
-    def _complete(self, n_rows: int) -> list[tuple[Waiting, float]]:
-        """The rows whose horizon has passed when so many have come, in their order, those that have a label."""
+    def _complete(self, n_rows: int, unit: Id | None = None) -> list[tuple[Waiting, float]]:
+        """The rows whose horizon has passed when so many have come, in their order, those that have a label.
+
+        Of a unit all rows, labelled or not; without a horizon once a row of another `unit` has come.
+        """
         told: list[tuple[Waiting, float]] = []
-        while self.horizon and self.waiting:
+        while self.waiting:
             name, row = next(iter(self.waiting.items()))
-            if row.position + self.horizon >= n_rows:
+            if row.position + self.horizon >= n_rows if self.horizon else unit in (None, row.unit):
                 break
-            del self.waiting[name]
-            told += [(row, row.code)] if row.code >= 0 else []
-            self.unlabelled += row.code < 0
+            told += self._ended(
+                [name] if row.unit is None else [k for k, r in self.waiting.items() if r.unit == row.unit]
+            )
         return told
+
+    def _ended(self, names: list[Id]) -> list[tuple[Waiting, float]]:
+        """Rows that wait no longer, whatever comes: one, or those of a unit."""
+        rows = [self.waiting.pop(name) for name in names]
+        if (unit := rows[0].unit) is not None:
+            self.closed[unit] = None
+            if len(self.closed) > MOST_WAITING:
+                del self.closed[next(iter(self.closed))]
+            if len(rows) >= 2 * (self._certified.largest_unit or len(rows)):  # a bet could lose all
+                self.strays += len(rows)
+                return []
+            self.complete += 1
+        self.unlabelled += sum(row.code < 0 for row in rows)
+        return [(row, row.code) for row in rows if row.code >= 0 or unit is not None]
 
     def _blocks(self, n: int) -> list[tuple[int, int]]:
         """Batches cut where the history has its points: the same points whatever the batches."""
@@ -265,10 +294,13 @@ class Watch:
 
     def _decide(self, X: Any, groups: Any, chances: Column | None) -> list[Waiting]:
         """Decide a block of rows, count them, and say of each what its label will be compared with."""
-        decision = self.gate.decide(self.gate.source.checked(X), groups=groups)
+        given = [X] if len(self.gate.stages) == 1 else np.moveaxis(X, 1, 0)
+        read = [stage.source.checked(one) for stage, one in zip(self.gate.stages, given)]
+        decision = self.gate.decide(*read, groups=groups)
         accept, top, confidence = decision.accept, decision.top, decision.confidence
         parts = self.gate.part_names(top, groups)
-        self.alarms.decided(accept, decision.doubt, parts)
+        if not self.by_unit:
+            self.alarms.decided(accept if decision.by is None else decision.by == 0, decision.doubt, parts)
         self._count(accept, top, confidence)
         self._notice()
         nothing = [None] * len(accept)
@@ -277,7 +309,11 @@ class Watch:
         chance = nothing if chances is None else [None if one != one else one for one in chances.tolist()]
         named = nothing if parts is None else np.asarray(parts).tolist()
         numbers = range(self.counts.rows - len(accept), self.counts.rows)
-        return [Waiting(*row) for row in zip(accept.tolist(), top.tolist(), sure, named, chance, numbers, strict=True)]
+        rows = [Waiting(*row) for row in zip(accept.tolist(), top.tolist(), sure, named, chance, numbers, strict=True)]
+        if self.by_unit:
+            doubts = [doubt if doubt == doubt else None for doubt in np.asarray(decision.doubt, np.float64).tolist()]
+            rows = [replace(row, doubt=doubt) for row, doubt in zip(rows, doubts, strict=True)]
+        return rows
 
     def _wait(self, name: Id, row: Waiting) -> None:
         name = kept_id(name)
@@ -287,8 +323,26 @@ class Watch:
             del self.waiting[next(iter(self.waiting))]
             self.forgotten += 1
 
+    @property
+    def by_unit(self) -> bool:
+        """Whether the gate was certified by units, and is watched by units."""
+        return self._certified.units is not None
+
+    @property
+    def _certified(self) -> Circumstances:
+        return Circumstances() if self.gate.certificate is None else self.gate.certificate.circumstances
+
     def _labelled(self, told: list[tuple[Waiting, float]]) -> None:
-        """Rows whose truth has become known, in that order."""
+        """Rows whose truth has become known, in that order; of units that are complete all rows, known or not."""
+        units = None
+        if told and self.by_unit:
+            rows = [row for row, _ in told]
+            units = together(rows, self._certified.largest_unit)
+            accept, doubt = np.array([row.accept for row in rows]), np.array([row.doubt for row in rows], np.float64)
+            self.alarms.decided(accept, doubt, np.array([row.part for row in rows], dtype=object), units)
+            units = units.of(np.array([code >= 0 for _, code in told]))
+            told = [one for one in told if one[1] >= 0]
+            self._notice()
         if not told:
             return
         rows, codes = [row for row, _ in told], np.array([code for _, code in told])
@@ -299,6 +353,8 @@ class Watch:
                 "some labelled rows say with which probability they were chosen and others do not; say all."
             )
         correct = top == codes
+        if self.gate.kind == "cascade":
+            correct |= ~accept  # what people answer is good
         self.alarms.labelled(
             accept,
             correct,
@@ -306,6 +362,7 @@ class Watch:
             losses=self.gate.losses(codes, top),
             parts=None if rows[0].part is None else np.array([row.part for row in rows], dtype=object),
             probability=None if None in chance else np.array(chance, dtype=np.float64),
+            together=units,
         )
         self.counts.add(Counts(0, 0, len(accept), int(accept.sum()), int((accept & correct).sum())))
         for k in np.unique(top) if self.classes else ():

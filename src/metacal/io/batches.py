@@ -21,7 +21,7 @@ from metacal.gate import Decision, Gate, Rejected
 from metacal.gate.judged import gate_in
 from metacal.io.columns import ClassNames, Picked, Request
 from metacal.io.formats.arrow import (
-    Batches,
+    InMemory,
     Layout,
     column_of,
     joined,
@@ -169,7 +169,7 @@ class BatchGate:
             classes=own if isinstance(own[0], str) else None,
         )
         picked = pick(request, batch.schema)
-        layout = layout_of(picked, _Rows(batch), "the batch")
+        layout = layout_of(picked, InMemory(batch), "the batch")
         if layout.width == 0 and not batch.num_rows:  # no list says how long it is
             layout = layout._replace(width=len(own))
         one = len(own) == 2 and layout.width is None and request.is_one_score(picked.table)
@@ -210,17 +210,6 @@ class BatchGate:
                 groups = column_of(batch.column(self.group_key), self.group_key, "the batch", _ANY)
         decision = gate.decide(Rows(rows), rejected=self.rejected, probabilities=self.probabilities, groups=groups)
         return decision if n else decision.none()
-
-
-class _Rows(Batches):
-    """A batch as `layout_of` wants it."""
-
-    def __init__(self, batch: Any) -> None:
-        super().__init__(batch.schema, batch.num_rows, _ANY)
-        self._batch = batch
-
-    def batches(self, names: Sequence[str], rows: int) -> list[Any]:
-        return [self._batch.select(names)]
 
 
 def _loaded(raw: bytes, fingerprint: str, name: str, key: Any) -> Gate:

@@ -25,7 +25,8 @@ from urllib.parse import urlsplit
 
 from metacal.errors import InputError, MetacalError, MissingExtraError, warn_caller
 
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+#: Files; `metacal.io.reading` takes tables in memory too.
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Any
 #: What a URL may begin with.
 SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "file", "memory")
 #: Seconds without a byte after which a server is given up.

@@ -16,15 +16,7 @@ from numpy.typing import NDArray
 
 from metacal.display import listed
 from metacal.errors import InputError, option, warn_caller
-from metacal.io.columns import (
-    BESIDE,
-    LABEL_LIKE,
-    TABLE_KEYS,
-    ClassNames,
-    Columns,
-    OtherKindError,
-    Request,
-)
+from metacal.io.columns import BESIDE, LABEL_LIKE, TABLE_KEYS, ClassNames, Columns, OtherKindError, Request
 from metacal.io.many import Paths
 from metacal.io.opening import two_columns_hint
 from metacal.io.reading import read_columns
@@ -92,7 +84,8 @@ def read_predictions(
     ----------
     path : path, or several
         A file, a folder, a pattern such as "logs/*.parquet", a list of these, or a URL that fsspec knows; several files
-        are read as one table, in the order of their names. "-" is standard input.
+        are read as one table, in the order of their names. "-" is standard input. Or a table in memory: a Dataset of
+        Hugging Face, an Arrow table, a frame of polars or pandas.
 
         npz, safetensors, pt: arrays or tensors `logits` (or `probabilities`, `probs`), and if you like `labels`
         (`label`, `y`), `id`, `classes`. npy: the table alone, or records with these names. csv, tsv, jsonl, parquet,

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, option
 from metacal.io.columns import BESIDE, STREAM_BYTES, Columns, Request
 from metacal.io.formats import FORMATS, endings
+from metacal.io.formats.arrow import InMemory, is_in_memory, read_batches
 from metacal.io.many import Part, Paths, fetched, files_of, suffix_of
 from metacal.io.opening import (
     SAVE_AS_NPZ,
@@ -57,6 +58,11 @@ def read_columns(
     `labels` is a second file with the labels, for several files one for all or as many in the same order; the
     request's `label_key` is then about it.
     """
+    if is_in_memory(path):
+        one = replace(request, path="the table")
+        columns = read_batches(one, InMemory(path))
+        _check_there(one, columns)
+        return finish(one, columns)
     parts = fetched(files_of(path, FORMATS))
     beside = [] if labels is None else fetched(files_of(labels, _LABEL_ENDINGS))
     if len(beside) > 1 and len(beside) != len(parts):

@@ -28,7 +28,7 @@ LONGEST_GROUP = 1000
 
 
 class Record(NamedTuple):
-    """One line: numbers of the row or None, its label, id, sampling probability and group where there are any."""
+    """One line: numbers of the row or None, its label, id, sampling probability, group and unit where there are any."""
 
     line: int
     row: tuple[float, ...] | None
@@ -36,6 +36,7 @@ class Record(NamedTuple):
     id: str | None
     probability: float | None
     group: str | None
+    unit: str | None = None
 
 
 class HeaderError(InputError):
@@ -67,6 +68,7 @@ class Reader:
     group_key: str | None = None
     header: list[str] | None = None
     lists: list[str] = field(default_factory=list)
+    unit_key: str | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -75,6 +77,7 @@ class Reader:
         #: The columns of a row, and whether it is one that holds lists; the names of labels and ids.
         self._table, self._listed = tuple[str, ...](), False
         self._label, self._id = self.request.label_key, self.request.id_key
+        self._beside = self.probability_key, self.group_key, self.unit_key
         if self.header is not None:
             self._name(self.header, self.lists)
 
@@ -87,7 +90,7 @@ class Reader:
             return None
         if self._delimiter is None:
             plain = parsed_object(self.request.path, line, content)
-            return self._object(line, nested_in(self.request, line, plain, self.probability_key, self.group_key))
+            return self._object(line, nested_in(self.request, line, plain, *self._beside))
         cells = self._cells(line, content)
         if self.header is None or (line == 1 and not self._goes_on(cells)):
             self._name_anew(line, cells)
@@ -167,6 +170,7 @@ class Reader:
             self._text(line, "id", self._value(cells, self._id, ID_KEYS)),
             None if chance is None else self._numbers(line, (str(self.probability_key),), [chance])[0],
             self._text(line, "group", cells.get(self.group_key)),
+            self._text(line, "unit", cells.get(self.unit_key)),
         )
 
     def _value(self, cells: dict[str, Any], name: str | None, usual: tuple[str, ...]) -> Any:
@@ -178,10 +182,10 @@ class Reader:
     def _name(self, header: list[str], lists: list[str]) -> None:
         """Which entry is what."""
         path = self.request.path
-        for key, flag in ((self.probability_key, "--probability-key"), (self.group_key, "--group-key")):
+        for key, flag in zip(self._beside, ("--probability-key", "--group-key", "--unit-key")):
             if key is not None and key not in header and self._delimiter is not None:
                 raise HeaderError(f"{path}: there is no column {key!r} as {flag} says; it has {listed(header)}.")
-        here = [name for name in header if name not in (self.probability_key, self.group_key)]
+        here = [name for name in header if name not in self._beside]
         try:
             beside = self._pick(here, lists)
         except InputError as error:

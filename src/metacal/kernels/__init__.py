@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import wraps
+from importlib import import_module
 from inspect import signature
 from types import ModuleType
 from typing import Any
@@ -66,9 +67,7 @@ def on_device(table: Any) -> bool:
 
 def device_kernels() -> ModuleType:
     """The kernels for tensors; only called when there is one, so that torch is there."""
-    from metacal.kernels import torch
-
-    return torch
+    return import_module("metacal.kernels.torch")
 
 
 def rounded(values: Any, grid: Grid) -> Any:

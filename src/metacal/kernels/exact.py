@@ -6,7 +6,6 @@ so many fine ones. Sums of either are whole numbers: exact in float64 for up to 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.formulas import Float
+from metacal.kernels.numpy import workplace
 
 #: The coarse unit and the fine one.
 UNITS = (2.0**-30, 2.0**-62)
@@ -24,7 +24,7 @@ _SHIFTS = tuple(1.5 * 2.0**52 * unit for unit in UNITS)
 
 
 def in_units(block: NDArray[Any]) -> Iterator[Float]:
-    """Each entry rounded to coarse units, then what is left of it rounded to fine ones, in the same memory.
+    """Each entry rounded to coarse units, then what is left of it rounded to fine ones.
 
     An entry lies in [0, 1] or hardly above.
 
@@ -33,14 +33,16 @@ def in_units(block: NDArray[Any]) -> Iterator[Float]:
     >>> sum(float(part[0]) for part in in_units(np.array([0.1])))
     0.1
     """
-    whole = _room.like(block)
-    np.add(block, _SHIFTS[0], out=whole, dtype=np.float64)
+    whole: Float = workplace.array("units", block.shape, np.float64)
+    rest: Float = workplace.array("rest of units", block.shape, np.float64)
+    np.copyto(rest, block)  # in double once: a sum that converts on its way takes longer than both
+    np.add(rest, _SHIFTS[0], out=whole)
     whole -= _SHIFTS[0]
     yield whole
-    np.subtract(block, whole, out=whole, dtype=np.float64)
-    whole += _SHIFTS[1]
-    whole -= _SHIFTS[1]
-    yield whole
+    rest -= whole
+    rest += _SHIFTS[1]
+    rest -= _SHIFTS[1]
+    yield rest
 
 
 def counted(parts: Float, unit: float) -> NDArray[np.int64]:
@@ -51,17 +53,3 @@ def counted(parts: Float, unit: float) -> NDArray[np.int64]:
 def value(units: NDArray[np.int64]) -> Float:
     """What sums of coarse and fine units, shape (2, ...), come to."""
     return np.asarray(units[0] * UNITS[0] + units[1] * UNITS[1])
-
-
-class _Room(threading.local):
-    """Where a thread rounds entries: fresh memory for each block would cost more than the sums."""
-
-    room = np.empty(0)
-
-    def like(self, block: NDArray[Any]) -> Float:
-        if self.room.size < block.size:
-            self.room = np.empty(block.size)
-        return self.room[: block.size].reshape(block.shape)
-
-
-_room = _Room()

@@ -44,7 +44,7 @@ _SHORT_ROW = 128
 _LARGEST_KEPT = 1 << 21
 
 
-class _Workplace(threading.local):
+class Workplace(threading.local):
     """Arrays that are written over by the next block: a kernel must not return one of them."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class _Workplace(threading.local):
         return kept[:size].view(dtype).reshape(shape)
 
 
-_workplace = _Workplace()
+workplace = Workplace()
 
 
 def _work_type(block: NDArray[Any]) -> np.dtype[Any]:
@@ -76,7 +76,7 @@ def _from_half(block: NDArray[np.float16]) -> NDArray[np.float32]:
     included. Infinities and NaN alone come out finite, from 65536 on.
     """
     halves = np.ascontiguousarray(block).view(np.int16)
-    bits = _workplace.array("halves", block.shape, np.int32)
+    bits = workplace.array("halves", block.shape, np.int32)
     np.copyto(bits, halves)
     bits <<= _HALF_SHIFT
     bits &= _HALF_BITS
@@ -94,7 +94,7 @@ def _gaps_and_top(block: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[An
     """d = x - max x of each row, in an array to work in, and max x."""
     if block.dtype == np.float16 and block.size:
         block = _from_half(block)
-    gaps = _workplace.array("gaps", block.shape, dtype)
+    gaps = workplace.array("gaps", block.shape, dtype)
     top = block.max(axis=1, keepdims=True)
     with np.errstate(invalid="ignore", over="ignore"):  # inf - inf, in a row that is none; DBL_MAX - (-DBL_MAX)
         if block.dtype == dtype:
@@ -115,7 +115,7 @@ def _laid_out(block: NDArray[Any], labels: NDArray[np.intp]) -> tuple[NDArray[An
         gaps, top = _gaps_and_top(block, dtype)
     else:
         axis = 0
-        gaps = _workplace.array("gaps", block.shape[::-1], dtype)
+        gaps = workplace.array("gaps", block.shape[::-1], dtype)
         np.copyto(gaps, block.T)
         top = gaps.max(axis=0)
         gaps -= top
@@ -126,7 +126,7 @@ def _laid_out(block: NDArray[Any], labels: NDArray[np.intp]) -> tuple[NDArray[An
 
 def _exp(exponents: NDArray[Any]) -> NDArray[Any]:
     """e^exponents, in another array to work in."""
-    terms = _workplace.array("terms", exponents.shape, exponents.dtype)
+    terms = workplace.array("terms", exponents.shape, exponents.dtype)
     np.exp(exponents, out=terms)
     return terms
 
@@ -179,7 +179,7 @@ def negative_margin(block: NDArray[Any]) -> Float:
     """Second largest logit minus the largest; the most negative float where every other class is masked."""
     if block.dtype == np.float16 and block.size:
         block = _from_half(block)
-    others = _workplace.array("gaps", block.shape, block.dtype)
+    others = workplace.array("gaps", block.shape, block.dtype)
     np.copyto(others, block)
     at, winner = np.arange(len(block)), block.argmax(axis=1)
     others[at, winner] = -np.inf

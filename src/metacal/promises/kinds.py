@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metacal.errors import InputError
-from metacal.lazy import found
+from metacal.lazy import found, written_in
 
 if TYPE_CHECKING:
-    # For type checkers: the public names, beside their rows.
+    # The promises there are, for type checkers and for the registry below.
     from metacal.promises.parts.per import PerClass as PerClass
     from metacal.promises.parts.per import PerGroup as PerGroup
     from metacal.promises.promise import Promise
@@ -30,23 +30,9 @@ if TYPE_CHECKING:
     from metacal.promises.rules.two_sided import MinRecall as MinRecall
     from metacal.promises.rules.two_sided import TwoSided as TwoSided
 
-#: Name in files -> "module:Class".
+#: Name in files -> "module:Class": what stands above, and the paper's own rules, which are found as `metacal.paper.X`.
 PROMISES: dict[str, str] = {
-    "MaxMiscoverage": "metacal.promises.rules.order_statistic:MaxMiscoverage",
-    "MinAccuracy": "metacal.promises.rules.accuracy:MinAccuracy",
-    "Both": "metacal.promises.rules.both:Both",
-    "AfterLooking": "metacal.promises.rules.both:AfterLooking",
-    "MaxReview": "metacal.promises.rules.order_statistic:MaxReview",
-    "MaxCost": "metacal.promises.rules.max_risk:MaxCost",
-    "MaxRisk": "metacal.promises.rules.max_risk:MaxRisk",
-    "Cheapest": "metacal.promises.rules.cheapest:Cheapest",
-    "MaxLoss": "metacal.promises.rules.cascade:MaxLoss",
-    "MinPrecision": "metacal.promises.rules.two_sided:MinPrecision",
-    "MinRecall": "metacal.promises.rules.two_sided:MinRecall",
-    "MaxFalsePositiveRate": "metacal.promises.rules.two_sided:MaxFalsePositiveRate",
-    "TwoSided": "metacal.promises.rules.two_sided:TwoSided",
-    "PerClass": "metacal.promises.parts.per:PerClass",
-    "PerGroup": "metacal.promises.parts.per:PerGroup",
+    **written_in(__name__),
     "paper.MaxMiscoverage": "metacal.promises.rules.paper:MaxMiscoverage",
     "paper.MinCoverageAccuracy": "metacal.promises.rules.paper:MinCoverageAccuracy",
 }

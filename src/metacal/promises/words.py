@@ -17,6 +17,7 @@ from metacal.promises.parts.part_words import (
     called,
     claim_of_parts,
     lines_of_sides,
+    lower,
     statement_of_sides,
     surely_of_parts,
 )
@@ -24,7 +25,7 @@ from metacal.promises.parts.part_words import (
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
     from metacal.promises.circumstances import Circumstances
-    from metacal.promises.parts.part import Part, Parts, Stages, Status
+    from metacal.promises.parts.part import Part, Parts, Shares, Stages, Status
 
 SAME_SOURCE = "new rows come from the same source as the calibration rows, which the classifier was not trained on"
 RISING = "the chance of an error does not fall as the score rises"
@@ -46,6 +47,12 @@ _STATUSES: dict[Status, str] = {
     "certified": "{:,} with a threshold",
     "accepts everything": "{:,} accept every row",
     "always rejected": "{:,} always rejected",
+}
+#: How parts share delta, in the words of a rule.
+_SHARED: dict[Shares, str] = {
+    "together": "delta shared by all (Holm 1979)",
+    "each": "delta for each",
+    "fcr": "delta times the share of those that accept (false-coverage rate, Benjamini & Yekutieli 2005)",
 }
 
 
@@ -93,7 +100,7 @@ def rule_named(name: str) -> Rule:
 def statement(certificate: Certificate) -> str:
     """The promise as one sentence."""
     claim, *more = (promised.claim(limit, at_least, at_most) for promised, limit in certificate.limits)
-    claim = " and ".join([claim, *map(_lower, more)])
+    claim = " and ".join([claim, *map(lower, more)])
     stages = certificate.stages
     if stages is not None and stages.people and certificate.quantity.paired:
         claim = f"Of all answers at most {at_most(certificate.target)} are wrong, people's counted as right"
@@ -119,7 +126,7 @@ def statement(certificate: Certificate) -> str:
     if guarantee == "in expectation":
         always = all(promised.accepting_is_safe for promised, _ in certificate.limits)
         return f"{claim}, on average over calibration sets{_HALF if always else _NOTHING_KEPT}."
-    return f"Aimed at, without a guarantee: {_lower(claim)}."
+    return f"Aimed at, without a guarantee: {lower(claim)}."
 
 
 def _about(around: Circumstances, claim: str) -> str:
@@ -127,11 +134,7 @@ def _about(around: Circumstances, claim: str) -> str:
     if around.units is None:
         return claim
     which = "a random row of a random unit" if around.units == "unit" else "a random row, whatever its unit"
-    return f"For {which}, {_lower(claim)}"
-
-
-def _lower(claim: str) -> str:
-    return f"{claim[0].lower()}{claim[1:]}"
+    return f"For {which}, {lower(claim)}"
 
 
 # ── how, and on what it rests ────────────────────────────────────────────────────────────────────────────────────────
@@ -148,11 +151,9 @@ def rule(certificate: Certificate) -> str:
     umbrella order statistic of the correct scores (Tong, Feng & Li 2018), the best of 3 scores, this one at 0.8 of
     delta, one row of each unit
     """
-    from metacal.promises.parts.part import SHARED
-
     named, parts, around = rule_named(certificate.rule), certificate.parts, certificate.circumstances
     said = named.at_values if around.by_value else named.text
-    said += "" if parts is None or parts.sides else f"; each {parts.by} by itself, {SHARED[parts.shares]}"
+    said += "" if parts is None or parts.sides else f"; each {parts.by} by itself, {_SHARED[parts.shares]}"
     if around.by_value:
         who = f"{around.aside:,} calibration rows, set aside," if around.aside else "other rows"
         said += f"; the scores of {who} chose the first value"
@@ -199,7 +200,8 @@ def condition(certificate: Certificate) -> str:
         return called(certificate, certificate.parts)
     if certificate.parts is not None:
         which = "the predicted class" if certificate.parts.by == "class" else "the row's group"
-        return f"{_compared(certificate.score)} the threshold of {which}"
+        name, sign = certificate.score.removeprefix("-"), ">=" if certificate.score.startswith("-") else "<="
+        return f"{name} {sign} the threshold of {which}"
     surer = certificate.score.startswith("-")
     shown = f"{-certificate.threshold if surer else certificate.threshold:.6g}"
     doubt = RELATIVE.rounded([-float(shown) if surer else float(shown)])[0]
@@ -248,9 +250,9 @@ def _lines_of_stages(certificate: Certificate, stages: Stages) -> list[tuple[str
         if stage.threshold == math.inf:
             rules.append((stage.name, "answers all of the rest" if stages.people else "answers the rest"))
         else:
-            limit = -stage.threshold if stage.score.startswith("-") else stage.threshold
             which = "of the rest, if" if number else "if"
-            rules.append((stage.name, f"answers {which} {_compared(stage.score)} {limit:.6g}"))
+            name = stage.score.removeprefix("-")
+            rules.append((stage.name, f"answers {which} {name} {_beyond(stage.score, stage.threshold)}"))
     shares = [f"{stage.name} {stage.n_rows / n:.4f}" for stage in stages.items]
     shares += [f"people {1.0 - stages.n_answered / n:.4f}"] if stages.people else []
     aside = f", {stages.n_aside:,} more set aside to choose thresholds" if stages.n_aside else ""
@@ -289,9 +291,9 @@ def _outcome(certificate: Certificate) -> str:
     return said + ("" if cost is None else f", {certificate.quantity} {cost:.6g}")
 
 
-def _compared(score: str) -> str:
-    """How a score stands to its threshold where a row is accepted: "entropy <=", or "mark >=" where it is "-mark"."""
-    return f"{score.removeprefix('-')} {'>=' if score.startswith('-') else '<='}"
+def _beyond(score: str, threshold: float) -> str:
+    """Where the score of an accepted row lies: "<= 0.3", or ">= 0.3" where it is "-mark"."""
+    return f">= {-threshold:.6g}" if score.startswith("-") else f"<= {threshold:.6g}"
 
 
 def _lines_of_parts(parts: Parts, score: str) -> list[tuple[str, str]]:
@@ -310,9 +312,7 @@ def _lines_of_parts(parts: Parts, score: str) -> list[tuple[str, str]]:
         lines.append(("rejected", f"and {len(parts.rejected) - _FEW:,} more"))
     kept = sorted((part for part in parts.items if part.n_accepted), key=lambda part: part.coverage or 0.0)
     for part in kept[:_FEW]:
-        surer = score.startswith("-")
-        at = f"{'>=' if surer else '<='} {-part.threshold if surer else part.threshold:.6g}"
-        gate = "accept every row" if part.accepts_everything else at
+        gate = "accept every row" if part.accepts_everything else _beyond(score, part.threshold)
         seen = f"coverage {part.coverage:.4f} of {part.n_rows:,} rows"
         lines.append(("accepts", f"{part.name}: {gate}; {seen}, accuracy of accepted {part.coverage_accuracy:.4f}"))
     if len(kept) > _FEW:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import Any, NamedTuple
 
 from metacal.gate.watch import Watch
-from metacal.io.disk import plain_write_errors
-from metacal.io.writing import atomic_path
-from metacal.promises.sequential.alarms import NAMES, is_cross_fitted, stated
+from metacal.promises.sequential.alarms import NAMES, not_comparable, stated
 
 #: Classes that the page lists: those with the most rows.
 _MOST_CLASSES = 50
@@ -66,6 +63,7 @@ def status(
         "forgotten": watch.forgotten,
         "horizon": watch.horizon,
         "unlabelled": watch.unlabelled,
+        "units": {"complete": watch.complete, "strays": watch.strays} if watch.by_unit else None,
         "lines": sum(one.lines for one in watch.alarms.unreadable),
         "unreadable": sum(one.unreadable for one in watch.alarms.unreadable),
         "quarantine": quarantine,
@@ -114,8 +112,7 @@ def _missing(watch: Watch) -> list[dict[str, str]]:
         else "a calibrator keeps no profile of its calibration scores",
         "calibration": "its confidence was not fitted to labels",
     }
-    if is_cross_fitted(watch.gate.certificate):
-        other = "its calibration rows were scored by other classifiers than the one in use (cv); hold rows out for it"
+    if other := not_comparable(watch.gate.certificate):
         why |= dict.fromkeys(("abstention", "score", "calibration"), other)
     return [{"name": name, "why": why[name]} for name in NAMES if name not in have and name in why]
 
@@ -143,14 +140,20 @@ def lines(found: dict[str, Any]) -> list[str]:
     told = [found["headline"], ""]
     coverage = "" if found["coverage"] is None else f" ({100 * found['coverage']:.1f}%)"
     told.append(f"  rows         {found['rows']:,}, accepted {found['accepted']:,}{coverage}")
-    waits = f", {found['waiting']:,} wait for a label" if found["waiting"] else ""
+    what = "a label" if found["units"] is None else "the rest of their unit"
+    waits = f", {found['waiting']:,} wait for {what}" if found["waiting"] else ""
     right = "" if found["accuracy"] is None else f", {found['right_accepted']:,} right ({100 * found['accuracy']:.2f}%)"
     told.append(f"  labelled     {found['labelled']:,}, accepted {found['labelled_accepted']:,}{right}{waits}")
     if found["unknown"]:
         late = ", or came after the horizon and were not counted" if found["horizon"] else ""
         told.append(f"  unknown      {found['unknown']:,} labels are of ids that nobody waits for{late}")
-    if found["horizon"]:
-        gone = f"; {found['unlabelled']:,} had no label by then" if found["unlabelled"] else ""
+    gone = f"; {found['unlabelled']:,} had no label by then" if found["unlabelled"] else ""
+    if (units := found["units"]) is not None:
+        after = f"{found['horizon']:,} rows have come after its first" if found["horizon"] else "another begins"
+        stray = f"; {units['strays']:,} rows came later or are of far too large a unit" if units["strays"] else ""
+        one = f"one counts once {after}{gone}{stray}"
+        told.append(f"  units        {units['complete']:,} are complete; {one}")
+    elif found["horizon"]:
         told.append(f"  horizon      a row counts once {found['horizon']:,} rows have come after it{gone}")
     if found["gaps"]:
         told.append(f"  gaps         {found['gaps']:,} times a file was gone or cut off before it was read to its end")
@@ -175,69 +178,3 @@ def lines(found: dict[str, Any]) -> list[str]:
         told += [f"               {seen}" for seen in alarm["seen"][1:6]]
     told += [f"  {gone['name']:<12} cannot be watched: {gone['why']}" for gone in found["missing"]]
     return [*told, "", f"  {'levels':<12} {found['levels']}"]
-
-
-# ── Prometheus ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-def exposition(found: dict[str, Any]) -> str:
-    """The same as Prometheus' text exposition format 0.0.4.
-
-    Examples
-    --------
-    >>> import metacal as mc
-    >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
-    >>> text = exposition(status(mc.Watch.of(cal).update(data.logits[5000:6000])))
-    >>> print(text.splitlines()[2])
-    metacal_decisions_total{decision="accepted"} 8...
-    """
-    wrong = found["labelled_accepted"] - found["right_accepted"]
-    alarms = found["alarms"]
-    families: list[tuple[str, str, str, list[tuple[dict[str, str], Any]]]] = [
-        ("metacal_decisions_total", "counter", "Rows by decision.", [
-            ({"decision": "accepted"}, found["accepted"]),
-            ({"decision": "rejected"}, found["rows"] - found["accepted"]),
-        ]),
-        ("metacal_outcomes_total", "counter", "Labelled rows that were accepted.", [
-            ({"decision": "accepted", "correct": "true"}, found["right_accepted"]),
-            ({"decision": "accepted", "correct": "false"}, wrong),
-        ]),
-        ("metacal_waiting_rows", "gauge", "Rows that wait for a label.", [({}, found["waiting"])]),
-        ("metacal_unreadable_lines_total", "counter", "Lines that could not be read.", [({}, found["unreadable"])]),
-        ("metacal_gaps_total", "counter", "Times that something was lost unread.", [({}, found["gaps"])]),
-        ("metacal_alarm", "gauge", "1 once an alarm is raised; of silence, while it lasts.", [
-            ({"alarm": alarm["name"]}, int(alarm["raised"])) for alarm in [*alarms, *_silence(found)]
-        ]),
-        ("metacal_log_evidence", "gauge", "Logarithm of the evidence.", [
-            ({"alarm": alarm["name"]}, alarm["log_evidence"]) for alarm in alarms
-        ]),
-        ("metacal_log_evidence_needed", "gauge", "Logarithm of the evidence that is an alarm.", [
-            ({"alarm": alarm["name"]}, alarm["log_needed"]) for alarm in alarms
-        ]),
-    ]  # fmt: skip
-    if found["estimate"] is not None:
-        bar = found["estimate"]
-        of = [({"bound": name}, bar[name]) for name in ("accuracy", "low", "high")]
-        families.append(("metacal_estimated_accuracy", "gauge", "Of accepted rows, from confidence alone.", of))
-    told = []
-    for name, kind, explained, values in families:
-        told += [f"# HELP {name} {explained}", f"# TYPE {name} {kind}"]
-        told += [f"{name}{_labels(labels)} {value!r}" for labels, value in values]
-    return "\n".join(told) + "\n"
-
-
-def _silence(found: dict[str, Any]) -> list[dict[str, Any]]:
-    return [] if found["silence"] is None else [{"name": "silence", **found["silence"]}]
-
-
-def _labels(labels: dict[str, str]) -> str:
-    return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}" if labels else ""
-
-
-def write_exposition(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write it where Prometheus' node exporter looks for files, whole or not at all."""
-    with atomic_path(path) as part, plain_write_errors(path):
-        part.write_text(exposition(found), encoding="utf-8")

@@ -67,9 +67,14 @@ def refuse_masked(values: Any, name: str) -> None:
 
 
 def on_host(values: Any, name: str = "the tensor") -> Any:
-    """A torch tensor as an array (bfloat16, which NumPy lacks, as float32); anything else as it is."""
+    """A torch tensor as an array (bfloat16, which NumPy lacks, as float32); anything else as it is.
+
+    Arrays of the array API that NumPy does not read by itself come by their own `get` (CuPy) or by DLPack.
+    """
     if not hasattr(values, "detach"):
-        return values
+        if isinstance(values, np.ndarray) or not hasattr(values, "__array_namespace__"):
+            return values
+        return values.get() if hasattr(values, "get") else np.from_dlpack(values)
     try:
         tensor = values.detach().cpu()
         narrow = tensor.is_floating_point() and str(tensor.dtype) not in _NUMPY_FLOATS

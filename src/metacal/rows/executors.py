@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from metacal.errors import InputError, WrongTypeError
+from metacal.lazy import found
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -71,12 +72,11 @@ def executor_of(executor: ExecutorLike | None) -> Executor | None:
     """
     distributed: Any = sys.modules.get("distributed")  # whoever has a client has imported it
     if distributed is not None:
-        from metacal.rows.cluster import ClusterExecutor
-
+        cluster: Callable[..., Executor] = found("metacal.rows.cluster:ClusterExecutor")
         if isinstance(executor, distributed.Client):
-            return ClusterExecutor(executor)
+            return cluster(executor)
         if isinstance(executor, distributed.cfexecutor.ClientExecutor):
-            return ClusterExecutor(executor._client, **executor._kwargs)
+            return cluster(executor._client, **executor._kwargs)
     if executor is None or isinstance(executor, Executor):
         return executor
     raise WrongTypeError(

@@ -203,12 +203,7 @@ class JoinedTable(StoredTable):
         pieces = [self.tables[i][first:last] for i, first, last in self._spans(start, stop)]
         if len(pieces) == 1:
             return np.asarray(pieces[0], dtype=self.dtype)
-        found = np.empty((max(0, stop - start), self.shape[1]), dtype=self.dtype)
-        at = 0
-        for piece in pieces:
-            found[at : at + len(piece)] = piece
-            at += len(piece)
-        return found
+        return np.concatenate(pieces, dtype=self.dtype)
 
     def part(self, start: int, stop: int) -> StoredTable:
         """Some rows by themselves: only the tables that they come from travel to another process."""

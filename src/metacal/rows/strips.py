@@ -6,7 +6,6 @@ they come in and wherever they are worked on.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.kernels.numpy import workplace
 from metacal.rows.arrays import on_host
 from metacal.rows.stored import StoredTable
 
@@ -25,8 +25,6 @@ READ_AT_ONCE = 1 << 17
 _GATHERED_AT_ONCE = 1 << 18
 #: Elements of a strip of a table on a device: few launches. Where only some rows are kept a strip of them is copied.
 DEVICE_STRIP_ELEMENTS, DEVICE_COPY_ELEMENTS = 1 << 30, 1 << 26
-#: Bytes up to which the kept rows of a strip are gathered in memory that is there already.
-_LARGEST_GATHERED = 1 << 21
 
 Columns = tuple[Any, ...]
 Span = tuple[int, int]
@@ -67,28 +65,16 @@ class HostStrips:
         return np.asarray(on_host(self.table[rows]))
 
 
-class _Gathering(threading.local):
-    """Where a thread gathers the kept rows of a strip: fresh memory for each strip costs more than the copy."""
-
-    room = np.empty(0, dtype=np.uint8)
-
-    def rows(self, block: NDArray[Any], chosen: NDArray[np.intp]) -> NDArray[Any]:
-        """Some rows, until the next ones are gathered."""
-        size = len(chosen) * block.shape[1] * block.itemsize
-        if size > _LARGEST_GATHERED:
-            return block[chosen]
-        if self.room.nbytes < size:
-            self.room = np.empty(size, dtype=np.uint8)
-        found = self.room[:size].view(block.dtype).reshape(len(chosen), block.shape[1])
-        return np.take(block, chosen, axis=0, out=found, mode="clip")
-
-
-strip_room = _Gathering()
+def _gathered(block: NDArray[Any], chosen: NDArray[np.intp]) -> NDArray[Any]:
+    """Some rows, in memory that the next strip writes over: fresh memory for each costs more than the copy."""
+    room = workplace.array("strip", (len(chosen), block.shape[1]), block.dtype)
+    return np.take(block, chosen, axis=0, out=room, mode="clip")
 
 
 def own_result(result: Any) -> Any:
     """The result of a strip, copied where it is a view of rows that the next strip writes over."""
-    overwritten = isinstance(result, np.ndarray) and np.may_share_memory(result, strip_room.room)
+    room = workplace.kept.get("strip")
+    overwritten = room is not None and isinstance(result, np.ndarray) and np.may_share_memory(result, room)
     return result.copy() if overwritten else result
 
 
@@ -145,7 +131,7 @@ class Strips:
             block = self.table[rows]
             if self.keep is not None and kept.stop - kept.start < len(block):
                 chosen = np.flatnonzero(self.keep[rows])
-                gather = kernels.device_kernels().chosen_rows if self.on_device else strip_room.rows
+                gather = kernels.device_kernels().chosen_rows if self.on_device else _gathered
                 block = gather(block, chosen)
             yield block, kept
 

@@ -61,6 +61,7 @@ class Taken:
     ids: list[str | None]
     probability: list[float | None] | None = None
     groups: list[str] | None = None
+    units: list[str] | None = None
     late: list[Late] = field(default_factory=list)
     late_on: list[int] = field(default_factory=list)
     lines: int = 0
@@ -83,7 +84,14 @@ class Taken:
         if lines is not None and len(lines.rows) != len(self.rows):
             raise ArtifactError("a record holds other rows than lines.")
         watch.update(
-            self.rows, self.labels, ids=self.ids, probability=chances, groups=groups, late=self.late, lines=lines
+            self.rows,
+            self.labels,
+            ids=self.ids,
+            probability=chances,
+            groups=groups,
+            units=self.units,
+            late=self.late,
+            lines=lines,
         )
         watch.gaps += self.gaps
 
@@ -106,7 +114,8 @@ class Taken:
             content = base64.b64decode(data["rows"], validate=True)
             kind = np.dtype({"<f4": "f4", "<f8": "f8"}[data["dtype"]])
             rows = np.frombuffer(content, dtype=data["dtype"]).reshape(data["shape"]).astype(kind)
-            rest = {name: data[name] for name in ("labels", "ids", "probability", "groups", "late_on", "lines", "gaps")}
+            names = ("labels", "ids", "probability", "groups", "units", "late_on", "lines", "gaps")
+            rest = {name: data[name] for name in names}
             late = [Late(*one) for one in data["late"]]
             return cls(rows, **rest, late=late, unreadable=[Unreadable(*one) for one in data["unreadable"]])
         except (KeyError, TypeError, ValueError) as error:
@@ -230,6 +239,9 @@ class State:
     first: tuple[tuple[Literal[NAMES], int], ...]  # type: ignore[valid-type]
     horizon: int
     unlabelled: int
+    closed: tuple[Id, ...]
+    complete: int
+    strays: int
 
 
 for _row in (Counts, Waiting, Point):  # there are many of them: lists in the order of their fields
@@ -239,6 +251,7 @@ for _row in (Counts, Waiting, Point):  # there are many of them: lists in the or
 def describe_watch(watch: Watch) -> dict[str, Any]:
     """The document of a watch."""
     held = {**vars(watch), "waiting": tuple(watch.waiting.items()), "first": tuple(watch.first.items())}
+    held["closed"] = tuple(watch.closed)
     return encode(State(**{**held, "kind": MONITOR, "gate": _fingerprint(watch.gate)}), "the watch")
 
 
@@ -254,8 +267,9 @@ def watch_from(document: Any, gate: Any) -> Watch:
     if len(state.classes) != len(begun.classes):
         raise ArtifactError(f"there are counts of {len(state.classes)} classes, and the gate has {len(begun.classes)}.")
     seen = {name: value for name, value in vars(state).items() if name not in ("kind", "gate")}
-    lists = {"classes": list(state.classes), "history": list(state.history)}
-    watch = replace(begun, **{**seen, **lists, "waiting": dict(state.waiting), "first": dict(state.first)})
+    seen |= {"classes": list(state.classes), "history": list(state.history), "closed": dict.fromkeys(state.closed)}
+    seen |= {"waiting": dict(state.waiting), "first": dict(state.first)}
+    watch = replace(begun, **seen)
     _agree(watch, len(state.waiting), len(state.first))
     return watch
 
@@ -316,6 +330,11 @@ def _agree(watch: Watch, n_waiting: int, n_first: int) -> None:
         raise ArtifactError("the history does not fit what is watched.")
     if not 0 <= watch.horizon < MOST_WAITING or watch.unlabelled < 0:
         raise ArtifactError("the horizon is no number of rows.")
+    names = {row.unit for row in watch.waiting.values()} - {None}
+    if ((names or watch.closed) and not watch.by_unit) or names & watch.closed.keys():
+        raise ArtifactError("what is known of units contradicts itself or the gate.")
+    if min(watch.complete, watch.strays) < 0 or len(watch.closed) > MOST_WAITING:
+        raise ArtifactError("the counts of units contradict each other.")
     if n_waiting > MOST_WAITING:
         raise ArtifactError(f"{n_waiting:,} rows wait for a label; {MOST_WAITING:,} is the most.")
     if any(isinstance(name, str) and len(name) > LONGEST_ID for name in watch.waiting):

@@ -65,6 +65,28 @@ class Batches:
         return None
 
 
+class InMemory(Batches):
+    """A table that is in memory: Arrow's own, a frame of polars or pandas, a Dataset of Hugging Face."""
+
+    def __init__(self, given: Any) -> None:
+        pa = pyarrow_for("a table in memory")
+        if hasattr(given, "with_format"):
+            if hasattr(given, "values"):
+                raise InputError(f"these are several datasets ({', '.join(given)}); give one of them.")
+            given = given.with_format("arrow")[:]
+        self.table = pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else pa.table(given)
+        super().__init__(self.table.schema, self.table.num_rows, max(self.table.nbytes, 1 << 30))
+
+    def batches(self, names: Sequence[str], rows: int) -> Iterable[Any]:
+        """These columns."""
+        return self.table.select(names).to_batches(max_chunksize=rows)
+
+
+def is_in_memory(given: Any) -> bool:
+    """Whether this is a table in memory, and no name of a file."""
+    return hasattr(given, "__arrow_c_stream__") or hasattr(given, "with_format")
+
+
 def pyarrow_for(path: str) -> Any:
     """Import pyarrow, or say what to install."""
     try:

@@ -21,12 +21,6 @@ By = Literal["class", "group"]
 #: What delta limits: the chance that any part is broken ("together"), that each is ("each"), or the expected share of
 #: broken parts among those that accept rows, the false-coverage rate ("fcr").
 Shares = Literal["together", "each", "fcr"]
-#: How, in the words of a rule.
-SHARED: dict[Shares, str] = {
-    "together": "delta shared by all (Holm 1979)",
-    "each": "delta for each",
-    "fcr": "delta times the share of those that accept (false-coverage rate, Benjamini & Yekutieli 2005)",
-}
 #: What a class or group is called.
 Name = str | int
 #: What becomes of the rows of a part.

@@ -221,11 +221,6 @@ class MaxRisk(MeanLimit):
     limited: ClassVar = {"limit": RISK}
     takes_losses: ClassVar = True
 
-    def __post_init__(self) -> None:
-        fraction("limit", self.limit)
-        if self.delta is not None:
-            fraction("delta", self.delta)
-
     def exact_rule(self, losses: Losses) -> str | None:
         return ROUNDED if self.near_binary and not losses.all_or_nothing else super().exact_rule(losses)
 

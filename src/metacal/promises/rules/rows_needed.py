@@ -17,6 +17,7 @@ number of rows is the smallest for which it is 4 of 5. `python -m benchmarks row
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,14 +84,25 @@ def _profiles(ranking: Ranking, spread: float) -> Float:
     """Of each profile that was drawn, the share of all rows that are wrong and lie up to each of `_AT`."""
     ends = np.unique(np.searchsorted(ranking.ranks, np.linspace(1, ranking.n, min(_GROUPS, ranking.n)).astype(int)))
     ranks, errors = np.append(0, ranking.ranks[ends]), np.append(0, ranking.errors[ends])
-    # Half an error more, in the middle: where none was seen, some are there all the same.
-    rows, wrong = np.append(np.diff(ranks), 0.5), np.append(np.diff(errors), 0.5)
-    shares = np.append((ranks[1:] + ranks[:-1]) / (2.0 * ranking.n), 0.5)
-    fitted, precision = _fitted(_terms(shares), wrong.astype(np.float64), rows.astype(np.float64))
-    drawn = generator(0).standard_normal((_PROFILES, 3)) @ np.linalg.inv(np.linalg.cholesky(precision))
-    rate = 1.0 / (1.0 + np.exp(-(fitted + spread * drawn) @ _terms((_AT[:-1] + _AT[1:]) / 2.0).T))
+    shares = (ranks[1:] + ranks[:-1]) / (2.0 * ranking.n)
+    drawn = fitted_profiles(shares, np.diff(errors), np.diff(ranks), _PROFILES, spread)
+    rate = rates(drawn, (_AT[:-1] + _AT[1:]) / 2.0)
     before = _AT[0] * rate[:, :1]
     return np.concatenate([before, before + np.cumsum(rate * np.diff(_AT), axis=1)], axis=1)
+
+
+def fitted_profiles(shares: Float, wrong: Any, rows: Any, number: int, spread: float) -> Float:
+    """Coefficients of profiles drawn around the fit to groups of rows, at their shares, by so many standard errors."""
+    # Half an error more, in the middle: where none was seen, some are there all the same.
+    shares, wrong, rows = np.append(shares, 0.5), np.append(wrong, 0.5), np.append(rows, 0.5)
+    fitted, precision = _fitted(_terms(shares), wrong.astype(np.float64), rows.astype(np.float64))
+    drawn = generator(0).standard_normal((number, 3)) @ np.linalg.inv(np.linalg.cholesky(precision))
+    return np.asarray(fitted + spread * drawn)
+
+
+def rates(profiles: Float, shares: Float) -> Float:
+    """How often a row at each share is wrong, by each profile."""
+    return np.asarray(1.0 / (1.0 + np.exp(-profiles @ _terms(shares).T)))
 
 
 def _terms(shares: Float) -> Float:

@@ -8,6 +8,10 @@ has its calibration watched alone, and the spread of its scores where it has a p
 An alarm that compares new rows with the calibration rows needs both from one law. Cross-fitted calibration rows (`cv=`)
 were scored by other classifiers than the one in use, whose scores and confidence are spread otherwise: abstention,
 score and calibration are closed then, and the promise has all of δ.
+
+Where rows belong together units are independent draws, and a row drawn at random from each that is complete is
+compared with the calibration rows, which were drawn so. Where every row of a unit was counted nothing is known of such
+rows: these alarms are closed too. The promise is bet on by whole units (`PromiseMonitor`).
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from metacal.promises.sequential.drift import (
 )
 from metacal.promises.sequential.monitor import PromiseMonitor
 from metacal.promises.sequential.profile import Profile
-from metacal.promises.sequential.wager import Monitor
+from metacal.promises.sequential.wager import Monitor, Together
 from metacal.promises.words import at_most
 from metacal.rows.arrays import fraction
 
@@ -117,7 +121,7 @@ class Alarms:
         lines of a stream may be unreadable, where rows come as lines.
         """
         fraction("delta", delta)
-        closed = is_cross_fitted(certificate)
+        closed = bool(not_comparable(certificate))
         spread = profile is not None and len(profile.edges) > 0 and not closed
         possible = [certificate is not None and not closed, spread, calibrated and not closed]
         if not any(possible) and certificate is None:
@@ -138,15 +142,18 @@ class Alarms:
             alarms.unreadable = (UnreadableMonitor(most_unreadable, share),)
         return alarms
 
-    def decided(self, accepted: Flags, scores: Column, parts: NDArray[Any] | None = None) -> None:
-        """Take in decisions in the order they were made, labelled or not."""
+    def decided(
+        self, accepted: Flags, scores: Column, parts: NDArray[Any] | None = None, together: Together | None = None
+    ) -> None:
+        """Take in decisions in the order they were made, labelled or not; of units that are complete, whole ones."""
+        one = slice(None) if together is None else together.drawn
         for monitor in self.abstention:
-            monitor.update(accepted, parts)
+            monitor.update(accepted[one], None if parts is None else parts[one])
         for spread in self.score:
-            spread.update(scores)
+            spread.update(scores[one])
         for promise in self.promise:
             if not promise.promised.needs_labels:
-                promise.update(accepted, parts=parts)
+                promise.update(accepted, parts=parts, together=together)
 
     def read(self, unreadable: Flags) -> None:
         """Take in lines of a stream in the order they came: which of them could not be read."""
@@ -162,15 +169,16 @@ class Alarms:
         losses: Losses | None = None,
         parts: NDArray[Any] | None = None,
         probability: Column | None = None,
+        together: Together | None = None,
     ) -> None:
-        """Take in rows whose truth has become known, in the order in which it did."""
+        """Take in rows whose truth has become known, in the order in which it did; of units as `decided` does."""
         for promise in self.promise:
             if promise.promised.needs_labels:
-                promise.update(accepted, correct, losses, parts=parts, probability=probability)
+                promise.update(accepted, correct, losses, parts=parts, probability=probability, together=together)
+        own = accepted if together is None else accepted & together.drawn
         for monitor in self.calibration:
             if confidence is not None:
-                chance = None if probability is None else probability[accepted]
-                monitor.update(confidence[accepted], correct[accepted], chance)
+                monitor.update(confidence[own], correct[own], None if probability is None else probability[own])
 
     def __iter__(self) -> Iterator[Alarm]:
         for name in NAMES:
@@ -199,9 +207,13 @@ class Alarms:
         return display.table(("watched", "verdict", "evidence", "highest", "alarm at"), rows, caption=stated(self))
 
 
-def is_cross_fitted(certificate: Certificate | None) -> bool:
-    """Whether other classifiers than the one in use scored the calibration rows: nothing can be compared with them."""
-    return certificate is not None and certificate.circumstances.folds > 0
+def not_comparable(certificate: Certificate | None) -> str:
+    """Why new rows cannot be compared with the calibration rows; empty where they can."""
+    if certificate is not None and certificate.circumstances.folds > 0:
+        return "its calibration rows were scored by other classifiers than the one in use (cv); hold rows out for it"
+    if certificate is not None and certificate.circumstances.units == "row":
+        return "every row of a unit was counted at calibration; one row of each unit can be compared (per='unit')"
+    return ""
 
 
 def _alarm(name: str, monitors: tuple[Monitor, ...]) -> Alarm:

@@ -23,7 +23,7 @@ from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import Name
 from metacal.promises.quantity import Quantity, amount, quantity
-from metacal.promises.sequential.wager import Capital, Monitor, Wager, above, listed, sampling_weights
+from metacal.promises.sequential.wager import Capital, Monitor, Together, Wager, above, listed, sampling_weights
 from metacal.promises.words import at_most
 from metacal.rows.arrays import fraction
 
@@ -54,6 +54,13 @@ class PromiseMonitor(Monitor):
     Where rows are labelled with different, known probabilities π, all at least `least_probability`, give them to
     `update`: a row then counts with weight least_probability/π. The payoff ξ·(least/π)·(x - limit), ξ = 1 for a row
     that was labelled, has mean least · E[x - limit], whatever π is, and loses nothing on rows that were not.
+
+    **Units.** Rows that belong together (visits of a patient, frames of a video) are not independent, units are. A unit
+    is bet on once, when it is complete, by the sum of its rows' payoffs w·(x - limit) over its number of rows where the
+    promise is about a random row of a random unit: that is the payoff of a row drawn from it, on average over draws.
+    Where the promise is about rows, the sum is divided by one number S for all units. Either way its mean is at most
+    zero while the promise is kept, and with fewer than 2S rows no stake loses more than there is: the same
+    supermartingale, over units.
 
     Parameters
     ----------
@@ -158,12 +165,14 @@ class PromiseMonitor(Monitor):
         *,
         parts: ArrayLike | None = None,
         probability: ArrayLike | None = None,
+        together: Together | None = None,
     ) -> Self:
         """Take in labelled rows in the order they came: whether each was accepted, whether its prediction was right.
 
         A review rate needs no labels. A cost needs `losses` in their place: what each row costs (`Gate.losses`). A
         monitor of one class or group needs `parts`, those of the rows, and counts its own alone. `probability` is with
-        which each row had been chosen to be labelled; without, all were chosen alike.
+        which each row had been chosen to be labelled; without, all were chosen alike. `together` says which rows form a
+        unit, whole units at a time.
         """
         kept = _flags(accepted, "accepted")
         weight = sampling_weights(probability, len(kept), self.least_probability)
@@ -179,10 +188,14 @@ class PromiseMonitor(Monitor):
             kept, right = kept & called, None if right is None else called == right
         else:
             kept, right, weight = kept[own], None if right is None else right[own], weight[own]
+            together = None if together is None else together.of(own)
         counts = self.promised.flags(kept, np.zeros_like(kept) if self.promised.mean else right)[1]
         happened = self._costs(kept, losses) if self.promised.mean else self.promised.events(kept, right).astype(float)
         if len(happened):
-            self.money.bet([above(happened, np.full(len(happened), self.limit), weight[counts])])
+            values, weights = happened, weight[counts]
+            if together is not None:
+                values, weights = together.of(counts).summed(happened, weights)
+            self.money.bet([above(values, np.full(len(values), self.limit), weights)])
             self.rows += len(happened)
             self.events += float(happened.sum()) if self.promised.mean else int(happened.sum())
         return self

@@ -97,6 +97,34 @@ def sampling_weights(probability: ArrayLike | None, n: int, least: float) -> Col
     return np.asarray(least / chance)
 
 
+class Together(NamedTuple):
+    """Rows of whole units: the unit of each row, 0, 1, …; one row of each, drawn at random; what sums are divided by.
+
+    That is the number of a unit's rows, labelled or not, where a unit counts as one, and the same number for all where
+    each row does.
+    """
+
+    codes: NDArray[np.intp]
+    drawn: NDArray[np.bool_]
+    sizes: Column
+
+    def of(self, rows: NDArray[np.bool_] | slice) -> Together:
+        """The same of some of the rows."""
+        return self._replace(codes=self.codes[rows], drawn=self.drawn[rows])
+
+    def summed(self, values: Column, weights: Column) -> tuple[Column, Column]:
+        """A value and a weight for each unit that has rows with a weight: their mean, and their sum over its size.
+
+        >>> units = Together(np.array([0, 0, 1]), np.array([True, False, True]), np.array([4.0, 1.0]))
+        >>> units.summed(np.array([1.0, 0.0, 1.0]), np.ones(3))
+        (array([0.5, 1. ]), array([0.5, 1. ]))
+        """
+        total = np.bincount(self.codes, weights, len(self.sizes))
+        there = total > 0.0
+        means = np.bincount(self.codes, weights * values, len(self.sizes))[there] / total[there]
+        return means, (total / self.sizes)[there]
+
+
 @dataclass
 class Wager:
     """The gamblers' money on one hypothesis, and what they remember. `guess` rows were seen beforehand, so to speak,
