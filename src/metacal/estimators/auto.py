@@ -99,7 +99,12 @@ class AutoCalibrator(Calibrator):
     def gate_(self) -> Gate:
         """The fitted map as a gate; where one was chosen, the chosen calibrator's: a file needs to know no more."""
         check_is_fitted(self)
-        return super().gate_ if self.combine == "stack" else self.best_estimator_.gate_
+        return super().gate_ if self.settled is self else self.settled.gate_
+
+    @property
+    def settled(self) -> Calibrator:
+        """Itself; with "select" the chosen one."""
+        return self.best_estimator_ if self.combine == "select" else self
 
     def recipe(self) -> Recipe:
         """How it is fitted, the candidates by their names."""
@@ -138,9 +143,3 @@ class AutoCalibrator(Calibrator):
         """The mixture; losses and weights are kept."""
         self.losses_, self.weights_ = found.losses, dict(zip(found.names, found.map.weights))
         return found.map
-
-
-def chosen(calibrator: Any) -> Any:
-    """The calibrator that an `AutoCalibrator` has chosen; any other one, and one that mixes, as it is."""
-    selects = isinstance(calibrator, AutoCalibrator) and calibrator.combine == "select"
-    return calibrator.best_estimator_ if selects else calibrator

@@ -12,7 +12,6 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
-from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator, GateEstimator, base_calibrator
 from metacal.estimators.responses import METHODS, logits_of
 from metacal.gate import Decision
@@ -290,5 +289,4 @@ class Cascade(GateEstimator, kw_only=False):
         base = base_calibrator(self.calibrator, None, rows.n_classes)
         if not isinstance(base, Calibrator):
             raise InputError(f"calibrator must be one of metacal's own; got {type(base).__name__}.")
-        fitted: Calibrator = chosen(base.fit_rows(rows, codes, weights))
-        return fitted.map_
+        return base.fit_rows(rows, codes, weights).map_
