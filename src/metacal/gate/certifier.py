@@ -28,6 +28,7 @@ from metacal.promises.notes import declared_extension, pool_without_score
 from metacal.promises.parts.per import Per
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, is_uniform
+from metacal.promises.sample import Standing
 from metacal.promises.scouts import Scouts
 from metacal.promises.sequential.answers import (
     EXTENSION,
@@ -36,7 +37,6 @@ from metacal.promises.sequential.answers import (
     UNKNOWN,
     WRONG,
     Answers,
-    Standing,
     default_labels,
 )
 from metacal.rows import Rows, validate

@@ -15,12 +15,12 @@ from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, Guarantee
 from metacal.promises.notes import Note
 from metacal.promises.quantity import Limits, Quantity
-from metacal.promises.sample import Evidence, Flags, Outcome, Ranking, Sample, Scores
+from metacal.promises.sample import Evidence, Flags, Outcome, Ranking, Sample, Scores, Standing
 from metacal.promises.words import SAME_SOURCE, at_least, register_rule
 from metacal.rows.arrays import fraction
 
 if TYPE_CHECKING:
-    from metacal.promises.sequential.answers import Answers, Standing
+    from metacal.promises.sequential.answers import Answers
 
 
 #: Where rows belong together and every one counts: `promises.rules.whole_units`.
@@ -135,8 +135,6 @@ class Promise(ABC):
 
     def standing(self, answers: Answers) -> Standing:
         """Where labels that arrive have led."""
-        from metacal.promises.sequential.answers import Standing
-
         n = len(answers.scores)
         try:
             threshold = self.certify(answers).threshold
