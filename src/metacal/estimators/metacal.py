@@ -12,7 +12,14 @@ from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
-from metacal.estimators.base import Calibrator, GateEstimator, LogitsEstimator, base_calibrator, like_the_table
+from metacal.estimators.base import (
+    Calibrator,
+    GateEstimator,
+    LogitsEstimator,
+    base_calibrator,
+    calibrator_from,
+    like_the_table,
+)
 from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate, fit_unlabelled
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of

@@ -104,9 +104,9 @@ class ScoreGate(GateEstimator, kw_only=False):
             Draws the rows that count, with `units` or `importance`, and those that are set aside.
         prior : array, (score, correct), gate or SameSource of these, optional
             Scores of other rows, unlabelled or older, wherever they come from: they choose the value at which the tests
-            of an accuracy begin. With their labels, or from an older gate, how errors went with the score has a say
-            too; all of it where the same source is declared, `SameSource(...)`. Without any some of the rows are set
-            aside for that: the square root of their number, or ten where these show no tie.
+            of an accuracy begin. Of older rows with their labels, or an older gate, how errors went with the score
+            has a say, and the scores too where the same source is declared, `SameSource(...)`. Without scores some of
+            the rows are set aside for that: the square root of their number, or ten where these show no tie.
         """
         if is_table(score):
             truth: Any = correct if loss is None else loss

@@ -67,7 +67,8 @@ def fit_scored(
     Given scores tie: values are tested, from one upward that the scores of other rows choose
     (`metacal.promises.scouts`). These are `prior`, or some of the rows, set aside by `random_state`. `prior` is the
     scores of older or unlabelled rows; of older rows with their labels, (scores, correct), or an older gate the errors
-    have a say too (`promises.rules.memory`). `marks` declares the values that a score can have.
+    have a say (`promises.rules.memory`), and the scores where the same source is declared. `marks` declares the values
+    that a score can have.
 
     Examples
     --------
@@ -142,8 +143,10 @@ def _older(prior: Any, source: Marks) -> tuple[Float | None, Memory | None, bool
         return Ranking.of(source.doubts(scores[~np.isnan(scores)]), right[~np.isnan(scores)])
 
     memory, gate = memory_of(prior, "Marks", ranking)
-    if gate is None or gate.profile is None:
-        return _older(given[0], source)[0] if gate is None else None, memory, False
+    if not memory.declared or (gate is not None and gate.profile is None):
+        return None, memory, False  # from another source their scores would mislead: some of the new rows choose
+    if gate is None:
+        return _older(given[0], source)[0], memory, False
     return np.array(gate.profile.edges), memory, gate.certificate.circumstances.by_value
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, Guarantee
 from metacal.promises.notes import Note
 from metacal.promises.quantity import Limits, Quantity
-from metacal.promises.sample import Evidence, Flags, Outcome, Ranking, Sample, Scores, Standing
+from metacal.promises.sample import Evidence, Flags, Outcome, Ranking, Sample, Scores
 from metacal.promises.words import SAME_SOURCE, at_least, register_rule
 from metacal.rows.arrays import fraction
 
@@ -30,6 +30,24 @@ WHOLE_UNITS = register_rule(
     "sequence (Wiens 2003)",
     SAME_SOURCE,
 )
+
+
+class Standing(NamedTuple):
+    """Where labels that arrive have led.
+
+    Attributes
+    ----------
+    threshold : float or None
+        What is certified by now; None: nothing.
+    reach : float or None
+        What would be certified if every further answer were right; None: nothing any more.
+    asked : int
+        Labels of the so many surest rows can still matter.
+    """
+
+    threshold: float | None
+    reach: float | None
+    asked: int
 
 
 class Promise(ABC):
@@ -113,7 +131,6 @@ class Promise(ABC):
                 f"{type(self).__name__} is certified once all {n:,} rows that were drawn have a label; "
                 f"{n - labels:,} are missing.",
                 target=self.limits[0][1],
-                best=None,
                 rows_needed=n,
             )
         return replace(self.certify(Sample.of(answers.scores, answers.right == 1, scouts=answers.scouts)), labels=n)

@@ -303,26 +303,3 @@ class Undecided(Exception):
     def __init__(self, cells: Iterable[int]) -> None:
         super().__init__()
         self.cells = sorted(set(cells))
-
-
-class Standing(NamedTuple):
-    """Where labels that arrive have led.
-
-    Attributes
-    ----------
-    threshold : float or None
-        What is certified by now; None: nothing.
-    reach : float or None
-        What would be certified if every further answer were right; None: nothing any more.
-    asked : int
-        Labels of the so many surest rows can still matter.
-    """
-
-    threshold: float | None
-    reach: float | None
-    asked: int
-
-    @property
-    def finished(self) -> bool:
-        """Whether further labels change nothing."""
-        return self.threshold == self.reach
