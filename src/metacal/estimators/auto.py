@@ -47,8 +47,8 @@ class AutoCalibrator(Calibrator):
     keep_predictions : bool
         Whether only candidates that keep every prediction take part.
     n_splits : int, optional
-        Folds; when None 5, of up to 1,000 rows of more than two classes 10. Of large tables some of them are enough:
-        2,000 to 10,000 rows that have been held out.
+        Folds; when None 5, of up to 1,000 rows of 3 to 300 classes 10, of up to 2,000 rows of more 3. Of large tables
+        some of them are enough: 2,000 to 10,000 rows that have been held out.
     random_state : int
         Seed of the folds.
     input, classes, positive, n_jobs
