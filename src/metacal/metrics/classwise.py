@@ -115,9 +115,9 @@ class ClassGaps:
         flags = np.stack([part == 0, part == 1]).astype(np.float64)
         for start, block in checked.blocks():
             self._make_room(len(block))
-            for pending, units in zip(self._pending, exact.in_units(block)):
+            for pending, own in zip(self._pending, exact.in_units(block)):
                 # Exact, in whatever order a product adds whole units up.
-                pending += flags[:, start : start + len(block)] @ units
+                pending += flags[:, start : start + len(block)] @ own
         units = [exact.counted(own, unit) for unit, own in zip(exact.UNITS, exact.in_units(upper.probability))]
         units[0] -= exact.counted(upper.hit, exact.UNITS[0])
         place = part[upper.row] * self._above.shape[2] + upper.cell
