@@ -239,8 +239,7 @@ def test_labels_that_nobody_knows(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-@pytest.mark.parametrize("name", ["loss", "accuracy"])
+@pytest.mark.parametrize(("name", "dtype"), [("loss", "float32"), ("loss", "float64"), ("accuracy", "float16")])
 def test_exports_decide_as_python_does(folder, name, dtype):
     ort = pytest.importorskip("onnxruntime")
     run("export", folder / f"{name}.json", "-o", folder / "both.onnx", "--dtype", dtype)
