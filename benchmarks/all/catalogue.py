@@ -104,6 +104,8 @@ def _entries() -> list[Entry]:
         Entry("paper/paper", "benchmarks paper --data benchmarks/data --data {data} -n {jobs} -o {folder}",
               ("benchmarks/paper/runs.py", "promises/rules/paper.py", *_ACCURACY, _RANK, "maps/temperature.py",
                "maps/ensemble.py", "maps/gp.py", "metrics/binning.py"), 5400, alone=False),
+        Entry("memory", "benchmarks.memory --data {data} --jobs {jobs} --out {out}",
+              ("benchmarks/memory.py", "promises/rules/memory.py", "promises/rules/sequence.py"), 4000, alone=False),
         Entry("joint-band", "benchmarks.joint_band --data {data} --jobs {jobs} --out {out}",
               ("benchmarks/joint_band.py", "promises/rules/bands.py", "promises/rules/levels.py"), 2000, alone=False),
         Entry("false-coverage", "benchmarks.false_coverage --data {data} --jobs {jobs} --out {out}",

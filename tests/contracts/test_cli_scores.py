@@ -272,8 +272,12 @@ def test_a_signed_gate(fitted, folder):
 
 def test_other_rows_choose_where_tests_begin(fitted, folder):
     done = fitted(
-        "fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.95 --prior new.jsonl --json"
+        "fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.95 --since new.jsonl --json"
     )
     certificate = json.loads(done.stdout)["certificate"]
     assert certificate["n_rows"] == 5000
     assert certificate["circumstances"]["by_value"]
+    older = "--since judge.jsonl --same-source"
+    done = fitted(f"fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.95 {older} --json")
+    assert "5,000 older rows" in done.stdout
+    assert "--since" in fitted("fit judge.jsonl --score-key confidence --min-accuracy 0.9 --same-source", code=2).stderr

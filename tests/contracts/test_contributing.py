@@ -243,11 +243,12 @@ def test_help_and_completion_know_what_plugins_add(shell):
 
 def test_choices_are_asked_for_when_a_line_is_read(outside):
     """Also where the command was imported before the row was there."""
-    from metacal.cli.options import CALIBRATORS, SCORES, OneOf
+    from metacal.cli import cascade, fit
 
-    assert "toy" in OneOf(CALIBRATORS).choices
-    assert "toy" in OneOf(SCORES).choices
-    assert OneOf(CALIBRATORS).convert("toy", None, None) == "toy"
+    choices = {option.name: option.type for command in (fit, cascade) for option in command.command.params}
+    assert "toy" in choices["calibrator"].choices
+    assert "toy" in choices["score"].choices
+    assert choices["calibrator"].convert("toy", None, None) == "toy"
 
 
 def test_a_plugin_that_is_only_rows_loads_nothing_heavy(shell):

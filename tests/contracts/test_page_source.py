@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from browser import modules
 from metacal.estimators.compare import Entry
 from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
-from metacal.report import html, modules
+from metacal.report import html
 from metacal.report.status import status
 from metacal.report.summary import summarise
 

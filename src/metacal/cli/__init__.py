@@ -65,12 +65,16 @@ class Commands(click.Group):
         return list(self.summaries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command's module, and before it whatever the user's plugins add."""
+        """Import the command's module, and before it whatever the user's plugins add; every command has --quiet."""
         if cmd_name not in self.summaries:
             return None
         _import_plugins(ctx)
+        from metacal.cli.options import quiet_option
+
         command: click.Command = importlib.import_module(self.place.format(cmd_name)).command
-        return _with_quiet(command)
+        if not any("--quiet" in parameter.opts for parameter in command.params):
+            quiet_option(command)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing any."""
@@ -151,15 +155,6 @@ def _import_plugins(ctx: click.Context) -> None:
                 f"{_one_line(error).rstrip('.')}. Install it, put its folder on PYTHONPATH, or take its name out.",
                 ctx,
             ) from error
-
-
-def _with_quiet(command: click.Command) -> click.Command:
-    """Give the command the option --quiet where it has none."""
-    from metacal.cli.options import quiet_option
-
-    if not any("--quiet" in parameter.opts for parameter in command.params):
-        quiet_option(command)
-    return command
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -13,9 +13,6 @@ from metacal.cli.printing import WIDTH, note, say, wrapped
 from metacal.display import aligned
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from metacal.estimators.metacal import MetaCal
     from metacal.promises.certificate import Certificate
     from metacal.promises.promise import Promise
@@ -106,7 +103,10 @@ def command(options: Options) -> None:
     introduction, beta = DATASETS[dataset]
     lines, gate = _compare((fit_x, fit_y), (test_x, test_y), beta, seed)
     certificate = None if gate is None else gate.certificate_
-    size = _report(gate, (test_x, test_y), dataset, seed, output)
+    page: dict[str, Any] = {"title": f"metacal demo: {introduction}", "class_names": CLASSES.get(dataset)}
+    page |= {"file": f"{dataset}, {len(test_y):,} test rows", "command": "metacal fit test.npz"}
+    # A few hundred resamples are enough to look at.
+    size = metacal.report.write_report(gate, test_x, test_y, output, seed=seed, n_resamples=200, **page)
     answer = {"dataset": dataset, "seed": seed, "n_fit": len(fit_y), "n_test": len(test_y)}
     answer |= {"rows": [line.to_dict() for line in lines], "output": output}
     answer["certificate"] = None if certificate is None else certificate.to_dict(words=True)
@@ -121,8 +121,8 @@ def _compare(fit: tuple[Any, Any], test: tuple[Any, Any], beta: float, seed: int
     from metacal.maps.temperature import TemperatureMap
 
     lines = [
-        _measured("uncalibrated", TemperatureMap(1.0)(test[0]), test, None, None),
-        _measured("temperature scaling", mc.TemperatureScaling().fit(*fit).predict_proba(test[0]), test, None, None),
+        _measured("uncalibrated", test, TemperatureMap(1.0)(test[0])),
+        _measured("temperature scaling", test, mc.TemperatureScaling().fit(*fit).predict_proba(test[0])),
     ]
     gates: list[tuple[str, Promise]] = [
         ("Meta-Cal, certified", mc.MaxMiscoverage(ALPHA, delta=DELTA)),
@@ -138,38 +138,13 @@ def _compare(fit: tuple[Any, Any], test: tuple[Any, Any], beta: float, seed: int
         except mc.InfeasibleTargetError as error:
             lines.append(Line(method, limits, problem=str(error)))
             continue
-        accept = gate.accepts(test[0])
-        lines.append(_measured(method, gate.predict_proba(test[0]), test, accept, gate.certificate_, limits))
+        lines.append(_measured(method, test, gate.predict_proba(test[0]), gate, limits))
         if gate.certificate_.guarantee == "certified":
             chosen = gate
     return lines, chosen
 
 
-def _report(gate: MetaCal | None, test: tuple[Any, Any], dataset: str, seed: int, output: str) -> int:
-    """Write the page on the test rows; a few hundred resamples are enough to look at."""
-    from metacal.report.html import write_report
-    from metacal.report.summary import summarise
-
-    summary = summarise(
-        *test,
-        gate,
-        class_names=CLASSES.get(dataset),
-        seed=seed,
-        n_resamples=200,
-        file=f"{dataset}, {len(test[1]):,} test rows",
-        command="metacal fit test.npz",
-    )
-    return write_report(summary, output, title=f"metacal demo: {DATASETS[dataset][0]}")
-
-
-def _measured(
-    method: str,
-    proba: NDArray[Any],
-    test: tuple[Any, Any],
-    accept: NDArray[np.bool_] | None,
-    certificate: Certificate | None,
-    promise: str = "-",
-) -> Line:
+def _measured(method: str, test: tuple[Any, Any], proba: Any, gate: MetaCal | None = None, promise: str = "-") -> Line:
     import numpy as np
 
     from metacal import metrics
@@ -177,7 +152,7 @@ def _measured(
 
     logits, labels = test
     correct = logits.argmax(axis=1) == labels
-    accept = np.ones(len(labels), dtype=bool) if accept is None else accept
+    accept = np.ones(len(labels), dtype=bool) if gate is None else gate.accepts(logits)
     return Line(
         method,
         promise,
@@ -186,7 +161,7 @@ def _measured(
         coverage=metrics.coverage(accept),
         accuracy_accepted=metrics.coverage_accuracy(accept, correct) if accept.any() else None,
         miscoverage=metrics.miscoverage(accept, correct),
-        verdict=None if certificate is None else judge(certificate, accept, correct, 0.95),
+        verdict=None if gate is None else judge(gate.certificate_, accept, correct, 0.95),
     )
 
 

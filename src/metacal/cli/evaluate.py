@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
     from metacal.promises.estimate import AccuracyEstimate
 
+    Measured = GateEvaluation | AccuracyEstimate
+
 
 @dataclass(frozen=True)
 class Options:
@@ -105,9 +107,7 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     say({"file": file, "artifact": artifact, **answer}, text, as_json=options.as_json)
 
 
-def _measured_columns(
-    gate: Gate | None, artifact: str | None, file: str, options: Options
-) -> GateEvaluation | AccuracyEstimate:
+def _measured_columns(gate: Gate | None, artifact: str | None, file: str, options: Options) -> Measured:
     """Scores, or the tables of a cascade: a column of confidences."""
     from metacal.cli.reading import read_marks, read_rows
     from metacal.estimators.estimate import estimate_accuracy
@@ -127,9 +127,7 @@ def _measured_columns(
         return measured_columns(gate, seen, plan, options.bins)
 
 
-def _measured_table(
-    gate: Gate | None, artifact: str | None, file: str, options: Options
-) -> GateEvaluation | AccuracyEstimate:
+def _measured_table(gate: Gate | None, artifact: str | None, file: str, options: Options) -> Measured:
     """One walk over a table that may stay in its file, on threads or on a cluster."""
     from metacal.cli.reading import labels_as_columns, read, read_for
     from metacal.estimators.estimate import estimate_accuracy

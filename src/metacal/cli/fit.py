@@ -82,9 +82,11 @@ class Options:
         type=numbers,
         metavar="1,2,3",
     )
-    prior: str | None = file_option(
-        "With a score: other rows, unlabelled or older, from anywhere; their scores choose where tests begin."
+    since: str | None = file_option(
+        "An older gate (.json), or older rows like those of FILE: they have a say in where the tests of an accuracy "
+        "begin, and the promise holds whatever they were."
     )
+    same_source: bool = option("With --since: the older rows come from the same source as these.", default=False)
     positive: str | None = option(
         "Of two classes the one that the score, or the second column, speaks for.", metavar="LABEL"
     )
@@ -154,6 +156,7 @@ def command(file: str, options: Options) -> None:
       metacal fit val.npz --max-miscoverage 0.05 --rule paper --seed 7
       metacal fit 'logs/*.parquet' --executor dask://host:8786 --min-accuracy 0.97 -o cal.json
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
+      metacal fit may.npz --min-accuracy 0.97 --since april.json -o may.json
       metacal fit answers.jsonl --score-key judge.score --loss-key loss --max-risk 0.1 -o cal.json
       metacal fit scores.csv --positive-key margin --positive fraud --min-precision 0.9 --min-recall 0.95 -o cal.json
       metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
@@ -170,9 +173,10 @@ def command(file: str, options: Options) -> None:
     check_can_sign(key, output)
     if reading.unit_key is not None and reading.id_key is not None:
         raise click.UsageError("--unit-key and --id-key exclude each other here: a gate keeps no ids.")
-    if reading.score_key is None and (options.marks is not None or options.prior is not None):
-        other = "--marks" if options.marks is not None else "--prior"
-        raise click.UsageError(f"{other} is about scores in place of logits; give --score-key.")
+    if reading.score_key is None and options.marks is not None:
+        raise click.UsageError("--marks is about scores in place of logits; give --score-key.")
+    if options.same_source and options.since is None:
+        raise click.UsageError("--same-source is about older rows: name them with --since.")
     if reading.score_key is not None:
         if options.executor is not None:
             raise click.UsageError("--executor works on logits; scores are few enough for this machine.")
@@ -198,7 +202,6 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
     """A gate on the scores of FILE."""
     import numpy as np
 
-    from metacal.cli.reading import read_scored
     from metacal.gate import Marks, fit_scored
 
     asked, higher_is = options.asked, options.reading.higher_is or "surer"
@@ -217,8 +220,27 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
         groups=found.groups,
         random_state=options.seed,
         marks=options.marks,
-        prior=None if options.prior is None else read_scored(options.prior, options.reading).score,
+        prior=_prior(options),
     )
+
+
+def _prior(options: Options) -> Any:
+    """What --since names: a gate, older rows with their labels, or scores without; None without it."""
+    from metacal.cli.reading import read, read_scored
+    from metacal.io.artifact.document import load_gate
+    from metacal.promises.rules.memory import SameSource
+
+    if options.since is None:
+        return None
+    if options.since.endswith(".json"):
+        prior: Any = load_gate(options.since)
+    elif options.reading.score_key is None:
+        prior = (older := read(options.since, options.reading)).table, older.require_truth()
+    else:
+        scored = read_scored(options.since, options.reading)
+        bare = scored.correct is None or options.reading.loss_key is not None
+        prior = scored.score if bare else (scored.score, scored.correct)
+    return SameSource(prior) if options.same_source else prior
 
 
 def _fitted(found: Predictions, options: Options) -> Gate:
@@ -257,7 +279,7 @@ def _fitted(found: Predictions, options: Options) -> Gate:
                 raise click.BadParameter(why, param_hint="'--calibrator'")
             return fit_unlabelled(rows, promise, score, **known)
         codes = validate.label_codes(found.require_truth(), len(table), classes)
-        known |= {"gives_way": calibrator is None, "decision": options.decision}
+        known |= {"gives_way": calibrator is None, "decision": options.decision, "prior": _prior(options)}
         gate = fit_gate(rows, codes, promise, score, fit_map, groups=found.groups, **known)
     return gate.with_source(recipe=recipe(), score_column=found.score_column)
 

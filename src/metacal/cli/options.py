@@ -80,30 +80,12 @@ def numbers(value: str) -> list[float]:
 
 #: Heading -> the options below it, the common ones first; what no section names stands below the last heading.
 _SECTIONS = {
-    "The promise": ("--min-accuracy", "--max-miscoverage", "--confidence", "--per-class", "--group-key"),
-    "What is written": ("--output", "--output-format", "--json", "--title"),
-    "What is in FILE": (
-        "--label-key",
-        "--input",
-        "--logits-key",
-        "--classes",
-        "--drop",
-        "--labels",
-        "--id-key",
-        "--format",
-    ),
-    "One score in place of logits": (
-        "--score-key",
-        "--correct-key",
-        "--higher-is",
-        "--loss-key",
-        "--positive",
-        "--marks",
-    ),
-    "Other promises": (
-        *("--max-review", "--max-risk", "--max-cost", "--cheapest", "--cost-wrong", "--cost-matrix", "--cost-review"),
-        *("--after-looking", "--at-threshold", "--in-expectation", "--each", "--pool-small", "--near-binary", "--rule"),
-    ),
+    "The promise": "min-accuracy max-miscoverage confidence per-class group-key",
+    "What is written": "output output-format json title",
+    "What is in FILE": "label-key input logits-key classes drop labels id-key format",
+    "One score in place of logits": "score-key correct-key higher-is loss-key positive marks",
+    "Other promises": "max-review max-risk max-cost cheapest cost-wrong cost-matrix cost-review after-looking "
+    "at-threshold in-expectation each pool-small near-binary rule",
 }
 
 
@@ -113,7 +95,8 @@ class Sectioned(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section that has options, then all others."""
         left: list[click.Parameter] = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
-        for title, names in _SECTIONS.items():
+        for title, listed in _SECTIONS.items():
+            names = [f"--{name}" for name in listed.split()]
             here = sorted((one for one in left if one.opts[-1] in names), key=lambda one: names.index(one.opts[-1]))
             _write(title, here, ctx, formatter)
             left = [one for one in left if one not in here]
@@ -186,9 +169,9 @@ def shared(decorate: Decorator, default: Any = None) -> Any:
     return field(default=default, metadata={"decorators": [decorate]})
 
 
-def group(options: type, *, without: tuple[str, ...] = (), then: tuple[Decorator, ...] = ()) -> Any:
-    """A field for the options of another dataclass, all but some, and others after them that no field takes."""
-    return field(default=None, metadata={"group": options, "without": without, "then": then})
+def group(options: type, *, without: tuple[str, ...] = ()) -> Any:
+    """A field for the options of another dataclass, all but some."""
+    return field(default=None, metadata={"group": options, "without": without})
 
 
 def with_options(options: type) -> Decorator:
@@ -215,7 +198,6 @@ def _decorators(options: type, without: tuple[str, ...] = ()) -> Iterator[Decora
             continue
         if "group" in known:
             yield from _decorators(known["group"], known["without"])
-            yield from known["then"]
         elif "names" in known:
             names = known["names"] or (flag(one.name),)
             yield click.option(*names, one.name, **known["more"])
@@ -236,6 +218,25 @@ def _gathered(options: type, given: dict[str, Any]) -> Any:
 
 #: What --format and --output-format may be: what a file is, where its name does not say.
 FORMATS, OUTPUT_FORMATS = ([ending[1:] for ending in endings(written=written)] for written in (False, True))
+
+
+def _into_context(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """A callback that leaves what was given where warnings, notes and readers of saved files look for it."""
+
+    def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+        if value not in (None, False):
+            ctx.meta[name] = value
+
+    return keep
+
+
+_strict_option = click.option(
+    "--strict",
+    is_flag=True,
+    expose_value=False,
+    callback=_into_context("metacal.strict"),
+    help="A warning is an error: probabilities read as logits, a stray column, rows that repeat, ...",
+)
 
 
 @dataclass(frozen=True)
@@ -279,27 +280,11 @@ class Reading:
         "With a score: what a higher one says; doubtful for losses, distances, perplexities.  [default: surer]",
         type=click.Choice(["surer", "doubtful"]),
     )
+    strict: None = shared(_strict_option)
     unit_key: str | None = None
     keep: tuple[str, ...] = ()
 
 
-def _into_context(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    """A callback that leaves what was given where warnings, notes and readers of saved files look for it."""
-
-    def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
-        if value not in (None, False):
-            ctx.meta[name] = value
-
-    return keep
-
-
-_strict_option = click.option(
-    "--strict",
-    is_flag=True,
-    expose_value=False,
-    callback=_into_context("metacal.strict"),
-    help="A warning is an error: probabilities read as logits, a stray column, rows that repeat, ...",
-)
 #: Every command that reads a saved file has it; `metacal.cli.reading.load_gate` asks for it.
 key_option = click.option(
     "--key",
@@ -370,7 +355,7 @@ def with_gate_and_file(command: Command) -> Command:
 
 def reading_options(*, labels: bool = True) -> Any:
     """A field for the options that say what is what in FILE."""
-    return group(Reading, without=() if labels else ("labels",), then=(_strict_option,))
+    return group(Reading, without=() if labels else ("labels",))
 
 
 def threads_for(n_jobs: int | None) -> int:

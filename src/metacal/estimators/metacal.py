@@ -142,6 +142,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         units: Units | ArrayLike | None = None,
         importance: Importance | ArrayLike | None = None,
         random_state: int = 0,
+        prior: Any = None,
         executor: ExecutorLike | None = None,
     ) -> Self:
         """Choose the threshold, fit the base calibrator.
@@ -165,6 +166,9 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             weight that a row can have is declared, `Importance(weights, largest=...)`, and approximate otherwise.
         random_state : int
             Seed of these two draws.
+        prior : gate, (logits, labels) or SameSource of these, optional
+            An older gate, or older rows, of `MinAccuracy` or `Both`: they have a say in where the tests of the new rows
+            begin, and all of it where the same source is declared. What is promised holds whatever they were.
         executor : concurrent.futures.Executor or distributed.Client, optional
             Where blocks of the table are worked on, in place of `n_jobs` threads: a pool of processes, or a Dask
             client. Of a table that stays in its files (`read_predictions`) descriptions travel,
@@ -178,7 +182,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             if y is None and not self.promise.needs_labels:
                 return self._fit_unlabelled(rows, counted)
             codes = self._read_labels(y, rows.table)
-            return self._fit_codes(rows, codes, validate.row_weights(sample_weight, len(rows)), counted, groups)
+            return self._fit_codes(rows, codes, validate.row_weights(sample_weight, len(rows)), counted, groups, prior)
 
     def fit_codes(
         self,
@@ -203,6 +207,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         weights: NDArray[np.float64] | None,
         counted: Counted | None,
         groups: ArrayLike | None,
+        prior: Any = None,
     ) -> Self:
         gate = fit_gate(
             rows,
@@ -216,6 +221,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             refit=self._refit_base,
             gives_way=self.calibrator is None,
             decision=self.decision,
+            prior=prior,
             **self._known(),
         )
         if self.calibrator is None and isinstance(self.calibrator_, Calibrator):

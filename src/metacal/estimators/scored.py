@@ -76,7 +76,7 @@ class ScoreGate(GateEstimator, kw_only=False):
         importance: Importance | ArrayLike | None = None,
         groups: ArrayLike | None = None,
         random_state: int = 0,
-        prior: ArrayLike | None = None,
+        prior: Any = None,
     ) -> Self:
         """Choose the threshold from a score per row and whether the row is right.
 
@@ -102,10 +102,11 @@ class ScoreGate(GateEstimator, kw_only=False):
             The group of each row, for a promise per group.
         random_state : int
             Draws the rows that count, with `units` or `importance`, and those that are set aside.
-        prior : array, optional
+        prior : array, (score, correct), gate or SameSource of these, optional
             Scores of other rows, unlabelled or older, wherever they come from: they choose the value at which the tests
-            of an accuracy begin. Without them some of the rows are set aside for that: the square root of their number,
-            or ten where these show no tie.
+            of an accuracy begin. Of older rows with their labels, or an older gate, how errors went with the score
+            has a say, and the scores too where the same source is declared, `SameSource(...)`. Without scores some of
+            the rows are set aside for that: the square root of their number, or ten where these show no tie.
         """
         if is_table(score):
             truth: Any = correct if loss is None else loss

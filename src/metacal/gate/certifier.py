@@ -26,7 +26,7 @@ from metacal.promises.circumstances import Circumstances
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import declared_extension, pool_without_score
 from metacal.promises.parts.per import Per
-from metacal.promises.promise import Promise
+from metacal.promises.promise import Promise, Standing
 from metacal.promises.rules.costs import Costed, is_uniform
 from metacal.promises.scouts import Scouts
 from metacal.promises.sequential.answers import (
@@ -36,7 +36,6 @@ from metacal.promises.sequential.answers import (
     UNKNOWN,
     WRONG,
     Answers,
-    Standing,
     default_labels,
 )
 from metacal.rows import Rows, validate
@@ -337,7 +336,6 @@ class Certifier:
             raise InfeasibleTargetError(
                 f"nothing is certified by {self.n_labels:,} of {self.n_drawn:,} labels yet; go on.",
                 target=error.target,
-                best=None,
                 rows_needed=error.rows_needed,
             ) from None
         grid = grid_of(self.score) if self.rows is not None else None

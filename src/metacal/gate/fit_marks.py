@@ -17,7 +17,7 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.gate.decision import Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
-from metacal.gate.ranked import RowParts, certified, parts_by_group
+from metacal.gate.ranked import RowParts, certified, memory_of, parts_by_group
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import fit_confidence
 from metacal.promises.certificate import accepts
@@ -28,6 +28,7 @@ from metacal.promises.parts.thresholds import policy_of
 from metacal.promises.parts.units import Importance, Units, counted_rows
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
+from metacal.promises.rules.memory import Memory, SameSource
 from metacal.promises.sample import Ranking, require_some_correct
 from metacal.promises.scouts import Scouting
 from metacal.promises.sequential.profile import profile_of
@@ -64,8 +65,10 @@ def fit_scored(
     of `correct`, for a promise about losses: a row without any is right.
 
     Given scores tie: values are tested, from one upward that the scores of other rows choose
-    (`metacal.promises.scouts`). These are `prior`, scores of older or unlabelled rows, or some of the rows, set aside
-    by `random_state`. `marks` declares the values that a score can have.
+    (`metacal.promises.scouts`). These are `prior`, or some of the rows, set aside by `random_state`. `prior` is the
+    scores of older or unlabelled rows; of older rows with their labels, (scores, correct), or an older gate the errors
+    have a say (`promises.rules.memory`), and the scores where the same source is declared. `marks` declares the values
+    that a score can have.
 
     Examples
     --------
@@ -107,9 +110,10 @@ def fit_scored(
     notes = _remarks(ranking, doubt[seen], good[seen], higher_is, missing=missing, of=of, ties=marks is None)
     for note in notes:  # first: where nothing can be certified they may say why
         warnings.warn(str(note), MetacalWarning, stacklevel=3)
-    scouting = Scouting(random_state, _older(prior, source), _scale(marks, source, given[there]))
+    older, memory, ties = _older(prior, source)
+    scouting = Scouting(random_state, older, _scale(marks, source, given[there]), ties)
     certificate, for_curve = certified(
-        promise, doubt, right, ranking, RELATIVE, source.score_name, counted, losses, parts, scouting
+        promise, doubt, right, ranking, RELATIVE, source.score_name, counted, losses, parts, scouting, memory
     )
     certificate = certificate.with_notes(*notes)
     policy = policy_of(certificate, source.classes)
@@ -125,12 +129,25 @@ def fit_scored(
     )
 
 
-def _older(prior: Any, source: Marks) -> Float | None:
-    """The doubts of older or unlabelled rows; those without a score say nothing."""
+def _older(prior: Any, source: Marks) -> tuple[Float | None, Memory | None, bool]:
+    """Doubts of other rows, those without a score left out; what their errors say; whether they are known to tie."""
     if prior is None:
-        return None
-    doubt = source.doubts(source.read(prior))
-    return doubt[~np.isnan(doubt)]
+        return None, None, False
+    given = prior.prior if isinstance(prior, SameSource) else prior
+    if not isinstance(given, tuple) and not hasattr(getattr(given, "gate_", given), "certificate"):
+        doubt = source.doubts(source.read(given))
+        return doubt[~np.isnan(doubt)], None, False
+
+    def ranking(score: Any, correct: Any) -> Ranking:
+        scores, right = score_and_correct(score, correct)
+        return Ranking.of(source.doubts(scores[~np.isnan(scores)]), right[~np.isnan(scores)])
+
+    memory, gate = memory_of(prior, "Marks", ranking)
+    if not memory.declared or (gate is not None and gate.profile is None):
+        return None, memory, False  # from another source their scores would mislead: some of the new rows choose
+    if gate is None:
+        return _older(given[0], source)[0], memory, False
+    return np.array(gate.profile.edges), memory, gate.certificate.circumstances.by_value
 
 
 def _scale(marks: Any, source: Marks, given: Float) -> Float | None:

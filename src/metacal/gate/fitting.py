@@ -19,7 +19,15 @@ from metacal.gate.decision import Flags
 from metacal.gate.gate import Gate
 from metacal.gate.helping import helping
 from metacal.gate.long_rows import Counts, accepted_and_right, remarks_on_long_rows
-from metacal.gate.ranked import WORTH_A_THREAD, Columns, certified, meanwhile, parts_of_rows, ranked_and_certified
+from metacal.gate.ranked import (
+    WORTH_A_THREAD,
+    Columns,
+    certified,
+    meanwhile,
+    memory_of,
+    parts_of_rows,
+    ranked_and_certified,
+)
 from metacal.gate.sides import certified_sides, disagreement, learned_decision
 from metacal.gate.table import Recipe, Table, check_score, moved
 from metacal.maps.composed import plain_softmax
@@ -44,13 +52,15 @@ from metacal.promises.notes import (
 from metacal.promises.parts.thresholds import Policy, policy_of
 from metacal.promises.parts.units import Counted
 from metacal.promises.promise import Promise
+from metacal.promises.rules.memory import Memory
 from metacal.promises.rules.two_sided import Sided
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import Profile, profile_of
-from metacal.rows import Rows, run_rows
+from metacal.rows import Rows, run_rows, validate
+from metacal.rows.arrays import on_host
 from metacal.rows.executors import started
 from metacal.rows.plausibility import Suspicion, warn_of_suspicion
-from metacal.scores import Score, grid_of, name_of, score_rows
+from metacal.scores import Score, grid_of, name_of, ranked, score_rows
 from metacal.scores.registry import AUTO
 
 #: Whose decision a promise is about: the largest logit, or of two classes even calibrated odds.
@@ -75,6 +85,7 @@ def fit_gate(
     gives_way: bool = False,
     reject_label: Any = -1,
     decision: Decided = "largest",
+    prior: Any = None,
     **known: Any,
 ) -> Gate:
     """Certify a threshold on the rows' scores, then fit the base map on the rows that the promise names for it.
@@ -85,7 +96,8 @@ def fit_gate(
     `promise.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those of `counted`
     (`metacal.promises.parts.units`). `groups` has the group of each row, for a promise per group. `notes` go into the
     certificate. `known` are further fields of its source: `input`, `recipe`, `classes_given`. Of two classes the
-    `decision` may be "calibrated": at even odds, learned from some of the rows (`gate.sides`).
+    `decision` may be "calibrated": at even odds, learned from some of the rows (`gate.sides`). `prior` has older rows,
+    or an older gate, which say where tests begin (`promises.rules.memory`).
 
     Log loss and ECE of the accepted rows with the map and without are compared by cross-fitting (`gate.helping`), by
     `refit` where fitting leaves traces. If the map does not help, the certificate says so; with `gives_way` it is the
@@ -105,17 +117,22 @@ def fit_gate(
     classes = np.arange(rows.n_classes) if classes is None else classes
     odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
     parts, at, early = parts_of_rows(promise, rows, classes, groups), 0.0, None
+    memory = None if prior is None else _remembered(prior, promise, classes, known.get("input", "logits"))
     if isinstance(promise, Sided):
         (rows, score, certificate, seen), parts = certified_sides(rows, codes, promise, counted, classes.tolist())
         at = certificate.decision_at
     elif decision == "calibrated":
         there, at, counted = learned_decision(rows, codes, counted)
         parts = parts_of_rows(promise, there, classes, groups)
-        _, score, certificate, seen = ranked_and_certified(there, codes, promise, score, counted, parts)
+        _, score, certificate, seen = ranked_and_certified(
+            there, codes, promise, score, counted, parts, remembered=memory
+        )
         rows, certificate = rows.looked_over(), replace(certificate, decision_at=at)
     else:
         early = meanwhile(rows, promise, fit_map, codes, weights)
-        rows, score, certificate, seen = ranked_and_certified(rows, codes, promise, score, counted, parts, early)
+        rows, score, certificate, seen = ranked_and_certified(
+            rows, codes, promise, score, counted, parts, early, memory
+        )
     fingerprint: Callable[[], str]
     if isinstance(seen, Counts):
         fingerprint, further = partial(str, seen.fingerprint), remarks_on_long_rows(rows, score, certificate, odd)
@@ -155,6 +172,22 @@ def fit_gate(
         data_hash=fingerprint(),
     )
     return replace(gate, profile=_profile(base, rows, seen.ranking, decided, counted, at))
+
+
+def _remembered(prior: Any, promise: Promise, classes: NDArray[Any], input: str) -> Callable[[str | Score], Memory]:
+    """By the score that ranks them, what older rows say of where tests begin."""
+    if not promise.remembers:
+        raise InputError(
+            f"prior has older rows that say where the tests of an accuracy begin; {type(promise).__name__} has no such "
+            "tests: leave prior out, or promise MinAccuracy with a delta."
+        )
+
+    def ranking(score: str | Score, logits: Any, labels: Any) -> Ranking:
+        table = validate.logits_from(logits, input)
+        _, values, correct = ranked(Rows(table), score, validate.label_codes(labels, len(table), classes))
+        return Ranking.of(on_host(values), on_host(correct))
+
+    return lambda score: memory_of(prior, "Table", partial(ranking, score))[0]
 
 
 def fit_unlabelled(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -18,13 +18,14 @@ from metacal.kernels.grid import RELATIVE, Grid
 from metacal.maps.map import FitMap, Map
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.circumstances import Circumstances, under
-from metacal.promises.notes import score_chosen
+from metacal.promises.notes import score_chosen, start_remembered
 from metacal.promises.parts.part import Name
 from metacal.promises.parts.per import Per, PerGroup
 from metacal.promises.parts.thresholds import policy_of, rows_of_groups
 from metacal.promises.parts.units import Counted
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
+from metacal.promises.rules.memory import Memory, SameSource
 from metacal.promises.sample import Ranking, Sample, require_some_correct
 from metacal.promises.scouts import Scouting
 from metacal.rows import Rows
@@ -75,6 +76,21 @@ class Certified(NamedTuple):
     seen: Columns | Counts
 
 
+def memory_of(prior: Any, kind: str, ranking_of: Callable[[Any, Any], Ranking]) -> tuple[Memory, Any]:
+    """What older rows say of where tests begin, and the older gate where that is what is known of them."""
+    declared = isinstance(prior, SameSource)
+    given = prior.prior if declared else prior
+    gate = getattr(given, "gate_", given)
+    if isinstance(given, tuple) and len(given) == 2:
+        return Memory.of(ranking_of(*given), declared=declared), None
+    if getattr(gate, "certificate", None) is None or type(gate.source).__name__ != kind:
+        raise InputError(
+            "prior must be older rows with their labels, (logits, labels) or (scores, correct), a gate of the same "
+            f"kind with its certificate, or SameSource of these; got {type(given).__name__}."
+        )
+    return Memory.of_gate(gate.certificate, gate.profile, declared=declared), gate
+
+
 def ranked_and_certified(
     rows: Rows,
     codes: NDArray[np.intp],
@@ -83,6 +99,7 @@ def ranked_and_certified(
     counted: Counted | None,
     parts: RowParts = None,
     early: Meanwhile | None = None,
+    remembered: Callable[[str | Score], Memory] | None = None,
 ) -> Certified:
     """Certify with the score, or with the best of several that share delta.
 
@@ -103,7 +120,8 @@ def ranked_and_certified(
                 early(rows)
             ranking = rank()
         by = grid_of(score), name_of(score)
-        certificate, available = certified(promise, values, correct, ranking, *by, counted, losses, parts)
+        older = remembered and remembered(score)
+        certificate, available = certified(promise, values, correct, ranking, *by, counted, losses, parts, None, older)
         return Certified(rows, score, certificate, Columns(values, correct, available, ranking))
     assert isinstance(promise, Promise)
     shares = candidates(rows.n_classes)
@@ -112,7 +130,7 @@ def ranked_and_certified(
     rows = rows.looked_over()
     for name, share in shares.items():
         try:
-            found.append(ranked_and_certified(rows, codes, promise.at(share), name, counted, parts))
+            found.append(ranked_and_certified(rows, codes, promise.at(share), name, counted, parts, None, remembered))
         except InfeasibleTargetError as error:
             failed.append(error)
     if not found:
@@ -174,6 +192,7 @@ def certified(
     losses: Losses | None = None,
     parts: RowParts = None,
     scouting: Scouting | None = None,
+    memory: Memory | None = None,
 ) -> tuple[Certificate, Flags]:
     """The certificate, and the rows that are left for the base map; the ranking is that of the rows that count."""
     codes, names = (None, ()) if parts is None else parts
@@ -185,7 +204,11 @@ def certified(
     sample = sample.take(for_threshold) if not for_threshold.all() else sample.with_ranking(ranking)
     if scouting is not None and promise.scouted and sample.units is None:
         sample = scouting.of(sample)
+    if memory is not None and promise.remembers and sample.units is None:
+        sample = replace(sample, memory=memory)
     certificate = promise.certify(sample)
+    if sample.memory is not None:
+        certificate = certificate.with_notes(start_remembered(rows=sample.memory.n, share=float(sample.memory.share)))
     if certificate.n_rows < len(values):
         own = None if codes is None else codes if counted is None else codes[counted.rows]
         accept = accepts(values, policy_of(certificate, np.empty(0)).of(own))

@@ -234,10 +234,3 @@ def _used(counts: Keys, lowest: int, highest: int) -> tuple[Keys, Keys, Keys]:
     between = counts[min(lowest, highest + 1) : highest + 1]
     used = np.flatnonzero(between[:, 0] | between[:, 1])
     return lowest + used, between[used, 0], between[used, 1]
-
-
-def counted(cut: Cut, scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> CellCounts:
-    """The counts of one block."""
-    counter = Counter(cut)
-    counter.add(scores, correct)
-    return counter.result()

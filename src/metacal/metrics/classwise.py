@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from metacal.kernels import exact
 from metacal.metrics.binning import (
     CodeSums,
+    NearlyNormal,
     Statistic,
     Weights,
     bin_codes,
@@ -34,6 +35,8 @@ _PRODUCT_ROWS = 256
 _PRODUCT_ELEMENTS = 1 << 17
 #: From so many classes on the product of resamples and table is worth single precision.
 _WIDE = 128
+#: Rows of such a table from which on few resamples are drawn.
+_MANY = 1 << 14
 #: Rows whose sums in whole units float64 holds.
 _EXACT_ROWS = 1 << 21
 #: A right answer in coarse units.
@@ -200,7 +203,7 @@ def classwise_ece_statistic(checked: CheckedTable, n_bins: int = 15) -> Statisti
             total[some] = np.abs(above).sum(axis=1) + np.abs(first[some]).sum(axis=1)
         return np.asarray(total / (batch.shape[1] * n_classes))
 
-    return statistic
+    return NearlyNormal(statistic) if n_classes >= _WIDE and len(checked) >= _MANY else statistic
 
 
 def weighted_column_sums(checked: CheckedTable, batch: Weights) -> FloatColumn:

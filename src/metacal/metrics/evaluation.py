@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
@@ -13,14 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from metacal import display
-from metacal.errors import InputError, MetacalWarning
+from metacal.errors import InputError, warn_caller
 from metacal.metrics import registry
 from metacal.metrics.binning import mean_statistic
 from metacal.metrics.intervals import Interval
 from metacal.metrics.marginal import ByClass, MarginalCheck, predicted_columns
 from metacal.metrics.ranking import RANKING, Ranking
 from metacal.metrics.registry import DECISION, PROBABILITIES, TOP_LABEL, Measured, Metric
-from metacal.metrics.resampling import RandomState, Resampling, one_blas_thread
+from metacal.metrics.resampling import RandomState, Resampling
 from metacal.metrics.toplabel import (
     CheckedTable,
     FloatColumn,
@@ -159,7 +158,6 @@ def harm_in_words(after: Evaluation, before: Evaluation) -> str | None:
     return f"Calibration does not help on these {rows}: {', '.join(told)}." if told else None
 
 
-@one_blas_thread()
 def evaluate(
     proba: ArrayLike,
     labels: ArrayLike,
@@ -252,7 +250,6 @@ def evaluate_scores(
     return evaluate_rows(rows, 0, plan, n_bins, accept=accept, correct=correct, score=doubt)
 
 
-@one_blas_thread()
 def evaluate_rows(
     rows: RowMetrics,
     n_classes: int,
@@ -376,10 +373,8 @@ def _hidden(top: TopLabel, accept: NDArray[np.bool_] | None, correct: ArrayLike 
 
 
 def _without_hidden(found: Mapping[str, Interval], plan: Resampling) -> dict[str, Interval]:
-    warnings.warn(
+    warn_caller(
         "rejected rows are uniform, so the model's own answers on them cannot be read from proba; numbers that need "
-        "them are NaN. Pass correct=(uncalibrated_logits.argmax(axis=1) == labels).",
-        MetacalWarning,
-        stacklevel=6,  # beyond `evaluate` and the frames of `one_blas_thread`
+        "them are NaN. Pass correct=(uncalibrated_logits.argmax(axis=1) == labels)."
     )
     return {name: plan.bare() if registry.METRICS[name].needs_rejected else value for name, value in found.items()}

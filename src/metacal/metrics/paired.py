@@ -89,4 +89,4 @@ def by_resamples(statistics: Sequence[Statistic], n_rows: int, smaller_is_better
     draws = batches(_RESAMPLES, n_rows, lambda: np.bincount(random.integers(n_rows, size=n_rows), minlength=n_rows))
     drawn = replicates(targets, draws)
     found = np.array([estimate(statistic, n_rows) for statistic in statistics])
-    return Paired(found, np.array([np.concatenate(drawn[name]) for name in targets]), 1.0, smaller_is_better)
+    return Paired(found, np.array(list(drawn.values())), 1.0, smaller_is_better)

@@ -24,7 +24,8 @@ A draw is one small whole number a row. It is kept as such, a byte each, and tur
 time: those stay in the cache while everything is computed from them. A bootstrap is thousands of small products with
 other work in between. BLAS hands each to all cores, and its threads then wait for the next one at full speed: on two
 cores 1,000 resamples of 25,000 x 1,000 burned five times the processor time of one thread, and more on more cores. One
-thread also gives the same bits whatever the number of cores.
+thread also gives the same bits whatever the number of cores. A metric that is a sum over the thousands of cells of a
+large table takes the longest and is nearly normal: it is drawn less often (`binning.NearlyNormal`).
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import ndtri
 
 from metacal.errors import InputError
-from metacal.metrics.binning import Statistic, Weights, estimate, per_resample
+from metacal.metrics.binning import NearlyNormal, Statistic, Weights, estimate, per_resample
 from metacal.metrics.intervals import BOOTSTRAP, NO_INTERVAL, TOO_FEW_ERRORS, Interval, clopper_pearson
 from metacal.metrics.registry import METRICS, Measured, Metric
 from metacal.metrics.toplabel import FloatColumn, TopLabel
@@ -166,6 +168,11 @@ class Target:
     calibration_error: bool = False
     wide: bool = False
 
+    @property
+    def draws(self) -> float:
+        """How many resamples are enough."""
+        return self.statistic.draws if isinstance(self.statistic, NearlyNormal) else inf
+
 
 @dataclass(frozen=True)
 class Resampling:
@@ -216,9 +223,15 @@ class Resampling:
         """A number without an interval; NaN where it is not known."""
         return Interval(value, nan, nan, self.level, NO_INTERVAL)
 
-    @one_blas_thread()
     def intervals(self, targets: Mapping[str, Target], n_rows: int) -> dict[str, Interval]:
         """Return the intervals of several statistics from the same resamples; each is what it would be alone."""
+        values = {name: estimate(target.statistic, n_rows) for name, target in targets.items()}
+        return (
+            self._drawn(targets, values, n_rows) if self.n_resamples else {n: self.bare(v) for n, v in values.items()}
+        )
+
+    @one_blas_thread()
+    def _drawn(self, targets: Mapping[str, Target], values: Mapping[str, float], n_rows: int) -> dict[str, Interval]:
         if n_rows <= _SMALL:
             keep_freed_memory()
         random = generator(self.random_state)
@@ -228,59 +241,58 @@ class Resampling:
         def drawn() -> Weights:
             return np.bincount(random.integers(n_rows, size=n_rows, dtype=kind), minlength=n_rows)
 
-        drawn_again = replicates(targets, batches(self.n_resamples, n_rows, drawn))
-        found = {
-            name: self._hull(estimate(target.statistic, n_rows), drawn_again[name], target)
-            for name, target in targets.items()
-        }
+        again = replicates(targets, batches(self.n_resamples, n_rows, drawn))
+        # A resample may lack what the metric divides by.
+        again = {name: own[~np.isnan(own)] for name, own in again.items()}
+        found = {name: self._hull(values[name], again[name], target) for name, target in targets.items()}
         doubted = {name: target for name, target in targets.items() if target.calibration_error and found[name].low > 0}
         signs = batches(_CHANCE_DRAWS if doubted else 0, n_rows, lambda: 2 * by_chance.integers(2, size=n_rows) - 1)
-        chance = replicates(doubted, signs)
-        return found | {
-            name: self._down_to_chance(found[name], np.concatenate(drawn), np.concatenate(drawn_again[name]))
-            for name, drawn in chance.items()
-        }
+        for name, chance in replicates(doubted, signs).items():
+            found[name] = self._down_to_chance(found[name], chance, again[name], doubted[name])
+        return found
 
-    def _hull(self, value: float, replicates: list[FloatColumn], target: Target) -> Interval:
-        if not self.n_resamples:
-            return self.bare(value)
-        drawn = np.concatenate(replicates)
-        drawn = drawn[~np.isnan(drawn)]  # a resample may lack what the metric divides by
+    def _hull(self, value: float, drawn: FloatColumn, target: Target) -> Interval:
         if isnan(value) or not len(drawn):
             return Interval(value, nan, nan, self.level, BOOTSTRAP)
-        tail = (1.0 - self.level) / 2.0
-        # Order statistics, not interpolation: inf - inf between two infinite resamples would be NaN.
-        lower = float(np.quantile(drawn, tail, method="inverted_cdf"))
-        upper = float(np.quantile(drawn, 1.0 - tail, method="inverted_cdf"))
+        lower, upper = self._tails(drawn, target)
         if not isfinite(value):
             return Interval(value, min(lower, value), max(upper, value), self.level, BOOTSTRAP)
         reach = max(upper - value, value - lower)
         low, high = max(value - reach, target.low), min(value + reach, target.high)
         return Interval(value, min(low, value), max(high, value), self.level, BOOTSTRAP)
 
-    def _down_to_chance(self, found: Interval, drawn: FloatColumn, again: FloatColumn) -> Interval:
+    def _tails(self, drawn: FloatColumn, target: Target) -> tuple[float, float]:
+        """Where the tails of the replicates end: of few that are nearly normal by their spread."""
+        tail = (1.0 - self.level) / 2.0
+        if isinstance(target.statistic, NearlyNormal) and len(drawn) > 1:
+            reach = float(ndtri(1.0 - tail) * drawn.std(ddof=1))
+            return float(drawn.mean()) - reach, float(drawn.mean()) + reach
+        # Order statistics, not interpolation: inf - inf between two infinite resamples would be NaN.
+        lower, upper = np.quantile(drawn, [tail, 1.0 - tail], method="inverted_cdf").tolist()
+        return lower, upper
+
+    def _down_to_chance(self, found: Interval, drawn: FloatColumn, again: FloatColumn, target: Target) -> Interval:
         """Let the interval reach down by what chance adds, to 0 where it alone gives as much often enough."""
         by_chance = float(np.quantile(drawn, (1.0 + self.level) / 2.0, method="inverted_cdf"))
         if found.estimate <= by_chance * (1.0 + 1e-9):
             return replace(found, low=0.0)
-        tail = (1.0 - self.level) / 2.0
-        lower, upper = np.quantile(again[~np.isnan(again)], [tail, 1.0 - tail], method="inverted_cdf").tolist()
+        lower, upper = self._tails(again, target)
         low = found.estimate - float(drawn.mean()) - 0.5 * (upper - lower)
         return replace(found, low=max(0.0, min(found.low, low)))
 
 
-def replicates(targets: Mapping[str, Target], drawn: Iterable[Weights]) -> dict[str, list[FloatColumn]]:
+def replicates(targets: Mapping[str, Target], drawn: Iterable[Weights]) -> dict[str, FloatColumn]:
     """What each statistic comes to under each row of weights, in order."""
     found: dict[str, list[FloatColumn]] = {name: [] for name in targets}
     for batch in drawn:
         for name, target in targets.items():
-            if target.wide:
+            if target.wide and sum(map(len, found[name])) < target.draws:
                 found[name].append(target.statistic(batch))
         for some in few_as_floats(batch):
             for name, target in targets.items():
                 if not target.wide:
                     found[name].append(target.statistic(some))
-    return found
+    return {name: np.concatenate([np.empty(0), *own]) for name, own in found.items()}
 
 
 def interval(

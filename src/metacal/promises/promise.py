@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from metacal.promises.words import SAME_SOURCE, at_least, register_rule
 from metacal.rows.arrays import fraction
 
 if TYPE_CHECKING:
-    from metacal.promises.sequential.answers import Answers, Standing
+    from metacal.promises.sequential.answers import Answers
 
 
 #: Where rows belong together and every one counts: `promises.rules.whole_units`.
@@ -30,6 +30,24 @@ WHOLE_UNITS = register_rule(
     "sequence (Wiens 2003)",
     SAME_SOURCE,
 )
+
+
+class Standing(NamedTuple):
+    """Where labels that arrive have led.
+
+    Attributes
+    ----------
+    threshold : float or None
+        What is certified by now; None: nothing.
+    reach : float or None
+        What would be certified if every further answer were right; None: nothing any more.
+    asked : int
+        Labels of the so many surest rows can still matter.
+    """
+
+    threshold: float | None
+    reach: float | None
+    asked: int
 
 
 class Promise(ABC):
@@ -113,7 +131,6 @@ class Promise(ABC):
                 f"{type(self).__name__} is certified once all {n:,} rows that were drawn have a label; "
                 f"{n - labels:,} are missing.",
                 target=self.limits[0][1],
-                best=None,
                 rows_needed=n,
             )
         return replace(self.certify(Sample.of(answers.scores, answers.right == 1, scouts=answers.scouts)), labels=n)
@@ -128,10 +145,13 @@ class Promise(ABC):
         """Whether it takes tests in a sequence, which scouts can lay out for scores that tie (`promises.scouts`)."""
         return False
 
+    @property
+    def remembers(self) -> bool:
+        """Whether older rows can say where its tests begin (`promises.rules.memory`)."""
+        return False
+
     def standing(self, answers: Answers) -> Standing:
         """Where labels that arrive have led."""
-        from metacal.promises.sequential.answers import Standing
-
         n = len(answers.scores)
         try:
             threshold = self.certify(answers).threshold

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from metacal.promises.parts.part import Name
     from metacal.promises.promise import Promise
     from metacal.promises.rules.costs import Losses
+    from metacal.promises.rules.memory import Memory
     from metacal.promises.scouts import Scouts
 
 Scores = NDArray[np.float64]
@@ -69,8 +70,9 @@ class Sample(Evidence):
         The number of each row's class or group, and what these are called.
     units : WholeUnits, optional
         Where rows belong together, and every one of them counts.
-    scouts : Scouts, optional
-        Other rows, whose scores say where the tests begin.
+    scouts, memory : Scouts and Memory, optional
+        Other rows, whose scores say where the tests begin; older ones, whose errors do. Of some of the rows alone
+        (`take`) nothing is remembered.
 
     Examples
     --------
@@ -86,6 +88,7 @@ class Sample(Evidence):
     names: Sequence[Name] = ()
     units: WholeUnits | None = None
     scouts: Scouts | None = None
+    memory: Memory | None = None
 
     @classmethod
     def of(cls, scores: Any, correct: Any = None, *, of_all: bool = True, **more: Any) -> Sample:
@@ -128,7 +131,7 @@ class Sample(Evidence):
     def ranking(self) -> Ranking:
         """The rows by rising score, sorted once; rows without labels count as wrong."""
         correct = np.zeros(len(self), dtype=bool) if self.correct is None else self.correct
-        return Ranking.of(self.score, correct, self.starts)
+        return Ranking.of(self.score, correct, self.starts, self.memory)
 
     @property
     def starts(self) -> Scores | None:
@@ -198,7 +201,8 @@ class Ranking:
 
     `ranks[i]` rows have a score of at most `scores[i]`, with `errors[i]` wrong ones among them. Where rows are only
     counted (`promises.rules.passes`), `mixed` says which blocks hold several scores, in an order that nobody knows.
-    `scouts` are the scores of other rows, sorted, where values are tested in place of ranks (`promises.scouts`).
+    `scouts` are the scores of other rows, sorted, where values are tested in place of ranks (`promises.scouts`);
+    `memory` is what older rows say of where tests begin (`promises.rules.memory`).
     """
 
     ranks: NDArray[np.intp]
@@ -206,12 +210,13 @@ class Ranking:
     scores: Scores
     mixed: Flags | None = None
     scouts: Scores | None = field(default=None, repr=False)
+    memory: Memory | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, scores: Scores, correct: Flags, scouts: Scores | None = None) -> Ranking:
+    def of(cls, scores: Scores, correct: Flags, scouts: Scores | None = None, memory: Memory | None = None) -> Ranking:
         """Sort, and keep the ends of the tie blocks."""
         ordered, ranks, errors, wrong = ranked(scores, correct)
-        ranking, single = cls(ranks, errors, ordered, scouts=scouts), np.ones(len(wrong), dtype=np.intp)
+        ranking, single = cls(ranks, errors, ordered, None, scouts, memory), np.ones(len(wrong), dtype=np.intp)
         # Known already, that is how they were sorted: each wrong row, and the right ones behind it.
         columns = (wrong - 1, single, np.arange(1, len(wrong) + 1))
         ranking.__dict__["stretches"] = Stretches(*(np.append(0, column) for column in columns))

@@ -81,11 +81,15 @@ class Scouts:
 
 @dataclass(frozen=True, eq=False)
 class Scouting:
-    """How scouts come about: `older` scores, or rows set aside by a seed; `scale` has the marks that were declared."""
+    """How scouts come about: `older` scores, or rows set aside by a seed; `scale` has the marks that were declared.
+
+    Of an older gate it is known whether the score ties (`by_value`): it keeps too few scores to tell.
+    """
 
     seed: int = 0
     older: NDArray[np.float64] | None = None
     scale: NDArray[np.float64] | None = None
+    by_value: bool = False
 
     def of(self, sample: Sample) -> Sample:
         """The rows that are tested, with their scouts."""
@@ -100,7 +104,7 @@ class Scouting:
 
     def _by_value(self, scores: NDArray[np.float64], n: int) -> bool:
         """Whether values are tested: two rows are equal with a chance of at least 1/sqrt(n), as these show it."""
-        return self.scale is not None or chance_of_a_tie(scores) >= 1.0 / math.sqrt(n)
+        return self.by_value or self.scale is not None or chance_of_a_tie(scores) >= 1.0 / math.sqrt(n)
 
     def _aside(self, sample: Sample) -> NDArray[np.bool_]:
         """A random square root of the rows, of each part by itself; ten of them where these show no tie."""

@@ -200,7 +200,8 @@ def condition(certificate: Certificate) -> str:
         return called(certificate, certificate.parts)
     if certificate.parts is not None:
         which = "the predicted class" if certificate.parts.by == "class" else "the row's group"
-        return f"{_compared(certificate.score)} the threshold of {which}"
+        name, sign = certificate.score.removeprefix("-"), ">=" if certificate.score.startswith("-") else "<="
+        return f"{name} {sign} the threshold of {which}"
     surer = certificate.score.startswith("-")
     shown = f"{-certificate.threshold if surer else certificate.threshold:.6g}"
     doubt = RELATIVE.rounded([-float(shown) if surer else float(shown)])[0]
@@ -249,9 +250,9 @@ def _lines_of_stages(certificate: Certificate, stages: Stages) -> list[tuple[str
         if stage.threshold == math.inf:
             rules.append((stage.name, "answers all of the rest" if stages.people else "answers the rest"))
         else:
-            limit = -stage.threshold if stage.score.startswith("-") else stage.threshold
             which = "of the rest, if" if number else "if"
-            rules.append((stage.name, f"answers {which} {_compared(stage.score)} {limit:.6g}"))
+            name = stage.score.removeprefix("-")
+            rules.append((stage.name, f"answers {which} {name} {_beyond(stage.score, stage.threshold)}"))
     shares = [f"{stage.name} {stage.n_rows / n:.4f}" for stage in stages.items]
     shares += [f"people {1.0 - stages.n_answered / n:.4f}"] if stages.people else []
     aside = f", {stages.n_aside:,} more set aside to choose thresholds" if stages.n_aside else ""
@@ -290,9 +291,9 @@ def _outcome(certificate: Certificate) -> str:
     return said + ("" if cost is None else f", {certificate.quantity} {cost:.6g}")
 
 
-def _compared(score: str) -> str:
-    """How a score stands to its threshold where a row is accepted: "entropy <=", or "mark >=" where it is "-mark"."""
-    return f"{score.removeprefix('-')} {'>=' if score.startswith('-') else '<='}"
+def _beyond(score: str, threshold: float) -> str:
+    """Where the score of an accepted row lies: "<= 0.3", or ">= 0.3" where it is "-mark"."""
+    return f">= {-threshold:.6g}" if score.startswith("-") else f"<= {threshold:.6g}"
 
 
 def _lines_of_parts(parts: Parts, score: str) -> list[tuple[str, str]]:
@@ -311,9 +312,7 @@ def _lines_of_parts(parts: Parts, score: str) -> list[tuple[str, str]]:
         lines.append(("rejected", f"and {len(parts.rejected) - _FEW:,} more"))
     kept = sorted((part for part in parts.items if part.n_accepted), key=lambda part: part.coverage or 0.0)
     for part in kept[:_FEW]:
-        surer = score.startswith("-")
-        at = f"{'>=' if surer else '<='} {-part.threshold if surer else part.threshold:.6g}"
-        gate = "accept every row" if part.accepts_everything else at
+        gate = "accept every row" if part.accepts_everything else _beyond(score, part.threshold)
         seen = f"coverage {part.coverage:.4f} of {part.n_rows:,} rows"
         lines.append(("accepts", f"{part.name}: {gate}; {seen}, accuracy of accepted {part.coverage_accuracy:.4f}"))
     if len(kept) > _FEW:

@@ -101,22 +101,18 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def do_GET(self) -> None:
-        self._answer(body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
-
-    def _answer(self, *, body: bool) -> None:
         path = self.path.partition("?")[0]
         own = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
         if own not in _OWN:
-            self._send(HTTPStatus.FORBIDDEN, "text/plain", b"only for this machine\n", body)
+            self._send(HTTPStatus.FORBIDDEN, "text/plain", b"only for this machine\n")
         elif path not in self.answers:
-            self._send(HTTPStatus.NOT_FOUND, "text/plain", f"there are {', '.join(_KINDS)}\n".encode(), body)
+            self._send(HTTPStatus.NOT_FOUND, "text/plain", f"there are {', '.join(_KINDS)}\n".encode())
         else:
-            self._send(HTTPStatus.OK, _KINDS[path], self.answers[path], body)
+            self._send(HTTPStatus.OK, _KINDS[path], self.answers[path])
 
-    def _send(self, code: HTTPStatus, kind: str, content: bytes, body: bool) -> None:
+    do_HEAD = do_GET
+
+    def _send(self, code: HTTPStatus, kind: str, content: bytes) -> None:
         self.send_response(code)
         for name, value in (
             ("Content-Type", kind),
@@ -128,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
         ):
             self.send_header(name, value)
         self.end_headers()
-        if body:
+        if self.command != "HEAD":
             self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: Any) -> None:

@@ -20,10 +20,9 @@ from metacal.errors import InputError, spelled
 from metacal.gate import Gate
 from metacal.gate.judged import opened
 from metacal.promises.parts.thresholds import plain_groups
-from metacal.report.measured import Measured, Settings, decide, read, walk
+from metacal.report.measured import Measured, Promise, Settings, decide, promised, read, walk
 from metacal.report.methods import Methods, arrays_sha256, methods
 from metacal.report.operating import Curves, Frontier, frontier_points, operating_curves
-from metacal.report.promise import Promise, promised
 from metacal.report.reliability import Diagram, diagrams
 from metacal.report.tables import ClassTable, PartTable, Row, class_table, part_table, striking_rows
 from metacal.rows import Rows, validate, workers

@@ -79,17 +79,10 @@ def read_model(model: Any) -> Source:
         raise InputError(f"{name}: this is a folder; give the .onnx file in it.")
     with plain_read_errors(name), open(name, "rb") as file:
         raw = file.read(_MAX_BYTES + 1)
-    with _damage(name):
+    try:
         parsed = _parsed(raw, onnx)
         folder = Path(os.path.realpath(name)).parent
         return Source(parsed, folder, len(raw) + _external_bytes(parsed, folder))
-
-
-@contextlib.contextmanager
-def _damage(name: str) -> Iterator[None]:
-    """Name the file in what is wrong with it."""
-    try:
-        yield
     except (ArtifactError, InputError) as error:
         raise type(error)(f"{name}: {error}") from None
 

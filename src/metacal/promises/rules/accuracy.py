@@ -13,14 +13,14 @@ import numpy as np
 from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate
-from metacal.promises.promise import ByPart, cannot_certify
+from metacal.promises.promise import ByPart, Standing, cannot_certify
 from metacal.promises.quantity import COVERAGE_ACCURACY
 from metacal.promises.rules import bounds
 from metacal.promises.rules.rows_needed import rows_needed
 from metacal.promises.rules.sequence import ASKED, Ladder, expected_passes, last_passed, segments, walk
 from metacal.promises.rules.whole_units import OfUnits
 from metacal.promises.sample import Flags, Ranking, Sample, Undecided
-from metacal.promises.sequential.answers import Answers, Standing
+from metacal.promises.sequential.answers import Answers
 from metacal.promises.words import RISING, SAME_SOURCE, SAME_SOURCE_OF_BOTH, register_rule
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class MinAccuracy(OfUnits, ByPart):
         """With a delta, yes: testing a rank takes the labels up to it."""
         return self.delta is not None
 
-    scouted = walks
+    scouted = remembers = walks
 
     def standing(self, answers: Answers) -> Standing:
         """How far the fixed sequence has come, and how far it would if every further answer were right."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,16 +93,33 @@ def _profile(ranking: Ranking) -> Float:
     """The share of all rows that are wrong and lie up to each of `_AT`."""
     ends = np.unique(np.searchsorted(ranking.ranks, np.linspace(1, ranking.n, min(_GROUPS, ranking.n)).astype(int)))
     ranks, errors = np.append(0, ranking.ranks[ends]), np.append(0, ranking.errors[ends])
-    # A part of an error more, in the middle: where none was seen, some are there all the same.
-    rows, wrong = np.append(np.diff(ranks), 0.5), np.append(np.diff(errors), 0.2)
-    shares = np.append((ranks[1:] + ranks[:-1]) / (2.0 * ranking.n), 0.5)
+    shares = (ranks[1:] + ranks[:-1]) / (2.0 * ranking.n)
+    shares, wrong, rows = _with_one_more(shares, np.diff(errors), np.diff(ranks), 0.2)
     hidden, middles = 1.5 * _UNFORESEEN[:, None] * (wrong.sum() / rows.sum()), (_AT[:-1] + _AT[1:]) / 2.0
-    at, likely = _fitted(_terms(shares), wrong, rows, hidden * np.sqrt(shares))
+    at, likely, _ = _fitted(_terms(shares), wrong, rows, hidden * np.sqrt(shares))
     weight = np.exp(likely - likely.max()) * _LIKELY
-    rates = _rates(at, _terms(middles), hidden * np.sqrt(middles))
-    rate = np.exp((weight / weight.sum()) @ np.log(rates))
+    each = _rates(at, _terms(middles), hidden * np.sqrt(middles))
+    rate = np.exp((weight / weight.sum()) @ np.log(each))
     before = _AT[0] * rate[0]
     return np.append(before, before + np.cumsum(rate * np.diff(_AT)))
+
+
+def fitted_profiles(shares: Float, wrong: Any, rows: Any, number: int, spread: float) -> Float:
+    """Coefficients of profiles drawn around the fit to groups of rows, at their shares, by so many standard errors."""
+    shares, wrong, rows = _with_one_more(shares, wrong, rows, 0.5)
+    fitted, _, precision = _fitted(_terms(shares), wrong, rows, np.zeros((1, len(shares))))
+    drawn = generator(0).standard_normal((number, 3)) @ np.linalg.inv(np.linalg.cholesky(precision[0]))
+    return np.asarray(fitted + spread * drawn)
+
+
+def _with_one_more(shares: Float, wrong: Any, rows: Any, part: float) -> tuple[Float, Float, Float]:
+    """A part of an error more, in the middle: where none was seen, some are there all the same."""
+    return np.append(shares, 0.5), np.append(wrong, part), np.append(rows, 0.5)
+
+
+def rates(profiles: Float, shares: Float) -> Float:
+    """How often a row at each share is wrong, by each profile."""
+    return _rates(profiles, _terms(shares), np.zeros(1))
 
 
 def _terms(shares: Float) -> Float:
@@ -113,8 +131,8 @@ def _rates(at: Float, terms: Float, floor: Float) -> Float:
     return np.asarray(np.minimum(rate, 1.0 - 1e-9))
 
 
-def _fitted(terms: Float, wrong: Float, rows: Float, floor: Float) -> tuple[Float, Float]:
-    """For each floor the most likely a, b and c, by Newton's method, and the logarithm of how likely the rows are."""
+def _fitted(terms: Float, wrong: Float, rows: Float, floor: Float) -> tuple[Float, Float, Float]:
+    """For each floor the most likely a, b and c, by Newton's method; log of how likely rows are; the precision there."""
 
     def height(at: Float) -> Float:
         rate = _rates(at, terms, floor)
@@ -137,7 +155,7 @@ def _fitted(terms: Float, wrong: Float, rows: Float, floor: Float) -> tuple[Floa
         at, best = np.where(higher[:, None], tried[longest], at), np.where(higher, heights[longest], best)
         if not higher.any():
             break
-    return at, best - 0.5 * np.linalg.slogdet(precision)[1]
+    return at, best - 0.5 * np.linalg.slogdet(precision)[1], precision
 
 
 def _chance(wrong_up_to: Float, tested: Sequence[tuple[int, int]], n: int) -> float:

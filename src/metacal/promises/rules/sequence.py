@@ -96,6 +96,20 @@ class Ladder:
         return 0
 
 
+def rungs(ladder: Ladder) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """All of a ladder's rungs, and the most errors that pass at each."""
+    ranks, errors = np.arange(1, ladder.n + 1), np.arange(ladder.most_errors(ladder.n) + 1)
+    low, high = errors + 1, np.full(len(errors), ladder.n)  # the first rank at which so many pass lies between
+    while (low < high).any():
+        middle = (low + high) // 2
+        passes = bdtr(errors, middle, ladder.rate) <= ladder.level
+        low, high = np.where(passes, low, middle + 1), np.where(passes, middle, high)
+    most = np.searchsorted(low, ranks, side="right") - 1
+    used = (most >= 0) & (bdtr(np.maximum(most, 0), ranks, ladder.rate) >= _USED * ladder.level)
+    tested = np.flatnonzero(used | (ranks == ladder.n))
+    return tested + 1, most[tested]
+
+
 @dataclass(frozen=True)
 class Segment:
     """The rungs of a ladder from `start` up to, not including, `stop`; `share` of delta is added where it begins."""
@@ -106,17 +120,23 @@ class Segment:
     share: Fraction
 
 
-def _starts(allowed: Fraction, rate: Fraction) -> list[tuple[int, Fraction]]:
-    """The errors that each start allows, and the share of delta that it brings: from n and beta alone."""
-    wanted = min(_HIGHEST, _LOWEST + _SLOPE * rate) * allowed
-    if allowed < _FEW_ERRORS:
-        return [(max(int(wanted), int(allowed >= _ONE_ERROR)), Fraction(1))]
-    first = int(wanted + Fraction(1, 2)) if allowed >= _MANY_ERRORS else int(wanted)
-    return [(max(1, first), _FIRST_SHARE), *((int(at * allowed), share) for at, share in _FALLBACKS)]
-
-
 #: The errors that each start of a sequence allows, and the share of delta that it brings.
 Starts = tuple[tuple[int, Fraction], ...]
+
+
+def usual_starts(n: int, beta: float) -> Starts:
+    """From n and beta alone.
+
+    >>> usual_starts(300, 0.97)
+    ((1, Fraction(1, 1)),)
+    """
+    rate = 1 - bounds.exact(beta)
+    errors = n * rate
+    wanted = min(_HIGHEST, _LOWEST + _SLOPE * rate) * errors
+    if errors < _FEW_ERRORS:
+        return ((max(int(wanted), int(errors >= _ONE_ERROR)), Fraction(1)),)
+    first = int(wanted + Fraction(1, 2)) if errors >= _MANY_ERRORS else int(wanted)
+    return ((max(1, first), _FIRST_SHARE), *((int(at * errors), share) for at, share in _FALLBACKS))
 
 
 @lru_cache(maxsize=512)
@@ -126,10 +146,9 @@ def segments(n: int, beta: float, delta: float, at: Starts | None = None) -> tup
     >>> [(part.start, part.stop, float(part.share)) for part in segments(1000, 0.95, 0.1)]
     [(236, 424, 0.95), (424, 807, 0.03), (807, 1001, 0.02)]
     """
-    rate = 1 - bounds.exact(beta)
     starts: list[tuple[Ladder, int, Fraction]] = []
     spent = Fraction(0)
-    for errors, share in _starts(n * rate, rate) if at is None else at:
+    for errors, share in usual_starts(n, beta) if at is None else at:
         spent += share
         ladder = Ladder(n, 1.0 - beta, float(spent) * delta)
         errors = min(errors, ladder.most_errors(n))
@@ -177,16 +196,19 @@ def walk(
     `planned` is the level that the sequence was laid out for, delta by default: where a level is raised afterwards, the
     ranks to be tested must stay those that they were (`promises.parts.per`). With `known`, the end of a block of
     equal scores, only ranks up to there are tested: what is right above it may not be known yet. `starts` are others
-    than the usual ones, fixed without these labels.
+    than the usual ones, fixed without these labels; older rows may have chosen them (`ranking.memory`).
 
     Where mixed blocks leave a segment open, so is whether it fails, and with it the level of the next ones: both are
     followed, and `Undecided` names all that is open. With `scouts`, values are tested in place of ranks.
     """
+    laid_out = delta if planned is None else planned
+    if starts is None and ranking.memory is not None:
+        starts = ranking.memory.starts(ranking.n, beta, laid_out)
     if ranking.scouts is not None:
-        start = start_value(ranking.scouts, ranking.n, beta, delta if planned is None else planned)
+        start = start_value(ranking.scouts, ranking.n, beta, laid_out, starts)
         return _walk_values(ranking, start, beta, delta, ranking.n if known is None else known)
     best, levels, complete, asked = 0, {Fraction(0)}, True, set[int]()
-    plan = segments(ranking.n, beta, delta if planned is None else planned, starts)
+    plan = segments(ranking.n, beta, laid_out, starts)
     for part in plan:
         following: set[Fraction] = set()
         for spent in levels:
@@ -209,15 +231,15 @@ def walk(
     return Walk(best if best and ranking.accepted_at(best) else 0, complete and bool(plan))
 
 
-def start_value(scouts: NDArray[np.float64], n: int, beta: float, delta: float) -> float:
-    """The value at which tests begin: the first below which the first start's share of the rows is expected to lie.
+def start_value(scouts: NDArray[np.float64], n: int, beta: float, delta: float, starts: Starts | None = None) -> float:
+    """The value at which tests begin: the first below which the main start's share of the rows is expected to lie.
 
     >>> start_value(np.repeat([1.0, 2.0, 3.0], [1, 3, 6]), 1000, 0.95, 0.1)
     2.0
     """
-    rate = 1 - bounds.exact(beta)
     ladder = Ladder(n, 1.0 - beta, delta)
-    errors = min(_starts(n * rate, rate)[0][0], ladder.most_errors(n))
+    main, _ = max(starts or usual_starts(n, beta), key=lambda one: one[1])
+    errors = min(main, ladder.most_errors(n))
     first = ladder.first(errors) if errors >= 0 else n
     return float(scouts[min(len(scouts), max(1, math.ceil(len(scouts) * first / max(n, 1)))) - 1])
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,29 +49,6 @@ WRONG, RIGHT, UNKNOWN = 0, 1, -1
 _ERRORS_ALLOWED = 40
 #: The shares of delta, where one extension to so many times the rows is declared beforehand.
 SHARES, EXTENSION = (0.8, 0.2), 4
-
-
-class Standing(NamedTuple):
-    """Where labels that arrive have led.
-
-    Attributes
-    ----------
-    threshold : float or None
-        What is certified by now; None: nothing.
-    reach : float or None
-        What would be certified if every further answer were right; None: nothing any more.
-    asked : int
-        Labels of the so many surest rows can still matter.
-    """
-
-    threshold: float | None
-    reach: float | None
-    asked: int
-
-    @property
-    def finished(self) -> bool:
-        """Whether further labels change nothing."""
-        return self.threshold == self.reach
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ export interface State {
   forgotten: number;
   horizon: number;
   unlabelled: number;
+  units: { complete: number; strays: number } | null;
   lines: number;
   unreadable: number;
   quarantine: string | null;
