@@ -132,7 +132,7 @@ def _rates(at: Float, terms: Float, floor: Float) -> Float:
 
 
 def _fitted(terms: Float, wrong: Float, rows: Float, floor: Float) -> tuple[Float, Float, Float]:
-    """For each floor the most likely a, b and c, by Newton's method; log of how likely rows are; the precision there."""
+    """For each floor the most likely a, b and c, by Newton's method; log of how likely rows are; precision."""
 
     def height(at: Float) -> Float:
         rate = _rates(at, terms, floor)
