@@ -128,8 +128,10 @@ def _entries() -> list[Entry]:
         Entry("scale-cost", "benchmarks.scale_cost --out {out}", ("benchmarks/scale_cost.py",), 200, timed=True),
         Entry("score-choice", "benchmarks.score_choice --data {data} --jobs {jobs} --out {out}",
               ("benchmarks/score_choice.py", *_SCORES, *_ACCURACY), 1500, alone=False),
-        Entry("selective/selective", "benchmarks selective --data benchmarks/data --data {data} -n {jobs} -o {folder}",
-              ("benchmarks/selective/rules.py", "benchmarks/selective/runs.py", *_ACCURACY), 20000, alone=False),
+        Entry("selective/selective",
+              "benchmarks selective --rules own --keep benchmarks/results/selective --data benchmarks/data "
+              "--data {data} -n {jobs} -o {folder}",
+              ("benchmarks/selective/rules.py", "benchmarks/selective/runs.py", *_ACCURACY), 700, alone=False),
         Entry("speed-amd-epyc-family-25-model-1", "benchmarks speed -o {out}",
               ("benchmarks/speed/tasks.py", "benchmarks/speed/measure.py", "maps/temperature.py", "maps/ensemble.py",
                "gate/fitting.py", "kernels/numpy.py"), 3600, timed=True),
