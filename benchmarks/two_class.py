@@ -111,13 +111,17 @@ def scored(job: tuple[str, str, int | None, str]) -> list[dict[str, Any]]:
 
 def losses(s: np.ndarray, y: np.ndarray, new: np.ndarray, truth: np.ndarray) -> dict[str, float]:
     """Log loss of each method on the rows of the test, and the seconds of ours."""
-    found = {name: _log_loss(p, truth) for name, p in peers(s, y, new).items()}
+    chances = peers(s, y, new)
+    found = {name: _log_loss(p, truth) for name, p in chances.items()}
+    plain = _row_losses(chances["uncalibrated"], truth)
     for name in OURS:
         begin = time.perf_counter()
         estimator = mc.AutoCalibrator() if name == "auto" else _named(name)
         p = estimator.fit(s, y).predict_proba(new)[:, 1]
         found[name], found[f"{name} seconds"] = _log_loss(p, truth), time.perf_counter() - begin
         if name != "composed":
+            worse = _row_losses(p, truth) - plain
+            found[f"{name} worse"] = float(worse.mean() / max(worse.std() / np.sqrt(len(worse)), 1e-12))
             order = np.argsort(new, kind="stable")
             found[f"{name} falls"] = float(max(0.0, -np.diff(p[order]).min()))
     return found
@@ -160,14 +164,18 @@ def peers(s: np.ndarray, y: np.ndarray, new: np.ndarray) -> dict[str, np.ndarray
     return found
 
 
-def _log_loss(p: np.ndarray, y: np.ndarray) -> float:
+def _row_losses(p: np.ndarray, y: np.ndarray) -> np.ndarray:
     p = np.clip(np.asarray(p, dtype=np.float64).reshape(-1), 1e-15, 1 - 1e-15)
-    return float(-np.where(y == 1, np.log(p), np.log1p(-p)).mean())
+    return np.asarray(-np.where(y == 1, np.log(p), np.log1p(-p)))
+
+
+def _log_loss(p: np.ndarray, y: np.ndarray) -> float:
+    return float(_row_losses(p, y).mean())
 
 
 def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
     """Mean excess of each method over the best peer, by number of rows, and how often it is near."""
-    names = [name for name in cells[0]["losses"] if not name.endswith((" seconds", " falls"))]
+    names = [name for name in cells[0]["losses"] if not name.endswith((" seconds", " falls", " worse"))]
     rivals = [name for name in names if name not in OURS]
     table: dict[str, Any] = {}
     for name in names:
@@ -180,6 +188,8 @@ def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
         table[name] = {
             "mean excess": float(by.mean()),
             "by rows": {str(size): float(by[n == size].mean()) for size in SIZES if (n == size).any()},
+            "from 500 rows": float(by[n >= 500].mean()),
+            "from 1,000 rows": float(by[n >= 1000].mean()),
             "within 2%": float((by <= 0.02).mean()),
             "worst": float(by.max()),
         }
@@ -187,6 +197,12 @@ def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
         table[name]["by ratio"] = {str(ratio): float(by[ratios == ratio].mean()) for ratio in np.unique(ratios)}
         if f"{name} seconds" in cells[0]["losses"]:
             table[name]["median seconds"] = float(np.median([cell["losses"][f"{name} seconds"] for cell in cells]))
+        if f"{name} worse" in cells[0]["losses"]:
+            bare = np.array([cell["losses"]["uncalibrated"] for cell in cells])
+            beyond = np.array([cell["losses"][f"{name} worse"] for cell in cells]) > 1.0
+            above = (np.array([cell["losses"][name] for cell in cells]) - bare) / np.maximum(bare, 0.01)
+            table[name]["worse than uncalibrated by a standard error"] = float(beyond.mean())
+            table[name]["worse than uncalibrated, at most"] = float(above.max())
         if f"{name} falls" in cells[0]["losses"]:
             table[name]["largest fall"] = float(max(cell["losses"][f"{name} falls"] for cell in cells))
     return table
@@ -215,8 +231,10 @@ def main() -> None:
     jobs = [(name, model, ratio, options.sets) for name in names for model in classifiers() for ratio in RATIOS]
     with ProcessPoolExecutor(options.processes) as pool:
         cells = [cell for found in pool.map(scored, jobs, chunksize=1) for cell in found]
-    found = summary(cells)
-    result = {"sets": len({cell["set"] for cell in cells}), "cells": len(cells), "methods": found}
+    judges = [cell for cell in cells if not cell["tuned"]]
+    found = summary(judges)
+    result = {"sets": len({cell["set"] for cell in judges}), "cells": len(judges), "methods": found}
+    result["on the sets that priors were chosen on"] = summary([cell for cell in cells if cell["tuned"]])
     Path(options.output).write_text(json.dumps(result, indent=1) + "\n")
     for name, row in found.items():
         print(

@@ -75,14 +75,14 @@ def _options(default_output: str) -> list[Callable[[Command], Command]]:
     ]  # fmt: skip
 
 
-def run(task: Task, settings: Any, request: Request) -> tuple[list[Found], Path]:
-    """Do what is left to do; the sets and the folder of their journals."""
+def run(task: Task, settings: Any, request: Request, own: Found | None = None) -> tuple[list[Found], Path]:
+    """Do what is left to do, on the sets that are known or on one that is given; the sets, the folder of journals."""
     from benchmarks.experiments import run as experiment
     from benchmarks.experiments.logits_files import choose, find
 
     if request.n_jobs == 0:
         raise click.BadParameter("0 processes cannot work; give 1 or more, or -1 for one per core.", param_hint="'-n'")
-    sets, unknown = find(request.data)
+    sets, unknown = ([own], []) if own is not None else find(request.data)
     for path in unknown:
         note(f"{path} is not one of the files this experiment knows (see --list); it is left out.")
     if request.sets != "all":

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from metacal.promises.sequential.monitor import PromiseMonitor as PromiseMonitor
     from metacal.report import plots as plots
     from metacal.report import write_report as write_report
+    from metacal.report.telemetry import WatchMetrics as WatchMetrics
     from metacal.rows import Rows as Rows
     from metacal.scores import learned as ranking  # noqa: F401
 else:  # hidden from type checkers, to whom a misspelt name shall be an error

@@ -542,3 +542,22 @@ def test_draws_do_not_depend_on_the_rules():
 
 def test_methods_have_names():
     assert list(METHODS)[:6] == ["uncal", "ts", "ets", "gpc", "meta-mis-paper", "meta-acc-paper"]
+
+
+def test_the_experiment_on_anybodys_file(tmp_path):
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(400, 3)) * 3.0
+    labels = (logits + rng.normal(size=logits.shape) * 2.0).argmax(axis=1)
+    names = np.array(["cat", "dog", "owl"])[labels]
+    lines = [",".join(map(repr, row)) + f",{name}" for row, name in zip(logits.tolist(), names)]
+    (tmp_path / "mine.csv").write_text("\n".join(["cat,dog,owl,label", *lines]))
+    given = ["paper", "--logits", str(tmp_path / "mine.csv"), "-o", str(tmp_path / "out"), "-n", "1"]
+    args = [*given, "--runs", "2", "--draws", "0", "--methods", "ts,meta-mis,meta-acc"]
+    done = CliRunner().invoke(main, args)
+    assert done.exit_code == 0, done.output
+    assert "Does Meta-Cal beat temperature scaling on mine?" in done.output
+    assert re.search(r"dilution apart, \d of \d rules have a lower ECE and \d a higher one", done.output)
+    assert "## Against temperature scaling" in done.output
+    done = CliRunner().invoke(main, [*given, "--min-accuracy", "0.2"])
+    assert done.exit_code == 2
+    assert "are right already; a promise of 20% needs no gate" in done.output

@@ -84,7 +84,7 @@ def test_positive_turns_the_score():
 @pytest.mark.parametrize(
     ("options", "labels", "message"),
     [
-        ({}, LABELS["names"][POSITIVE.astype(int)], "positive="),
+        ({}, LABELS["names"][POSITIVE.astype(int)], "with positive"),
         ({"positive": "theft"}, LABELS["names"][POSITIVE.astype(int)], "'theft' is none of the labels"),
         ({}, np.arange(600) % 3, "n_features=1.*3 values"),
         ({"reject_label": 1}, POSITIVE.astype(int), "reject_label 1 is one of the classes"),
@@ -113,7 +113,7 @@ def test_one_score_in_a_file(tmp_path):
     names = LABELS["names"][POSITIVE.astype(int)]
     lines = [f"{score!r},{name}" for score, name in zip(SCORES.tolist(), names)]
     (tmp_path / "val.csv").write_text("\n".join(["margin,label", *lines]))
-    fit = ["fit", str(tmp_path / "val.csv"), "--logits-key", "margin", "--min-accuracy", "0.9"]
+    fit = ["fit", str(tmp_path / "val.csv"), "--min-accuracy", "0.9"]  # a margin alone beside labels is the score
     saved = str(tmp_path / "cal.json")
     asked = CliRunner().invoke(main, fit)
     assert asked.exit_code == 2

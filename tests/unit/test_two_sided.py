@@ -199,6 +199,10 @@ def test_command_line(tmp_path):
     assert "called fraud if log-odds >" in done.output
     assert mc.load(saved).promise == mc.TwoSided(mc.MinPrecision(0.85, "fraud"), mc.MinRecall(0.95, "fraud"))
     pa = pytest.importorskip("pyarrow")
+    asked = ["--min-precision", "0.85", "--min-npv", "0.97", "--positive-share", "0.2", "-o", saved]
+    done = CliRunner().invoke(main, [*fit, *asked])
+    assert done.exit_code == 0, done.output
+    assert [part.delta for part in mc.load(saved).certificate_.parts.items] == pytest.approx([0.02, 0.08])
     named = ["fit", str(tmp_path / "other.csv"), "--positive-key", "other", "--positive", "fraud", "-o", saved]
     assert CliRunner().invoke(main, [*named, "--min-recall", "0.95"]).exit_code == 0
     for verb in ("evaluate", "verify", "monitor"):  # the gate knows the column's name
@@ -208,5 +212,8 @@ def test_command_line(tmp_path):
     for wrong in (
         ["--min-precision", "0.9", "--max-false-positive-rate", "0.1"],
         ["--min-recall", "0.9", "--in-expectation"],
+        ["--min-recall", "0.9", "--min-npv", "0.99"],
+        ["--min-npv", "0.1"],  # which says nothing
+        ["--group-key", "label"],
     ):
         assert CliRunner().invoke(main, [*fit, "--min-precision", "0.9", *wrong]).exit_code in (1, 2)

@@ -43,9 +43,7 @@ class Options:
     """What `metacal compare` is told."""
 
     calibrators: str | None = option(
-        f"Which to compare.  [default: all: {', '.join(_compared())}]",
-        metavar="A,B,C",
-        shell_complete=_complete_names,
+        f"Which to compare.  [default: all: {', '.join(_compared())}]", metavar="A,B,C", shell_complete=_complete_names
     )
     folds: int = option("Folds of a repeat.", type=FOLDS, default=5)
     repeats: int = option("How often folds are drawn.", type=REPEATS, default=2)

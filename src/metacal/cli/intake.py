@@ -24,7 +24,8 @@ from metacal.gate.watch import Watch
 from metacal.io.artifact.watch import Kept, Taken, checkpoint
 from metacal.io.disk import DISK, Disk, plain_write_errors
 from metacal.io.journal import Journal
-from metacal.report.status import Silence, status, write_exposition
+from metacal.report.status import Silence, status
+from metacal.report.telemetry import write_exposition
 
 if TYPE_CHECKING:
     from metacal.cli.monitor import Options
@@ -195,8 +196,9 @@ class Shown:
 
     def __init__(self, intake: Intake, artifact: str, file: str, options: Options) -> None:
         self.intake, self.artifact, self.file, self.goes_on = intake, artifact, file, options.goes_on
-        self.prometheus, self.quarantine = options.prometheus, options.put_aside
+        self.prometheus, self.otlp, self.quarantine = options.prometheus, options.otlp, options.put_aside
         self.page: Server | None = None
+        self.last = self.status()
         self._seen: tuple[Any, ...] = ()
         self._named, self._said = 0, ""
 
@@ -211,7 +213,7 @@ class Shown:
 
     def publish(self, *, ended: bool = False) -> dict[str, Any]:
         """Show how it stands on the page and in the metrics."""
-        found = self.status(ended=ended)
+        self.last = found = self.status(ended=ended)
         if self.page is not None:
             self.page.publish(found)
         if self.prometheus is not None:
@@ -233,7 +235,7 @@ class Shown:
         if self.intake.silent and self._seen[4:5] != (True,):
             self.say(f"ALARM: nothing has come for {self.intake.silence:g} seconds.")
         self._seen, self._said = now, ""
-        if self.page is not None or self.prometheus is not None:
+        if self.page is not None or self.prometheus is not None or self.otlp is not None:
             self.publish()
 
     def say(self, text: str) -> None:

@@ -52,6 +52,9 @@ class Options:
     serve: bool = option("Show it on a page that lives, on this machine only; implies --follow.", default=False)
     port: int = option("Of the page; 0: a free one.", type=click.IntRange(0, 65535), default=8765)
     prometheus: str | None = option("Write the metrics here, whole or not at all.", type=OutputPath(), metavar="FILE")
+    otlp: str | None = option(
+        "Push the metrics to an OpenTelemetry collector, such as http://127.0.0.1:4318/v1/metrics.", metavar="URL"
+    )
     probability_key: str | None = name_option("With which probability each row is chosen to be labelled.")
     least_probability: float | None = option(
         "With --probability-key: none is lower.  [default: 0.01]", type=_chance, metavar="P"
@@ -152,6 +155,10 @@ def command(artifact: str, file: str, options: Options) -> None:
 
             shown.page = stack.enter_context(Server(shown.status(), options.port))
             note(f"{shown.page.address} shows it; Ctrl-C ends it.")
+        if options.otlp is not None:
+            from metacal.report.telemetry import WatchMetrics, pushed
+
+            stack.callback(pushed(WatchMetrics(lambda: shown.last), options.otlp))
         watched(intake, source, shown)
         found = shown.publish(ended=True)
     say(found, wrapped("\n".join(lines(found))), as_json=options.as_json)
@@ -191,8 +198,8 @@ def _new_watch(artifact: str, file: str, options: Options) -> Watch:
     gate = load_gate(artifact, None if file == "-" else file)
     if len(gate.stages) > 1:
         raise click.UsageError(
-            f"{artifact} holds a cascade of two models, whose promise compares them; a monitor watches one gate. "
-            "metacal verify --large tests its promise on labelled rows; each model's own gate can be watched."
+            f"{artifact} holds a cascade, and a file of rows has one score or one table; in Python mc.Watch.of(gate) "
+            "watches it. metacal verify tests its promise on labelled rows; each model's own gate can be watched."
         )
     check_units(gate.certificate, given=options.unit_key is not None)
     least = 0.01 if options.least_probability is None else options.least_probability

@@ -77,6 +77,9 @@ class PromiseOptions:
     min_recall: float | None = share_option(
         "Two classes; promise: at least B of what is positive is caught or sent to review.", "B"
     )
+    min_npv: float | None = share_option(
+        "Two classes; promise: at least B of what is called negative is negative.", "B"
+    )
     positive_share: float | None = share_option(
         "With --min-precision: about how many rows are positive, from training data or experience.", "P"
     )
@@ -115,7 +118,7 @@ class PromiseOptions:
             "--max-cost": self.max_cost is not None,
             "--max-risk": self.max_risk is not None,
             "--cheapest": self.cheapest,
-            "--min-precision, --max-false-positive-rate and --min-recall": self.sided,
+            "--min-precision, --max-false-positive-rate, --min-recall and --min-npv": self.sided,
         }
         given = [name for name, there in asked.items() if there]
         if not given:
@@ -146,7 +149,7 @@ class PromiseOptions:
     @property
     def sided(self) -> bool:
         """Whether something is promised about what rows of two classes are called."""
-        about = (self.min_precision, self.max_false_positive_rate, self.min_recall)
+        about = (self.min_precision, self.max_false_positive_rate, self.min_recall, self.min_npv)
         return about.count(None) < len(about)
 
     def _check_the_papers(self) -> None:
@@ -218,8 +221,10 @@ class PromiseOptions:
         """
         import metacal as mc
 
+        if self.sided and per_group:
+            raise click.UsageError("--group-key: of two sides the rows of each group are fitted by themselves.")
         if self.sided:
-            return self._about_sides(positive)
+            return self._about_sides(positive, [0, 1] if classes is None else classes)
         shares: Literal["each", "fcr", "together"] = "each" if self.each else "fcr" if self.fcr else "together"
         fallback = "pooled" if self.pool_small else None
         if per_group:
@@ -251,18 +256,22 @@ class PromiseOptions:
             return mc.MinAccuracy(beta, delta)
         return mc.MaxMiscoverage(alpha, delta) if beta is None else mc.Both(alpha, beta, delta)
 
-    def _about_sides(self, positive: Any) -> Promise:
+    def _about_sides(self, positive: Any, classes: list[Any]) -> Promise:
         """One promise about what rows are called, or one for either side."""
         import metacal as mc
 
         own: dict[str, Any] = {"positive": positive, "delta": self.delta}
+        negative = next((name for name in classes if name != positive), None) if positive is not None else classes[0]
         given: list[tuple[Any, Any]] = [
-            (partial(mc.MinPrecision, share=self.positive_share), self.min_precision),
-            (mc.MaxFalsePositiveRate, self.max_false_positive_rate),
-            (mc.MinRecall, self.min_recall),
+            (partial(mc.MinPrecision, share=self.positive_share, **own), self.min_precision),
+            (partial(mc.MaxFalsePositiveRate, **own), self.max_false_positive_rate),
+            (partial(mc.MinRecall, **own), self.min_recall),
+            (partial(mc.MinPrecision, positive=negative, delta=self.delta or 0.0), self.min_npv),
         ]
-        sides = [promise(level, **own) for promise, level in given if level is not None]
-        return sides[0] if len(sides) == 1 else mc.TwoSided(sides[0], sides[-1], self.delta or 0.0)
+        sides = [promise(level) for promise, level in given if level is not None]
+        if len(sides) > 2:
+            raise click.UsageError("rows have two sides: give at most two of these promises, one for either side.")
+        return sides[0] if len(sides) == 1 else mc.TwoSided(sides[0], sides[1], self.delta or 0.0)
 
 
 # ── a table of costs ─────────────────────────────────────────────────────────────────────────────────────────────────

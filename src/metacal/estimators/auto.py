@@ -47,8 +47,8 @@ class AutoCalibrator(Calibrator):
     keep_predictions : bool
         Whether only candidates that keep every prediction take part.
     n_splits : int, optional
-        Folds; when None 5, of up to 1,000 rows of more than two classes 10. Of large tables some of them are enough:
-        2,000 to 10,000 rows that have been held out.
+        Folds; when None 5, of up to 1,000 rows of 3 to 300 classes 10, of up to 2,000 rows of more 3. Of large tables
+        some of them are enough: 2,000 to 10,000 rows that have been held out.
     random_state : int
         Seed of the folds.
     input, classes, positive, n_jobs
@@ -99,7 +99,12 @@ class AutoCalibrator(Calibrator):
     def gate_(self) -> Gate:
         """The fitted map as a gate; where one was chosen, the chosen calibrator's: a file needs to know no more."""
         check_is_fitted(self)
-        return super().gate_ if self.combine == "stack" else self.best_estimator_.gate_
+        return super().gate_ if self.settled is self else self.settled.gate_
+
+    @property
+    def settled(self) -> Calibrator:
+        """Itself; with "select" the chosen one."""
+        return self.best_estimator_ if self.combine == "select" else self
 
     def recipe(self) -> Recipe:
         """How it is fitted, the candidates by their names."""
@@ -138,9 +143,3 @@ class AutoCalibrator(Calibrator):
         """The mixture; losses and weights are kept."""
         self.losses_, self.weights_ = found.losses, dict(zip(found.names, found.map.weights))
         return found.map
-
-
-def chosen(calibrator: Any) -> Any:
-    """The calibrator that an `AutoCalibrator` has chosen; any other one, and one that mixes, as it is."""
-    selects = isinstance(calibrator, AutoCalibrator) and calibrator.combine == "select"
-    return calibrator.best_estimator_ if selects else calibrator

@@ -12,7 +12,6 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
-from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator, GateEstimator, base_calibrator
 from metacal.estimators.responses import METHODS, logits_of
 from metacal.gate import Decision
@@ -151,6 +150,9 @@ class Cascade(GateEstimator, kw_only=False):
         `groups`, `units` and `importance`, which other fits take, are refused with what to do instead.
         """
         promise = as_promise(self.promise)
+        for name, column in (("groups", groups), ("units", units), ("importance", importance)):
+            if column is not None:
+                raise InputError(_NOT_HERE[name])
         several = isinstance(X, list | tuple) and self.small is None and large is None
         if scores is not None or several or (X is not None and np.ndim(X) == 1):
             columns = scores if scores is not None else [X] if np.ndim(X[0]) == 0 else X
@@ -159,9 +161,6 @@ class Cascade(GateEstimator, kw_only=False):
             more: dict[str, Any] = {"costs": costs, "pool": pool, "joint": joint_risk, "higher_is": higher_is, **own}
             self.gate_ = fit_scored_cascade(columns, truth, promise, **more)
             return self
-        for name, column in (("groups", groups), ("units", units), ("importance", importance)):
-            if column is not None:
-                raise InputError(_NOT_HERE[name])
         for score in (self.score, self.large_score or self.score):
             check_score(score, self.input)
         one, other = self.tables(X, large)
@@ -290,5 +289,4 @@ class Cascade(GateEstimator, kw_only=False):
         base = base_calibrator(self.calibrator, None, rows.n_classes)
         if not isinstance(base, Calibrator):
             raise InputError(f"calibrator must be one of metacal's own; got {type(base).__name__}.")
-        fitted: Calibrator = chosen(base.fit_rows(rows, codes, weights))
-        return fitted.map_
+        return base.fit_rows(rows, codes, weights).map_

@@ -17,7 +17,6 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError, MetacalWarning
-from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator, Parameters, base_calibrator
 from metacal.estimators.crossfit import (
     CalibrationRows,
@@ -218,7 +217,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         It holds no classifier, so `mc.save` saves it: `gate_.predict(clf.logits(X))` is `clf.predict(X)`.
         """
         check_is_fitted(self)
-        gate = copy(chosen(self.calibrator_))
+        inner = self.calibrator_
+        gate = copy(inner.settled if isinstance(inner, Calibrator) else inner)
         if not isinstance(gate, MetaCal | Calibrator):
             raise AttributeError(f"a {type(gate).__name__} is somebody else's calibrator: store it as it asks for.")
         gate.classes, gate.classes_ = self.classes_.tolist(), self.classes_

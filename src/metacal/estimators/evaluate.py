@@ -17,12 +17,7 @@ from metacal.formulas import Codes
 from metacal.gate import Gate
 from metacal.gate.judged import Judged, judged, opened
 from metacal.metrics import registry
-from metacal.metrics.evaluation import (
-    Evaluation,
-    evaluate_rows,
-    evaluate_scores,
-    harm_in_words,
-)
+from metacal.metrics.evaluation import Evaluation, evaluate_rows, evaluate_scores, harm_in_words
 from metacal.metrics.intervals import Interval, clopper_pearson
 from metacal.metrics.marginal import ByClass
 from metacal.metrics.registry import PROBABILITIES

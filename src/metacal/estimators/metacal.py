@@ -12,7 +12,6 @@ from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
-from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator, GateEstimator, LogitsEstimator, base_calibrator, like_the_table
 from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate, fit_unlabelled
@@ -322,9 +321,8 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device):
             rows, codes = rows.on_host(), validate.on_host(codes)
         if isinstance(base, Calibrator):
-            settled: Calibrator = chosen(base.fit_rows(rows, codes, weights))
-            self.calibrator_ = settled
-            return settled.map_
+            self.calibrator_ = base.fit_rows(rows, codes, weights).settled
+            return base.map_
         keywords = {} if weights is None else {"sample_weight": weights}
         kept = slice(None) if rows.keep is None else rows.keep
         self.calibrator_ = base.fit(rows.table[kept], codes, **keywords)

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import ArtifactError
-from metacal.estimators.auto import AutoCalibrator, chosen
+from metacal.estimators.auto import AutoCalibrator
 from metacal.estimators.base import Calibrator, base_calibrator
 from metacal.estimators.cascade import Cascade
 from metacal.estimators.metacal import MetaCal
@@ -31,7 +31,7 @@ _FREE = ("n_jobs", "score_name", "calibrator", "large_score", "people")
 
 def content_of(estimator: Any) -> Content:
     """What a file would hold of a fitted MetaCal or calibrator, or ArtifactError with what to do instead."""
-    estimator = chosen(estimator)
+    estimator = estimator.settled if isinstance(estimator, Calibrator) else estimator
     kind = type(estimator).__name__
     if isinstance(estimator, type):
         raise ArtifactError(f"cannot save the class {estimator.__name__}; save a fitted {estimator.__name__}(...).")

@@ -29,7 +29,7 @@ from metacal.promises.parts.units import Importance, Units, counted_rows
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.rules.memory import Memory, SameSource
-from metacal.promises.sample import Ranking, require_some_correct
+from metacal.promises.sample import Ranking, Sample, require_some_correct
 from metacal.promises.scouts import Scouting
 from metacal.promises.sequential.profile import profile_of
 from metacal.rows.arrays import plain_array
@@ -112,9 +112,8 @@ def fit_scored(
         warnings.warn(str(note), MetacalWarning, stacklevel=3)
     older, memory, ties = _older(prior, source)
     scouting = Scouting(random_state, older, _scale(marks, source, given[there]), ties)
-    certificate, for_curve = certified(
-        promise, doubt, right, ranking, RELATIVE, source.score_name, counted, losses, parts, scouting, memory
-    )
+    sample, by = Sample(doubt, right, losses, *(parts or ())), (RELATIVE, source.score_name)
+    certificate, for_curve = certified(promise, sample, ranking, by, counted, scouting, memory)
     certificate = certificate.with_notes(*notes)
     policy = policy_of(certificate, source.classes)
     curve, own = fit_confidence(doubt[for_curve], right[for_curve]), doubt[seen]

@@ -54,7 +54,7 @@ from metacal.promises.parts.units import Counted
 from metacal.promises.promise import Promise
 from metacal.promises.rules.memory import Memory
 from metacal.promises.rules.two_sided import Sided
-from metacal.promises.sample import Ranking
+from metacal.promises.sample import Ranking, Sample
 from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows import Rows, run_rows, validate
 from metacal.rows.arrays import on_host
@@ -143,10 +143,9 @@ def fit_gate(
         further = _further_remarks(rows, seen, odd, counted)
     for note in further:
         warn_caller(str(note))
-    for note in (*notes, *([suspicion(looks=odd.kind, lowest=odd.lowest)] if odd is not None else []), *further):
-        certificate = certificate.with_notes(note)
-    if weights is not None:
-        certificate = certificate.with_notes(weights_not_certified())
+    of_rows = () if odd is None else (suspicion(looks=odd.kind, lowest=odd.lowest),)
+    of_weights = () if weights is None else (weights_not_certified(),)
+    certificate = certificate.with_notes(*notes, *of_rows, *further, *of_weights)
     policy = policy_of(certificate, classes)
     decided = _decided(rows, codes, score, policy, seen, None if parts is None else parts[0])
     available = decided.available
@@ -223,7 +222,7 @@ def fit_unlabelled(
     values = score_rows(rows, score)
     none, seen = np.zeros(len(values), dtype=bool), slice(None) if counted is None else counted.rows
     ranking = Ranking.of(values[seen], none[seen])
-    certificate, _ = certified(promise, values, None, ranking, grid_of(score), name_of(score), counted)
+    certificate, _ = certified(promise, Sample(values), ranking, (grid_of(score), name_of(score)), counted)
     further = [] if odd is not None else many_ties(Ranking.of(values, none) if counted else ranking)
     if odd is None and counted is None:
         further += remarks_on_rows(rows, values, len(ranking.ranks))

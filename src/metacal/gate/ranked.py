@@ -119,9 +119,9 @@ def ranked_and_certified(
             if early is not None:
                 early(rows)
             ranking = rank()
-        by = grid_of(score), name_of(score)
-        older = remembered and remembered(score)
-        certificate, available = certified(promise, values, correct, ranking, *by, counted, losses, parts, None, older)
+        by, older = (grid_of(score), name_of(score)), remembered and remembered(score)
+        sample = Sample(values, correct, losses, *(parts or ()))
+        certificate, available = certified(promise, sample, ranking, by, counted, memory=older)
         return Certified(rows, score, certificate, Columns(values, correct, available, ranking))
     assert isinstance(promise, Promise)
     shares = candidates(rows.n_classes)
@@ -183,22 +183,22 @@ def _losses(promise: Promise, rows: Rows, codes: NDArray[np.intp]) -> Losses | N
 
 def certified(
     promise: Promise,
-    values: NDArray[np.float64],
-    correct: Flags | None,
+    sample: Sample,
     ranking: Ranking,
-    grid: Grid,
-    name: str,
+    by: tuple[Grid, str],
     counted: Counted | None = None,
-    losses: Losses | None = None,
-    parts: RowParts = None,
     scouting: Scouting | None = None,
     memory: Memory | None = None,
 ) -> tuple[Certificate, Flags]:
-    """The certificate, and the rows that are left for the base map; the ranking is that of the rows that count."""
-    codes, names = (None, ()) if parts is None else parts
-    sample = Sample(values if grid == RELATIVE else RELATIVE.rounded(values), correct, losses, codes, names)
+    """The certificate, and the rows that are left for the base map; the ranking is that of the rows that count.
+
+    The scores of the sample lie on a grid, and have a name: `by`.
+    """
+    (grid, name), values = by, sample.score
+    sample = sample if grid == RELATIVE else replace(sample, score=RELATIVE.rounded(values))
     if counted is not None:
         values, sample = values[counted.rows], replace(sample.take(counted.rows), units=counted.whole)
+    own = sample.part
     right = np.zeros(len(sample), dtype=bool) if sample.correct is None else sample.right
     for_threshold, for_base = promise.split(right)
     sample = sample.take(for_threshold) if not for_threshold.all() else sample.with_ranking(ranking)
@@ -210,7 +210,6 @@ def certified(
     if sample.memory is not None:
         certificate = certificate.with_notes(start_remembered(rows=sample.memory.n, share=float(sample.memory.share)))
     if certificate.n_rows < len(values):
-        own = None if codes is None else codes if counted is None else codes[counted.rows]
         accept = accepts(values, policy_of(certificate, np.empty(0)).of(own))
         certificate = certificate.with_traffic(accept, right)
     if (scouts := sample.scouts) is not None:

@@ -16,15 +16,7 @@ from numpy.typing import NDArray
 
 from metacal.display import listed
 from metacal.errors import InputError, option, warn_caller
-from metacal.io.columns import (
-    BESIDE,
-    LABEL_LIKE,
-    TABLE_KEYS,
-    ClassNames,
-    Columns,
-    OtherKindError,
-    Request,
-)
+from metacal.io.columns import BESIDE, LABEL_LIKE, TABLE_KEYS, ClassNames, Columns, OtherKindError, Request
 from metacal.io.many import Paths
 from metacal.io.opening import two_columns_hint
 from metacal.io.reading import read_columns

@@ -24,7 +24,7 @@ _SHIFTS = tuple(1.5 * 2.0**52 * unit for unit in UNITS)
 
 
 def in_units(block: NDArray[Any]) -> Iterator[Float]:
-    """Each entry rounded to coarse units, then what is left of it rounded to fine ones, in the same memory.
+    """Each entry rounded to coarse units, then what is left of it rounded to fine ones.
 
     An entry lies in [0, 1] or hardly above.
 
@@ -34,13 +34,15 @@ def in_units(block: NDArray[Any]) -> Iterator[Float]:
     0.1
     """
     whole: Float = workplace.array("units", block.shape, np.float64)
-    np.add(block, _SHIFTS[0], out=whole, dtype=np.float64)
+    rest: Float = workplace.array("rest of units", block.shape, np.float64)
+    np.copyto(rest, block)  # in double once: a sum that converts on its way takes longer than both
+    np.add(rest, _SHIFTS[0], out=whole)
     whole -= _SHIFTS[0]
     yield whole
-    np.subtract(block, whole, out=whole, dtype=np.float64)
-    whole += _SHIFTS[1]
-    whole -= _SHIFTS[1]
-    yield whole
+    rest -= whole
+    rest += _SHIFTS[1]
+    rest -= _SHIFTS[1]
+    yield rest
 
 
 def counted(parts: Float, unit: float) -> NDArray[np.int64]:

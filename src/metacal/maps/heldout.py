@@ -20,7 +20,7 @@ from scipy.special import expit
 
 from metacal import kernels
 from metacal.errors import MetacalError, MetacalWarning
-from metacal.kernels.columns import FOURTH, MEAN, OWN, POSSIBLE, TAIL, VARIANCE, log_partition
+from metacal.kernels.columns import MEAN, OWN, POSSIBLE, TAIL, log_partition
 from metacal.maps.composed import ComposedMap, as_front
 from metacal.maps.labelled import Float, Labelled, Labels, Weights
 from metacal.maps.map import FitMap, Map
@@ -39,9 +39,9 @@ _FEWEST_ROWS = 100
 _FEW_ROWS, _FOLDS_OF_FEW, _FOLDS = 2_000, 5, 2
 #: Methods with parameters for each class are fitted anew up to so many classes.
 _MOST_CLASSES_ANEW = 32
-#: How far from where the rows were walked the map of a fold may be, in log b; Newton's steps to a temperature, and what
-#: the last one to a temperature with a uniform part promises per row: it is taken, which leaves about the square.
-_REACH, _STEPS, _ACCURACY = 0.5, 4, 1e-5
+#: How far from where the rows were walked the map of a fold may be, in log b; and what the last of Newton's steps to it
+#: promises per row: it is taken, which leaves about the square.
+_REACH, _ACCURACY = 0.5, 1e-5
 #: How far apart in log-odds are the points that rows are moved to for a fold's spline.
 _GRID = 1.0 / 16.0
 #: No loss is larger: that of a probability of 1e-12.
@@ -160,17 +160,13 @@ def _from_columns(fitted: Map, plain: Seen, seen: Seen, fold: NDArray[np.intp]) 
     front = _front_of(fitted)
     assert front is not None
     folds = int(fold.max()) + 1
-    if isinstance(fitted, TemperatureMap):
-        found = _mapped([UniformTemperatureMap(each, 0.0) for each in _temperatures(seen, fold, folds)], seen, fold)
-    else:
-        others = [seen.where(np.flatnonzero(fold != k)).with_possible_truth() for k in range(folds)]
-        fronts = [_uniform_of(train, front) for train in others]
-        s = None
-        if isinstance(fitted, ComposedMap):
-            fronts = [as_front(own, train, train.weights) for own, train in zip(fronts, others, strict=True)]
-            s = _lifted(fronts, seen, fold)
-        found = _mapped(fronts, seen, fold, s)
-    return HeldOut(fold, *found, *_uncalibrated(plain), seen.right)
+    others = [seen.where(np.flatnonzero(fold != k)).with_possible_truth() for k in range(folds)]
+    most = 0.0 if isinstance(fitted, TemperatureMap) else MOST_UNIFORM
+    fronts, s = [_front_from(train, front, most) for train in others], None
+    if isinstance(fitted, ComposedMap):
+        fronts = [as_front(own, train, train.weights) for own, train in zip(fronts, others, strict=True)]
+        s = _lifted(fronts, seen, fold)
+    return HeldOut(fold, *_mapped(fronts, seen, fold, s), *_uncalibrated(plain), seen.right)
 
 
 def _walked(rows: Rows, labels: Any, weights: Any, b: float) -> Seen:
@@ -194,34 +190,10 @@ def _front_of(fitted: Map) -> UniformTemperatureMap | None:
     return fitted if isinstance(fitted, UniformTemperatureMap) else None
 
 
-def _temperatures(seen: Seen, fold: NDArray[np.intp], folds: int) -> list[float]:
-    """The inverse temperature of the rows outside each fold, by Newton's steps from that of all rows.
-
-    The slope of log Σ e^{bd} - b·own in b is a cubic whose coefficients are cumulants (`log_partition`), so its sum
-    over rows is the cubic of their sums: five numbers a fold, and no row is looked at again.
-    """
-    possible = seen.columns[OWN] > -np.inf
-    weights = possible * (1.0 if seen.weights is None else seen.weights)
-    terms = (seen.columns[MEAN] - np.where(possible, seen.columns[OWN], 0.0), *seen.columns[VARIANCE : FOURTH + 1])
-    sums = np.array([np.bincount(fold, weights * term, folds) for term in terms])
-    least, most = (seen.walked * np.exp(side * _REACH) - seen.walked for side in (-1.0, 1.0))
-    found = []
-    for slope, curvature, third, fourth in (sums.sum(axis=1, keepdims=True) - sums).T.tolist():
-        step = 0.0
-        for _ in range(_STEPS):
-            here = slope + step * (curvature + step * (0.5 * third + step / 6.0 * fourth))
-            bent = curvature + step * (third + 0.5 * step * fourth)
-            if not bent > 0.0:
-                break
-            step = min(max(step - here / bent, least), most)
-        found.append(seen.walked + step)
-    return found
-
-
-def _uniform_of(train: Seen, front: UniformTemperatureMap) -> UniformTemperatureMap:
+def _front_from(train: Seen, front: UniformTemperatureMap, most_uniform: float) -> UniformTemperatureMap:
     """Temperature and uniform part of these rows, from where those of all ended."""
     log_b = np.log(front.inverse_temperature)
-    box = np.array([[log_b - _REACH, 0.0], [log_b + _REACH, MOST_UNIFORM]])
+    box = np.array([[log_b - _REACH, 0.0], [log_b + _REACH, most_uniform]])
     found = newton(train.loss, np.array([log_b, front.uniform]), box, _ACCURACY).point
     return UniformTemperatureMap(float(np.exp(found[0])), float(found[1]))
 

@@ -32,6 +32,8 @@ from metacal.rows import Rows
 _LEAST, _PRIOR, _PRIOR_NEAR, _ODDS = 0.03, 0.05, 1.0, 3.0
 #: Folds, and those of no more rows than this, where what a tenth more of them would teach a member counts most.
 _FOLDS, _FOLDS_OF_FEW, _FEW = 5, 10, 1_000
+#: Of more classes than this, and no more rows than are held out of many, so many: a fit costs as much with few rows.
+_MANY_CLASSES, _FOLDS_OF_MANY = 300, 3
 #: Rows held out that are enough to weigh a dozen members: so many, or fewer of as many entries, but not too few.
 _ENOUGH, _ENOUGH_ELEMENTS, _FEWEST = 10_000, 1 << 18, 2_000
 #: Elements of the rows of a fold that are gathered into a table of their own.
@@ -133,8 +135,8 @@ def stack(
 
     The weights on the simplex make Σ_i log Σ_m w_m p_im large (see `likeliest`). Those with less than 3% are left out;
     who is left is fitted on all rows. With `keep_predictions` only candidates that keep every prediction take part.
-    Without a number of folds there are 5, of up to 1,000 rows of more than two classes 10. They are not stratified (see
-    `random_folds`). `weigh` says another way to weigh them.
+    Without a number of folds there are 5, of up to 1,000 rows of 3 to 300 classes 10, of up to 2,000 rows of more 3.
+    They are not stratified (see `random_folds`). `weigh` says another way to weigh them.
     """
     weigh = weigh or likeliest
     if keep_predictions:
@@ -142,8 +144,12 @@ def stack(
     if not names:
         raise InputError("there is no candidate to stack; give at least one calibrator.")
     rows, labels, weights = sample = Labelled(rows, labels, weights).usable()
-    few = len(labels) <= _FEW and rows.n_classes > 2  # of two classes the candidates differ little
-    n_splits = min(n_splits or (_FOLDS_OF_FEW if few else _FOLDS), len(labels))
+    usual = (
+        _FOLDS_OF_FEW if len(labels) <= _FEW and rows.n_classes > 2 else _FOLDS
+    )  # of two the candidates differ little
+    if rows.n_classes > _MANY_CLASSES and len(labels) <= _FEWEST:
+        usual = _FOLDS_OF_MANY
+    n_splits = min(n_splits or usual, len(labels))
     losses: dict[str, float] = {}
     if len(names) > 1 and n_splits > 1:
         part = partial(fit_members, rough=True) if fit is fit_members else fit

@@ -17,14 +17,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from metacal.metrics import gaps
-from metacal.metrics.binning import (
-    Binning,
-    ReliabilityCurve,
-    bin_edges,
-    equal_mass,
-    equal_width,
-    reliability_table,
-)
+from metacal.metrics.binning import Binning, ReliabilityCurve, bin_edges, equal_mass, equal_width, reliability_table
 from metacal.metrics.classwise import ClassGaps, classwise_ece_statistic
 from metacal.metrics.registry import PROBABILITIES, TOP_LABEL, register, value
 from metacal.metrics.smooth import smooth_ece_statistic

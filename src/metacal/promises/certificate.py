@@ -243,8 +243,6 @@ class Certificate:
         plain = {name: getattr(self, name) for name in there}
         if not self.labelled:
             plain |= dict.fromkeys(COUNTED_BY_LABELS)
-        if "circumstances" in plain:
-            plain["circumstances"] = asdict(self.circumstances)
         shares = {name: getattr(self, name) for name in ("coverage", "coverage_accuracy", "miscoverage")}
         shares |= {} if self.loss is None else {"loss": self.loss}
         plain |= {"quantity": self.quantity.name, "traffic": self._traffic_there(), **shares}

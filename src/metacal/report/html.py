@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)\n", re.MULTILINE)
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
-#: How a browser may read "<", ">", "&" and the two line ends of JavaScript inside a script element, spelt for JSON.
-_ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
 def render(summary: Summary, *, title: str | None = None) -> str:
@@ -91,14 +89,17 @@ def _filled(name: str, title: str, data: str = "") -> str:
 
 
 def embedded_json(data: Any) -> str:
-    r"""JSON that cannot end the script element it stands in.
+    r"""JSON that cannot end the script element it stands in: no "<", ">" or "&"; json.dumps writes ASCII alone.
 
     Examples
     --------
     >>> print(embedded_json({"name": "</script>&"}))
     {"name":"\u003c/script\u003e\u0026"}
     """
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
 
 
 def _content_security_policy(style: str, script: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from metacal import __version__
 from metacal.errors import InputError
 from metacal.report.html import live_page
-from metacal.report.status import CONTENT_TYPE, exposition
+from metacal.report.telemetry import CONTENT_TYPE, exposition
 
 #: What the browser calls this machine.
 _OWN = ("127.0.0.1", "localhost")

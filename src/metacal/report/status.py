@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import Any, NamedTuple
 
 from metacal.gate.watch import Watch
-from metacal.io.disk import plain_write_errors
-from metacal.io.writing import atomic_path
 from metacal.promises.sequential.alarms import NAMES, not_comparable, stated
 
 #: Classes that the page lists: those with the most rows.
@@ -181,69 +178,3 @@ def lines(found: dict[str, Any]) -> list[str]:
         told += [f"               {seen}" for seen in alarm["seen"][1:6]]
     told += [f"  {gone['name']:<12} cannot be watched: {gone['why']}" for gone in found["missing"]]
     return [*told, "", f"  {'levels':<12} {found['levels']}"]
-
-
-# ── Prometheus ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-def exposition(found: dict[str, Any]) -> str:
-    """The same as Prometheus' text exposition format 0.0.4.
-
-    Examples
-    --------
-    >>> import metacal as mc
-    >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
-    >>> text = exposition(status(mc.Watch.of(cal).update(data.logits[5000:6000])))
-    >>> print(text.splitlines()[2])
-    metacal_decisions_total{decision="accepted"} 8...
-    """
-    wrong = found["labelled_accepted"] - found["right_accepted"]
-    alarms = found["alarms"]
-    families: list[tuple[str, str, str, list[tuple[dict[str, str], Any]]]] = [
-        ("metacal_decisions_total", "counter", "Rows by decision.", [
-            ({"decision": "accepted"}, found["accepted"]),
-            ({"decision": "rejected"}, found["rows"] - found["accepted"]),
-        ]),
-        ("metacal_outcomes_total", "counter", "Labelled rows that were accepted.", [
-            ({"decision": "accepted", "correct": "true"}, found["right_accepted"]),
-            ({"decision": "accepted", "correct": "false"}, wrong),
-        ]),
-        ("metacal_waiting_rows", "gauge", "Rows that wait for a label.", [({}, found["waiting"])]),
-        ("metacal_unreadable_lines_total", "counter", "Lines that could not be read.", [({}, found["unreadable"])]),
-        ("metacal_gaps_total", "counter", "Times that something was lost unread.", [({}, found["gaps"])]),
-        ("metacal_alarm", "gauge", "1 once an alarm is raised; of silence, while it lasts.", [
-            ({"alarm": alarm["name"]}, int(alarm["raised"])) for alarm in [*alarms, *_silence(found)]
-        ]),
-        ("metacal_log_evidence", "gauge", "Logarithm of the evidence.", [
-            ({"alarm": alarm["name"]}, alarm["log_evidence"]) for alarm in alarms
-        ]),
-        ("metacal_log_evidence_needed", "gauge", "Logarithm of the evidence that is an alarm.", [
-            ({"alarm": alarm["name"]}, alarm["log_needed"]) for alarm in alarms
-        ]),
-    ]  # fmt: skip
-    if found["estimate"] is not None:
-        bar = found["estimate"]
-        of = [({"bound": name}, bar[name]) for name in ("accuracy", "low", "high")]
-        families.append(("metacal_estimated_accuracy", "gauge", "Of accepted rows, from confidence alone.", of))
-    told = []
-    for name, kind, explained, values in families:
-        told += [f"# HELP {name} {explained}", f"# TYPE {name} {kind}"]
-        told += [f"{name}{_labels(labels)} {value!r}" for labels, value in values]
-    return "\n".join(told) + "\n"
-
-
-def _silence(found: dict[str, Any]) -> list[dict[str, Any]]:
-    return [] if found["silence"] is None else [{"name": "silence", **found["silence"]}]
-
-
-def _labels(labels: dict[str, str]) -> str:
-    return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}" if labels else ""
-
-
-def write_exposition(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write it where Prometheus' node exporter looks for files, whole or not at all."""
-    with atomic_path(path) as part, plain_write_errors(path):
-        part.write_text(exposition(found), encoding="utf-8")

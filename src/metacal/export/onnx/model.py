@@ -19,14 +19,7 @@ from metacal.export.fitted import exportable, gate_of
 from metacal.export.onnx.checking import Checked, check_alone, check_behind
 from metacal.export.onnx.gate import Attached, append_gate, inputs_of
 from metacal.export.onnx.graph import described, onnx_library
-from metacal.export.onnx.reading import (
-    Logits,
-    check_opset,
-    find_logits,
-    opset_of,
-    read_model,
-    refuse_probabilities,
-)
+from metacal.export.onnx.reading import Logits, check_opset, find_logits, opset_of, read_model, refuse_probabilities
 from metacal.gate import Gate, Stage
 from metacal.io.artifact.document import Content, document_of
 from metacal.io.artifact.wrapping import checksum

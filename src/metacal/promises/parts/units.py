@@ -279,15 +279,14 @@ def counted_rows(
         notes.append(kept_by_weight(kept=len(rows), rows=before, random_state=random_state))
     if not len(rows):
         raise InputError("no row is left to count: the weights are small against the largest; use more rows.")
+    whole = None
     if together is not None and together.per == "row":
         own = np.unique(codes[rows], return_inverse=True)[1].astype(np.intp)
         whole = replace(together, largest=around.largest_unit).whole(own, random_state)
-        speaker = np.full(n_rows, -1, dtype=np.intp)
-        speaker[rows] = np.arange(len(rows))
-        return Counted(rows, speaker, around, tuple(notes), whole)
+        codes = np.arange(n_rows)  # each speaks for itself
     place = np.full(int(codes.max()) + 1, -1, dtype=np.intp)
     place[codes[rows]] = np.arange(len(rows))
-    return Counted(rows, place[codes], around, tuple(notes))
+    return Counted(rows, place[codes], around, tuple(notes), whole)
 
 
 def unit_codes(units: Any, n_rows: int) -> Places:

@@ -15,14 +15,16 @@ class it is called":
   level: of the n₁ rows that must not be called so, the r-th from the end; strictly beyond it lies P ~ Beta(r, n₁ + 1 -
   r) (Tong, Feng & Li 2018). The largest r with P(Bin(n₁, limit) <= r - 1) <= delta.
 
-**Both sides** have half of delta each; the union bound does the rest. Where u < l, both walks have passed ranks that
-overlap. Every rank that a walk has passed is certified, all at once: each side then takes the highest of them on its
-own side of even calibrated odds, a point that may depend on labels since it only chooses among what is certified. (The
-point itself is no threshold: it was never tested, and breaks up to .9 of promises.) A threshold lies just before the
-next row that is not accepted, never at a row.
+**Both sides** have half of delta each; the union bound does the rest. Of two predictive values the side of a class
+declared rare has .8 of delta, the other .2. Where u < l, both walks have passed ranks that overlap. Every rank that a
+walk has passed is certified, all at once: each side then takes the highest of them on its own side of even calibrated
+odds, a point that may depend on labels since it only chooses among what is certified. (The point itself is no
+threshold: it was never tested, and breaks up to .9 of promises.) A threshold lies just before the next row that is not
+accepted, never at a row.
 
 A side whose rows cannot carry its promise is closed, and its rows go to review. Only where no side is left it is an
-error.
+error. So is a predictive value that the share of the class reaches without any score: it says nothing. (That is asked
+of the labels, and can only make broken promises fewer: one that is refused is not made.)
 """
 
 from __future__ import annotations
@@ -60,6 +62,9 @@ _GEOMETRIC = (0, 1, 3, 8, 20, 50, 120, 300)
 #: With a declared share: the fallbacks as shares of λ, and of delta.
 _FALLBACKS = ((Fraction("0.3"), Fraction("0.05")), (Fraction("0.65"), Fraction("0.05")))
 
+#: A class of no more than this share is rare: its side has so much of delta.
+_RARE, _OF_RARE = 0.2, 0.8
+
 
 class Sided(Promise):
     """A promise about what rows of two classes are called. Its rows are log-odds, right where of the second class."""
@@ -79,6 +84,9 @@ class Sided(Promise):
         sides, s = self.sides(names), sample.score
         rankings = [Ranking.of(RELATIVE.rounded(s), codes == 0), Ranking.of(RELATIVE.rounded(-s), codes == 1)]
         accepted = {code: side.passed(rankings[code]) for code, side in sides.items()}
+        for code, side in sides.items():
+            if isinstance(side, MinPrecision):
+                side.check_says_something(codes, code, names)
         even = even_odds(s, codes == 1)
         if sum(accepted.values()) > len(s):
             for code, side in sides.items():
@@ -106,19 +114,14 @@ class Sided(Promise):
         counts = {name: sum(getattr(part, name) for part in parts) for name in Outcome._fields[:4]}
         first = next(part.quantity for part in reversed(parts) if part.quantity is not None)
         target = next(part.target for part in reversed(parts) if part.target is not None)
-        found = replace(
-            self._certified(-math.inf, Outcome(**counts, highest_accepted=None, lowest_rejected=None)),
-            quantity=first,
-            target=target,
-        )
-        whole = Parts("class", "together", tuple(parts))
-        return replace(found, max_miscoverage=None, score="margin", decision_at=at, parts=whole)
+        found = self._certified(-math.inf, Outcome(**counts, highest_accepted=None, lowest_rejected=None))
+        found = replace(found, quantity=first, target=target, max_miscoverage=None, score="margin")
+        return replace(found, decision_at=at, parts=Parts("class", "together", tuple(parts)))
 
     def impossible(self, certificate: Certificate) -> str | None:
         parts = certificate.parts
-        said = (
-            [] if parts is None else [(part.quantity, part.target) for part in parts.items if part.quantity is not None]
-        )
+        items = () if parts is None else parts.items
+        said = [(part.quantity, part.target) for part in items if part.quantity is not None]
         first = (certificate.quantity, certificate.target)
         if parts is None or len(parts.items) != 2 or parts.by != "class" or said[-1:] != [first]:
             return f"it does not belong to the promise {self!r}; fit again"
@@ -306,6 +309,17 @@ class MinPrecision(Side):
         first = int(min(Fraction("0.12"), Fraction("0.03") + rate) * expected)
         return ((first, Fraction("0.9")), *((int(at * expected), share) for at, share in _FALLBACKS))
 
+    def check_says_something(self, codes: Codes, code: int, names: Sequence[Name]) -> None:
+        """Raise where calling every row so would keep the promise."""
+        share = float((codes == code).mean()) if len(codes) else 0.0
+        if share >= self.level:
+            other = names[1 - code]
+            raise InputError(
+                f"a precision of {self.level:g} for {names[code]} says nothing: {share:.1%} of the rows are so, and "
+                f"calling all of them so would keep it. Promise how few {other} slip through, MinRecall(0.95, "
+                f"positive={other!r}) (--min-recall), or ask for more than {share:.4g}."
+            )
+
     def fewest(self) -> int:
         """How many rows without an error a test takes."""
         return bounds.error_free_rows_needed(self.level, self.delta)
@@ -366,7 +380,13 @@ class TwoSided(Sided):
                 f"both promises are about what is called {names[code]}; give one about either side, say "
                 "TwoSided(MinPrecision(0.9), MinRecall(0.95))."
             )
-        return {code: replace(side, delta=self.delta / 2.0) for code, side in both.items()}
+        first = 0.5  # the share of delta of the first class's side
+        for code, side in both.items():
+            if isinstance(side, MinPrecision) and isinstance(both[1 - code], MinPrecision) and side.share is not None:
+                of_first = side.share if code == 0 else 1.0 - side.share
+                first = _OF_RARE if of_first <= _RARE else 1.0 - _OF_RARE if of_first >= 1.0 - _RARE else 0.5
+        shares = (first, 1.0 - first)
+        return {code: replace(side, delta=self.delta * shares[code]) for code, side in both.items()}
 
 
 def _threshold(ranking: Ranking, accepted: int) -> float:
