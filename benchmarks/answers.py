@@ -5,8 +5,9 @@
 `duel`: the share of rows that go to the large model, calibration labels included, beside the least possible one; of a
 pool and of its source; BARGAIN (package `bargain` 0.1.3, its own algorithm, its models answered from arrays) on the
 same pools where it is installed. `stages`: what three and five models cost beside the cheapest thresholds that keep
-the promise, and beside Learn-then-Test on a grid with Bonferroni's correction; ten populations that tempt to break it.
+the promise, and beside Learn-then-Test on a grid with Bonferroni's correction.
 `graded`: accepted rows beside the largest part that keeps the limit, by bets, rounding and Hoeffding-Bentkus.
+What is run alone takes its place in RESULT.json beside what is there. `benchmarks.answer_adversaries` tempts them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from benchmarks.cost_rule import bentkus_rank
 from benchmarks.experiments.pool import in_order
 from metacal.promises.rules.costs import CostRanking
 from metacal.promises.rules.max_risk import ROUNDED, certified_loss_rank, rungs
-from metacal.promises.rules.staged import Law, Staged
+from metacal.promises.rules.staged import Law, Staged, labels_that_pay
 
 DELTA = 0.1
 #: Small network, large one (or the truth), and the share of answers that may differ.
@@ -41,6 +42,8 @@ PAIRS = (
     ("langid176_sentences", None, 0.05),
 )
 POOLS = (5000, 20_000)
+#: How many pools of each size BARGAIN is run on.
+PEER_DRAWS = 200
 CHAINS = {
     "cifar10, three": (("cifar10_resnet110", "cifar10_wrn32"), (1.0, 10.0, 100.0), 0.02),
     "cifar100, three": (("cifar100_resnet110", "cifar100_wrn32"), (1.0, 10.0, 100.0), 0.1),
@@ -85,9 +88,8 @@ def duel_draw(folder: str, pair: tuple[str, str | None, float], size: int, seed:
     own, wrong, best = doubt[rows], differs[rows], least_sent(doubt[rows], differs[rows], epsilon * size)
     found = {"best": best}
     for pool in (True, False):
-        law = Law(epsilon, DELTA, size if pool else None, size if pool else None)
-        n = min(size, int(max(size ** (2 / 3), 8 / epsilon)))
-        n = law.fewest(n, law.most(n, alone=True), alone=True)
+        law, n = Law(epsilon, DELTA, *[size if pool else None] * 2), labels_that_pay(mc.MaxLoss(epsilon, DELTA), size)
+        most = law.most(n, alone=True)
         labels = rng.choice(size, n, replace=False)
         rest = np.setdiff1d(np.arange(size), labels)
         sample = Staged(own[labels, None], wrong[labels, None], np.ones(2), own[rest, None], pool, random_state=seed)
@@ -97,7 +99,8 @@ def duel_draw(folder: str, pair: tuple[str, str | None, float], size: int, seed:
         found[name] = 1.0 - kept.sum() / size
         broken = (wrong[rest] & kept).sum() > epsilon * size if pool else (differs & (doubt <= limit)).mean() > epsilon
         found[f"{name} broken"] = float(broken)
-    if peer:
+        found[f"{name} size"] = law.chance(most, law.fewest(n, most, alone=True), alone=True)
+    if peer and seed < PEER_DRAWS:
         found["BARGAIN"], found["BARGAIN broken"] = bargain(own, wrong, epsilon, seed)
     return found
 
@@ -125,18 +128,13 @@ def bargain(doubt: np.ndarray, differs: np.ndarray, epsilon: float, seed: int) -
 
 
 def duel(folder: str, draws: int, processes: int) -> dict[str, object]:
-    """Every pair and size of pool; BARGAIN on a hundred of the smaller pools."""
+    """Every pair and size of pool; BARGAIN on some of them."""
     try:
         sys.modules.setdefault("openai", types.SimpleNamespace(OpenAI=None))  # type: ignore[arg-type]
         peer = importlib.import_module("BARGAIN") is not None
     except ImportError:
         peer = False
-    tasks = [
-        (folder, pair, size, seed, peer and seed < 100 and size == POOLS[0])
-        for pair in PAIRS
-        for size in POOLS
-        for seed in range(draws)
-    ]
+    tasks = [(folder, pair, size, seed, peer) for pair in PAIRS for size in POOLS for seed in range(draws)]
     table: dict[str, dict[str, list[float]]] = {}
     for (_, pair, size, *_), found in zip(tasks, in_order(duel_draw, tasks, processes), strict=True):
         row = table.setdefault(f"{pair[0]} / {pair[1] or 'truth'} / {pair[2]:g} / {size}", {})
@@ -222,54 +220,16 @@ def chain_draw(folder: str, name: str, seed: int) -> dict[str, float]:
     }
 
 
-def adversary(number: int, seed: int) -> float:
-    """Whether one draw breaks the promise in a population that tempts to: risks beside the limit, bumps, dependence."""
-    rng, n, epsilon = np.random.default_rng([number, seed]), 300, 0.05
-    m = 2 + number % 2
-
-    def population(size: int) -> tuple[np.ndarray, np.ndarray]:
-        doubt = rng.random((size, m))
-        if number in (2, 7):
-            doubt[:, 1:] = 1.0 - doubt[:, :1]
-        if number in (3, 8):
-            doubt = np.round(doubt, 1)
-        risk = {
-            0: np.full((size, m), 0.055),
-            1: np.full((size, m), 0.08),
-            2: np.full((size, m), 0.06),
-            3: np.full((size, m), 0.07),
-            4: np.where(doubt < 0.3, 0.2, 0.01),
-            5: 0.2 * doubt,
-            6: np.where((doubt > 0.2) & (doubt < 0.4), 0.4, 0.0),
-            7: 0.3 * (1.0 - doubt),
-            8: 0.25 * doubt**2,
-            9: np.where(doubt < 0.05, 1.0, 0.03),
-        }[number]
-        return doubt, rng.random((size, m)) < risk
-
-    doubt, differs = population(n)
-    stages = (
-        mc.MaxLoss(epsilon, DELTA)
-        .certify(Staged(doubt, differs, np.arange(1.0, m + 2), doubt[:0], random_state=seed))
-        .stages
-    )
-    assert stages is not None
-    limits = np.array([stage.threshold for stage in stages.items[:m]])
-    return float(outcome(*population(20_000), np.ones(m + 1), limits)[1] > epsilon)
-
-
 def stages(folder: str, draws: int, processes: int) -> dict[str, object]:
-    """Every chain, and the ten populations."""
+    """Every chain."""
     best = dict(zip(CHAINS, in_order(chain_best, [(folder, name) for name in CHAINS], processes), strict=True))
     tasks = [(folder, name, seed) for name in CHAINS for seed in range(draws)]
     table: dict[str, dict[str, list[float]]] = {name: {} for name in CHAINS}
     for (_, name, _), found in zip(tasks, in_order(chain_draw, tasks, processes), strict=True):
         for key, value in found.items():
             table[name].setdefault(key, []).append(value)
-    hard = [(number, seed) for number in range(10) for seed in range(draws)]
-    broken = np.array(list(in_order(adversary, hard, processes))).reshape(10, draws).mean(axis=1)
     rows = {name: {**_means(own), "cheapest": best[name]} for name, own in table.items()}
-    return {"chains": rows, "adversaries": broken.tolist(), "adversary_draws": draws}
+    return {"chains": rows}
 
 
 # ── graded losses ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -336,7 +296,9 @@ def main() -> None:
     options = parser.parse_args()
     chosen = runs if options.only is None else {options.only: runs[options.only]}
     found = {name: run(options.data, options.draws or usual, options.jobs) for name, (run, usual) in chosen.items()}
-    text = json.dumps({"delta": DELTA, **found}, indent=1)
+    there = Path(options.out) if options.only and options.out else None
+    before = json.loads(there.read_text(encoding="utf-8")) if there is not None and there.exists() else {}
+    text = json.dumps({**before, "delta": DELTA, **found}, indent=1)
     print(text) if options.out is None else Path(options.out).write_text(text + "\n", encoding="utf-8")
 
 

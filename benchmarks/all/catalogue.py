@@ -45,13 +45,23 @@ class Entry:
         return self.alone and not self.timed and self.seconds <= 10
 
 
+_ANSWERS = (
+    "promises/rules/staged.py",
+    "promises/rules/max_risk.py",
+    "promises/rules/costs.py",
+    "promises/rules/betting.py",
+    *_SEQUENCE,
+)
+
+
 def _entries() -> list[Entry]:
     return [
         Entry("accuracy-rule", "benchmarks.accuracy_rule --data {data} --jobs {jobs} --out {out}",
               ("benchmarks/accuracy_rule.py", *_ACCURACY), 1500, alone=False),
+        Entry("answer-adversaries", "benchmarks.answer_adversaries --jobs {jobs} -o {out}",
+              ("benchmarks/answer_adversaries.py", *_ANSWERS), 500),
         Entry("answers", "benchmarks.answers --data {data} --jobs {jobs} -o {out}",
-              ("benchmarks/answers.py", "promises/rules/staged.py", "promises/rules/max_risk.py",
-               "promises/rules/costs.py", "promises/rules/betting.py", *_SEQUENCE), 900, alone=False),
+              ("benchmarks/answers.py", *_ANSWERS), 900, alone=False),
         Entry("bands", "benchmarks.bands exits --jobs {jobs} --out {out}",
               ("benchmarks/bands.py", "promises/rules/bands.py", "promises/rules/levels.py"), 150),
         Entry("billion-rows", "benchmarks.billion --rows 1e9 --jobs {jobs} --out {out}",

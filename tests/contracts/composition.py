@@ -6,11 +6,12 @@ the user reads. An error that nobody wrote on purpose is a bug; `test_compositio
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ FLAGS = {
 }
 #: Promises about what rows of two classes are called.
 OF_TWO = ("MinPrecision", "MinRecall", "MaxFalsePositiveRate", "TwoSided")
-KINDS = ("logits", "probabilities", "scores", "cascade")
+KINDS = ("logits", "probabilities", "scores", "cascade", "score cascade")
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def halves(n_classes: int = K) -> tuple[Half, Half]:
 def face(kind: str, promise: Any) -> Any:
     if kind == "scores":
         return mc.ScoreGate(promise)
-    if kind == "cascade":
+    if "cascade" in kind:
         return mc.Cascade(promise=promise)
     return mc.MetaCal(promise, input=kind, calibrator="temperature")
 
@@ -117,6 +118,9 @@ def given(kind: str, half: Half) -> tuple[Any, Any, dict[str, Any]]:
         return half.scores, half.right, {}
     if kind == "cascade":
         return half.logits, half.labels, {"large": half.large}
+    if kind == "score cascade":  # the truth stands behind the two
+        large = replace(half, logits=half.large)
+        return [half.scores, large.scores], [half.right, large.right], {}
     return getattr(half, kind), half.labels, {}
 
 
@@ -150,7 +154,7 @@ class Cells:
         self._fit(self.promise(), importance=mc.Importance(np.linspace(0.5, 1.5, N), largest=1.5))
 
     def label(self) -> None:
-        if self.kind == "cascade":
+        if "cascade" in self.kind:
             raise mc.InputError("a Certifier labels a pool for one model; of a cascade fit says which labels it needs.")
         X, y, _ = given(self.kind, self.rows)
         how = {} if self.kind == "scores" else {"input": self.kind}
@@ -160,8 +164,8 @@ class Cells:
         certifier.gate()
 
     def monitor(self) -> None:
-        X, y, _ = given(self.kind, self.new)
-        mc.Watch.of(self.fitted).update(X, y)
+        X, y, rest = given(self.kind, self.new)
+        mc.Watch.of(self.fitted).update([X, *rest.values()] if rest else X, y)
 
     def verify(self) -> None:
         X, y, rest = given(self.kind, self.new)
@@ -195,9 +199,10 @@ class Cells:
         from metacal.cli import main
 
         files = self._files()
-        command = "cascade" if self.kind == "cascade" else "fit"
+        command = "cascade" if "cascade" in self.kind else "fit"
         more = {
             "scores": ["--score-key", "score", "--correct-key", "ok"],
+            "score cascade": ["--score-key", "small.p,large.p", "--correct-key", "small.ok,large.ok"],
             "probabilities": ["--input", "probabilities"],
         }
         arguments = [command, *files, *more.get(self.kind, []), *FLAGS[self.name], "-o", str(self.folder / "cli.json")]
@@ -210,6 +215,13 @@ class Cells:
 
     def _files(self) -> list[str]:
         rows, files = self.rows, []
+        if self.kind == "score cascade":
+            (small, large), right, _ = given(self.kind, rows)
+            columns = zip(small.tolist(), large.tolist(), *(one.tolist() for one in right))
+            lines = ({"small": {"p": a, "ok": c}, "large": {"p": b, "ok": d}} for a, b, c, d in columns)
+            path = self.folder / "answers.jsonl"
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+            return [str(path)]
         if self.kind == "scores":
             path = self.folder / "scores.csv"
             mc.io.write_table(path, {"score": rows.scores, "ok": rows.right})

@@ -239,8 +239,7 @@ def test_labels_that_nobody_knows(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-@pytest.mark.parametrize("name", ["loss", "accuracy"])
+@pytest.mark.parametrize(("name", "dtype"), [("loss", "float32"), ("loss", "float64"), ("accuracy", "float16")])
 def test_exports_decide_as_python_does(folder, name, dtype):
     ort = pytest.importorskip("onnxruntime")
     run("export", folder / f"{name}.json", "-o", folder / "both.onnx", "--dtype", dtype)
@@ -274,3 +273,25 @@ def test_rows_that_are_no_logits_are_left_to_people_by_the_graph(folder):
     session = ort.InferenceSession(folder / "both.onnx")
     assert session.run(["answered_by"], feed)[0].tolist() == [0, 1, 2]
     assert np.isfinite(session.run(["probs"], feed)[0]).all()
+
+
+@pytest.mark.parametrize("name", ["scores-loss", "scores-accuracy"])
+def test_cascades_of_scores_of_earlier_builds_answer_alike_here_and_in_onnxruntime(name, tmp_path):
+    expected = json.loads((FIXTURES / "expected-scores.json").read_text(encoding="utf-8"))[name]
+    scores, cascade = [np.array(one) for one in expected["scores"]], mc.load(FIXTURES / f"{name}.json")
+    found, stages = cascade.decide(scores), cascade.gate_.stages
+    assert found.answered_by.tolist() == expected["answered_by"]
+    assert len(set(expected["answered_by"])) == 4 + (name == "scores-accuracy")
+    assert cascade.certificate_.statement == expected["statement"]
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    from metacal.export import onnx
+
+    saved = onnx.save(cascade, tmp_path / "cascade.onnx", dtype="float64")
+    names = json.loads(saved.metadata["metacal.answered_by"])
+    session = runtime.InferenceSession(tmp_path / "cascade.onnx", providers=["CPUExecutionProvider"])
+    given = [*scores, np.zeros(len(scores[0]))][: len(stages)]  # the last one answers whatever its score is
+    inputs = dict(zip([one.name for one in session.get_inputs()], given, strict=True))
+    answers = dict(zip([one.name for one in session.get_outputs()], session.run(None, inputs)))
+    assert [names[k] for k in answers["answered_by"]] == expected["answered_by"]
+    assert answers["accept"].tolist() == found.accept.tolist()

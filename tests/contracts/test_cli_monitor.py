@@ -164,7 +164,7 @@ def test_what_cannot_be_watched_is_said(folder, tmp_path):
     assert "score        cannot be watched: it was saved without a profile" in told
     cascade = os.path.join(fixtures, "cascade-v3", "accuracy.json")
     said = run(cascade, folder / "good.csv").stderr
-    assert "a monitor watches one gate" in said
+    assert "watches it" in said
 
 
 @pytest.mark.slow

@@ -145,6 +145,27 @@ def test_rows_that_are_left_are_harder_than_their_score_says():
     assert price[True] < 0.95 * price[False]
 
 
+@pytest.mark.parametrize("promise", [mc.MaxLoss(0.03), mc.MinAccuracy(0.97)])
+def test_traffic_of_a_cascade_is_watched(promise):
+    scores, agrees = models(m=2)
+    cascade = mc.Cascade(promise).fit(scores=scores, agrees=agrees)
+    new, good = models(m=2, seed=1)
+    by_model, by_row, late = (mc.Watch.of(cascade) for _ in range(3))
+    found = cascade.decide(new)
+    given = (found.by == 2) | good[np.minimum(found.by, 1), np.arange(N)]
+    assert not by_model.update(new, good).raised
+    assert by_row.update(new, given).counts == by_model.counts
+    assert [one.evidence for one in by_row.alarms] == [one.evidence for one in by_model.alarms]
+    late.update(new, ids=range(N))
+    assert late.label(range(N), given).counts.right_accepted == by_model.counts.right_accepted
+    assert by_model.update(new, good & (np.arange(N) % 4 > 0)).raised == ("promise",)
+    assert "abstention" in by_row.update([one**3 for one in new]).raised  # the first model is less sure of all
+    with pytest.raises(InputError, match="what each of its models says"):
+        late.update(np.ones(3))
+    with pytest.raises(InputError, match="of all rows: NaN"):
+        late.update([new[0], new[1][:5]])
+
+
 def test_as_many_labels_are_drawn_as_pay():
     chosen = mc.Cascade(mc.MaxLoss(0.02)).labels_needed(np.arange(20_000.0))
     assert (len(chosen), len(set(chosen.tolist()))) == (462, 462)

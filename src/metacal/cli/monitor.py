@@ -198,8 +198,8 @@ def _new_watch(artifact: str, file: str, options: Options) -> Watch:
     gate = load_gate(artifact, None if file == "-" else file)
     if len(gate.stages) > 1:
         raise click.UsageError(
-            f"{artifact} holds a cascade of two models, whose promise compares them; a monitor watches one gate. "
-            "metacal verify --large tests its promise on labelled rows; each model's own gate can be watched."
+            f"{artifact} holds a cascade, and a file of rows has one score or one table; in Python mc.Watch.of(gate) "
+            "watches it. metacal verify tests its promise on labelled rows; each model's own gate can be watched."
         )
     check_units(gate.certificate, given=options.unit_key is not None)
     least = 0.01 if options.least_probability is None else options.least_probability

@@ -150,6 +150,9 @@ class Cascade(GateEstimator, kw_only=False):
         `groups`, `units` and `importance`, which other fits take, are refused with what to do instead.
         """
         promise = as_promise(self.promise)
+        for name, column in (("groups", groups), ("units", units), ("importance", importance)):
+            if column is not None:
+                raise InputError(_NOT_HERE[name])
         several = isinstance(X, list | tuple) and self.small is None and large is None
         if scores is not None or several or (X is not None and np.ndim(X) == 1):
             columns = scores if scores is not None else [X] if np.ndim(X[0]) == 0 else X
@@ -158,9 +161,6 @@ class Cascade(GateEstimator, kw_only=False):
             more: dict[str, Any] = {"costs": costs, "pool": pool, "joint": joint_risk, "higher_is": higher_is, **own}
             self.gate_ = fit_scored_cascade(columns, truth, promise, **more)
             return self
-        for name, column in (("groups", groups), ("units", units), ("importance", importance)):
-            if column is not None:
-                raise InputError(_NOT_HERE[name])
         for score in (self.score, self.large_score or self.score):
             check_score(score, self.input)
         one, other = self.tables(X, large)

@@ -8,9 +8,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+import metacal
 from metacal.errors import InputError, MissingExtraError
 from metacal.export.fitted import gate_of
-from metacal.export.saved import load
 
 try:
     from transformers import TextClassificationPipeline
@@ -47,7 +47,7 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
 
     def __init__(self, *args: Any, cal: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        fitted = load(cal) if isinstance(cal, str | Path) else cal
+        fitted = metacal.load(cal) if isinstance(cal, str | Path) else cal
         self.gate = to_module(fitted)
         if self.gate.by == "group":
             raise InputError("this gate has a threshold for each group of rows, and a pipeline knows no groups.")

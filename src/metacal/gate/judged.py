@@ -188,12 +188,46 @@ def _judged_scores(gate: Gate, given: Sequence[Any], truth: Any) -> Judged:
     agrees, known = agreement(truth, len(decision))
     if not known.all():
         raise InputError(f"row {int(np.argmin(known))} does not say whether the models agree; leave it out.")
-    m = agrees.shape[1]
-    assert decision.by is not None
-    same = (decision.by >= m) | agrees[np.arange(len(agrees)), np.minimum(decision.by, m - 1)]
+    same = good_answers(decision, agrees)
     losses = Losses((~same).astype(np.float64), 0.0, 1.0, all_or_nothing=False)
     fitted_here = gate.fitted_on(decision.doubt, agrees[:, 0])
     return Judged(decision, same, losses, None, known, fitted_here, np.arange(len(decision)))
+
+
+def good_answers(decision: Decision, agrees: Flags) -> Flags:
+    """Whether the model that answers each row does so as the last one would, or right; whom `agrees` lacks, does."""
+    assert decision.by is not None
+    m = agrees.shape[1]
+    return (decision.by >= m) | agrees[np.arange(len(agrees)), np.minimum(decision.by, m - 1)]
+
+
+def check_watchable(gate: Gate) -> None:
+    """Refuse a cascade whose promise does not show on the answers that were given."""
+    if gate.kind == "cascade" and gate.n_classes and gate.certificate and gate.certificate.quantity.paired:
+        raise InputError(
+            "MaxLoss over tables compares two answers to every row, and a watch sees the one that was given; "
+            "verify it on labelled rows (mc.verify, metacal verify), or fit the cascade on scores."
+        )
+
+
+def stacked(gate: Gate, X: Any) -> NDArray[Any]:
+    """What each model of a cascade says of all rows, as one array of rows and models."""
+    if not isinstance(X, list | tuple) or (gate.n_classes and len(X) != len(gate.stages)):
+        raise InputError("of a cascade give what each of its models says: watch.update([small, large], y).")
+    given = X if gate.n_classes else opened(gate, X)[1]
+    tables = [np.asarray(stage.source.read(one)) for stage, one in zip(gate.stages, given, strict=True)]
+    if len({len(one) for one in tables}) > 1:
+        raise InputError("give what each model says of all rows: NaN for a score where it was not asked.")
+    return np.stack(tables, axis=1)
+
+
+def of_the_given(gate: Gate, X: NDArray[Any], y: Any) -> Any:
+    """Of a cascade of scores whether the answer that was given is good, where `y` says it of each model; else `y`."""
+    if y is None or gate.kind != "cascade" or gate.n_classes or not len(y) or not np.ndim(y[0]):
+        return y
+    agrees, known = agreement(y, len(X))
+    good = good_answers(gate.decide(*np.moveaxis(X, 1, 0)), agrees)
+    return [bool(one) if there else None for one, there in zip(good, known)]
 
 
 def _check_known(gate: Gate, known: Flags, decision: Decision, last: Codes) -> None:

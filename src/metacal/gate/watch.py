@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from metacal import display
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
-from metacal.gate.judged import gate_in
+from metacal.gate.judged import check_watchable, gate_in, of_the_given, stacked
 from metacal.gate.traffic import Counts, Flags, Id, Late, Lines, Point, Waiting, kept_id, together, unit_names
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
@@ -43,7 +43,7 @@ class Watch:
     Parameters
     ----------
     gate : Gate
-        What decides. A cascade cannot be watched: its promise is about two models, `metacal verify` tests it.
+        What decides. Of a cascade X has a column of scores, or a table, of each model; abstentions are the first one's.
     alarms : Alarms
         `Watch.of(gate, delta=0.05)` makes them.
 
@@ -108,11 +108,7 @@ class Watch:
         if not 0 <= horizon < MOST_WAITING:
             raise InputError(f"horizon must be a number of rows from 0 to {MOST_WAITING - 1:,}, got {horizon!r}.")
         held = gate_in(gate)
-        if held.kind == "cascade":
-            raise InputError(
-                "a watch needs a gate on logits or on scores; of a cascade verify its promise on labelled rows "
-                "(mc.verify, metacal verify)."
-            )
+        check_watchable(held)
         largest = held.promise.largest if isinstance(held.promise, Costed) else None
         alarms = Alarms.of(
             held.certificate,
@@ -173,7 +169,8 @@ class Watch:
     ) -> Watch:
         """Take in rows in the order they came: what the gate reads, and labels where they are known.
 
-        `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right, or its loss.
+        `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right, or its loss; of
+        a cascade of scores, whether the answer that was given is the last model's, or right, or `agrees` as fitted.
         Rows with an id and without a label wait for theirs, which comes by `label` or, where rows and labels come
         mixed, as `late`. `units` names the unit of each row, where the gate was certified by units.
         `probability` is with which each row is chosen to be labelled. There may be no row, only late labels. `lines`
@@ -181,7 +178,7 @@ class Watch:
         """
         X = self.read(X)
         n, upto = len(X), 0
-        codes, names = self._codes(y, n), unit_names(self.gate.certificate, units, n)
+        codes, names = self._codes(of_the_given(self.gate, X, y), n), unit_names(self.gate.certificate, units, n)
         coming = deque(zip(late, self._codes([one.label for one in late], len(late)).tolist()))
         chances = None if probability is None else np.asarray(probability, dtype=np.float64)
         for start, stop in self._blocks(n):
@@ -220,7 +217,7 @@ class Watch:
         """Rows as the gate reads them; InputError where it cannot."""
         if not len(X):
             return np.empty(0)
-        return np.asarray(self.gate.read(X))
+        return stacked(self.gate, X) if self.gate.kind == "cascade" else np.asarray(self.gate.read(X))
 
     def label(self, ids: Sequence[Id], y: Any, probability: Any = None) -> Watch:
         """Take in labels of earlier rows by their ids; those that nobody waits for are counted as unknown."""
@@ -297,11 +294,13 @@ class Watch:
 
     def _decide(self, X: Any, groups: Any, chances: Column | None) -> list[Waiting]:
         """Decide a block of rows, count them, and say of each what its label will be compared with."""
-        decision = self.gate.decide(self.gate.source.checked(X), groups=groups)
+        given = [X] if len(self.gate.stages) == 1 else np.moveaxis(X, 1, 0)
+        read = [stage.source.checked(one) for stage, one in zip(self.gate.stages, given)]
+        decision = self.gate.decide(*read, groups=groups)
         accept, top, confidence = decision.accept, decision.top, decision.confidence
         parts = self.gate.part_names(top, groups)
         if not self.by_unit:
-            self.alarms.decided(accept, decision.doubt, parts)
+            self.alarms.decided(accept if decision.by is None else decision.by == 0, decision.doubt, parts)
         self._count(accept, top, confidence)
         self._notice()
         nothing = [None] * len(accept)
@@ -354,6 +353,8 @@ class Watch:
                 "some labelled rows say with which probability they were chosen and others do not; say all."
             )
         correct = top == codes
+        if self.gate.kind == "cascade":
+            correct |= ~accept  # what people answer is good
         self.alarms.labelled(
             accept,
             correct,

@@ -192,7 +192,7 @@ def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
 
     - rank m passes at level l if p(E_m, m) <= l;
     - walks start where min(.18, .03 + 2q), .30 and .65 of the n·q errors that all rows may have would just pass, with
-      shares w = .95, .03 and .02 of delta (one start with all of it where n·q < 10); each goes up to the next start,
+      shares w = .95, .03 and .02 of delta (one start with all of it where n·q < 20); each goes up to the next start,
       over the ranks where the exact test can use at least 3/4 of its level (`metacal.promises.rules.sequence` has the
       roundings);
     - a walk has its own share and those of the walks before it that passed to their end; one that fails at a rank stops

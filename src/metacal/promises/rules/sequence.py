@@ -27,10 +27,10 @@ T = TypeVar("T")
 _USED = 0.75
 #: With fewer errors allowed in all than this there is one start, at all of delta; from the second number on it allows
 #: one error (it then lies in the middle of the rows, otherwise too late).
-_FEW_ERRORS, _ONE_ERROR = 10, 8
+_FEW_ERRORS, _ONE_ERROR = 20, 8
 #: The first start, as a share of the n·(1-beta) errors that all rows may have: min(.18, .03 + 2·(1-beta)). The stricter
-#: the target, the smaller the part of the rows that meets it. Rounded down, or where there are many to the nearest.
-_LOWEST, _SLOPE, _HIGHEST, _MANY_ERRORS = Fraction("0.03"), 2, Fraction("0.18"), 20
+#: the target, the smaller the part of the rows that meets it. Rounded to the nearest, or down where there are few.
+_LOWEST, _SLOPE, _HIGHEST = Fraction("0.03"), 2, Fraction("0.18")
 #: The share of delta there, and fallbacks: where, and the share of delta they bring. The last is for scores of few
 #: values, a judge's marks: inside a large block of equal scores the wrong rows come first, and an early start fails.
 _FIRST_SHARE = Fraction("0.95")
@@ -135,8 +135,7 @@ def usual_starts(n: int, beta: float) -> Starts:
     wanted = min(_HIGHEST, _LOWEST + _SLOPE * rate) * errors
     if errors < _FEW_ERRORS:
         return ((max(int(wanted), int(errors >= _ONE_ERROR)), Fraction(1)),)
-    first = int(wanted + Fraction(1, 2)) if errors >= _MANY_ERRORS else int(wanted)
-    return ((max(1, first), _FIRST_SHARE), *((int(at * errors), share) for at, share in _FALLBACKS))
+    return ((int(wanted + Fraction(1, 2)), _FIRST_SHARE), *((int(at * errors), share) for at, share in _FALLBACKS))
 
 
 @lru_cache(maxsize=512)

@@ -98,7 +98,12 @@ class AbstentionMonitor(Monitor):
 
     @classmethod
     def of(cls, certificate: Certificate, delta: float = 0.05) -> tuple[Self, ...]:
-        """One monitor, or one for each class or group that has its own threshold, which share delta."""
+        """One monitor, or one for each class or group that has its own threshold, which share delta.
+
+        Of a cascade the rows that its first model leaves: the interval holds at every threshold of one score.
+        """
+        if certificate.stages is not None:
+            return (cls(certificate.n_rows, certificate.stages.items[0].n_rows, delta),)
         if certificate.parts is None:
             return (cls(certificate.traffic.n_rows, certificate.traffic.n_accepted, delta),)
         known = [part for part in certificate.parts.items if part.status != "always rejected" and part.n_rows]

@@ -1,0 +1,251 @@
+"""The rows of MAPIE's table of risk control, done here on the same data.
+
+    python -m benchmarks.risk_control [--draws 100] [--jobs 16] [-o RESULT.json]
+
+Handwritten digits (scikit-learn's, real images), two laid over each other: the labels of a row are the digits that
+it shows, a small network gives a score for each. One calibration set of 300 rows at a time; what each rule accepts is
+judged on all 20,000. Precision wants as many labels as possible, recall and a false-positive rate as few, or as many,
+as keep them. MAPIE's rows need `pip install mapie==1.6`; without it those that are committed stay: nothing of metacal
+is in them. Of its corrections and bounds all are tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import warnings
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+import metacal as mc
+from benchmarks.experiments.pool import in_order
+
+N, DELTA = 300, 0.1
+COMMITTED = Path(__file__).parent / "results" / "risk-control.json"
+#: What is promised in each row, and whether more labels are better.
+ROWS = {
+    "one label, precision": (0.9, True),
+    "one label, recall": (0.9, False),
+    "one label, false positives": (0.1, True),
+    "several labels, precision": (0.9, True),
+    "several labels, recall": (0.9, False),
+    "several labels, recall in expectation": (0.9, False),
+    "classes, precision of each": (0.9, True),
+}
+#: The digit that is looked for where there is one label.
+DIGIT = 3
+
+
+@cache
+def population() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Scores and truths of pairs of digits, (20000, 10) each; probabilities and classes of single ones."""
+    from sklearn.datasets import load_digits
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.neural_network import MLPClassifier
+
+    found, rng = load_digits(), np.random.default_rng(0)
+    order = rng.permutation(len(found.target))
+    images, digits = found.data[order] / 16.0, found.target[order]
+
+    def pairs(first: int, last: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+        one, other = rng.integers(first, last, size=(2, n))
+        shown = np.zeros((n, 10), dtype=bool)
+        shown[np.arange(n), digits[one]] = shown[np.arange(n), digits[other]] = True
+        return np.maximum(images[one], images[other]), shown
+
+    with warnings.catch_warnings(action="ignore"):
+        network = MLPClassifier((128,), max_iter=40, random_state=0).fit(*pairs(0, 900, 20_000))
+        single = LogisticRegression(max_iter=300).fit(images[:300, ::2], digits[:300])
+    rows, shown = pairs(900, len(digits), 20_000)
+    return network.predict_proba(rows), shown, single.predict_proba(images[900:, ::2]), digits[900:]
+
+
+def outcome(row: str, given: np.ndarray) -> dict[str, float]:
+    """How many labels a row of the data is given, and whether that breaks what is promised."""
+    _scores, shown, _, digits = population()
+    level = ROWS[row][0]
+    if row.startswith("classes"):
+        answered = given >= 0
+        right = [np.mean(digits[given == k] == k) for k in range(10) if (given == k).any()]
+        return {"labels": float(answered.mean()), "broken": float(bool(right) and min(right) < level)}
+    truth = shown[:, DIGIT] if given.ndim == 1 else shown
+    precision = float(truth[given].mean()) if given.any() else 1.0
+    if row.endswith("precision"):
+        broken = precision < level
+    elif row.endswith("positives"):
+        broken = given[~truth].mean() > level
+    else:  # of several labels the mean share of a row's
+        broken = (given & truth).sum() / truth.sum() < level
+        if given.ndim == 2:
+            broken = ((given & truth).sum(axis=1) / truth.sum(axis=1)).mean() < level
+    return {"labels": float(given.sum() / len(given)), "broken": float(broken)}
+
+
+def drawn(row: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """One calibration set."""
+    scores, shown, single, digits = population()
+    rng = np.random.default_rng([seed, 5])
+    if row.startswith("classes"):
+        rows = rng.choice(len(digits), N, replace=False)
+        return single[rows], digits[rows]
+    rows = rng.choice(len(scores), N, replace=False)
+    return (scores[rows, DIGIT], shown[rows, DIGIT]) if row.startswith("one") else (scores[rows], shown[rows])
+
+
+def ours(row: str, seed: int) -> dict[str, dict[str, float]]:
+    """What our rules accept."""
+    score, truth = drawn(row, seed)
+    scores, _, single, _ = population()
+    level = ROWS[row][0]
+
+    def labels(promise: object, *more: object, **options: object) -> np.ndarray:
+        return mc.ScoreGate(promise).fit(score, truth, **options).accepts(scores)  # type: ignore[arg-type]
+
+    def called(promise: object) -> np.ndarray:
+        cal = mc.MetaCal(promise, input="probabilities", positive=1, reject_label=-1)  # type: ignore[arg-type]
+        return np.asarray(cal.fit(score, truth.astype(int)).predict(scores[:, DIGIT]))
+
+    def one_right_label(delta: float | None) -> np.ndarray:
+        """The recall of a row is the chance that a random one of its labels is found: one is drawn of each row."""
+        rng = np.random.default_rng([seed, 6])
+        chosen = np.argmax(np.where(truth, rng.random(truth.shape), -1.0), axis=1)
+        gate = mc.ScoreGate(mc.MaxMiscoverage(round(1.0 - level, 9), delta)).fit(
+            score[np.arange(N), chosen], np.ones(N, dtype=bool)
+        )
+        return gate.gate_.accepts(scores.ravel()).reshape(scores.shape)
+
+    ways = {
+        "one label, precision": {"MinPrecision": lambda: called(mc.MinPrecision(level, delta=DELTA)) == 1},
+        "one label, recall": {"MinRecall": lambda: called(mc.MinRecall(level, delta=DELTA)) != 0},
+        "one label, false positives": {
+            "MaxFalsePositiveRate": lambda: called(mc.MaxFalsePositiveRate(level, delta=DELTA)) == 1
+        },
+        "several labels, precision": {
+            "each label": lambda: labels(mc.PerGroup(mc.MinAccuracy(level, DELTA))),
+            "all labels": lambda: labels(mc.MinAccuracy(level, DELTA)),
+        },
+        "several labels, recall": {"a label of each row": lambda: one_right_label(DELTA)},
+        "several labels, recall in expectation": {"a label of each row": lambda: one_right_label(None)},
+        "classes, precision of each": {
+            "PerClass": lambda: np.asarray(
+                mc.MetaCal(mc.PerClass(mc.MinAccuracy(level, DELTA)), input="probabilities", reject_label=-1)
+                .fit(score, truth)
+                .predict(single)
+            )
+        },
+    }[row]
+    return {name: outcome(row, _or_none(row, way)) for name, way in ways.items()}
+
+
+def _or_none(row: str, way) -> np.ndarray:
+    """What a rule accepts; nothing where it certifies nothing, everything where that is the safe side."""
+    scores, _, single, _ = population()
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            return way()
+        except (mc.InfeasibleTargetError, ValueError):
+            if row.startswith("classes"):
+                return np.full(len(single), -1)
+            return np.full(scores.shape if row.startswith("several") else len(scores), not ROWS[row][1])
+
+
+def peers(row: str, seed: int) -> dict[str, dict[str, float]]:
+    """What MAPIE's controllers accept."""
+    control = importlib.import_module("mapie.risk_control")
+    risks = importlib.import_module("mapie.risk_control.risks")
+    score, truth = drawn(row, seed)
+    scores, _, single, _digits = population()
+    level, confidence = ROWS[row][0], 1.0 - DELTA
+
+    def binary(risk: str, best: str, how: str) -> np.ndarray:
+        own = control.BinaryClassificationController(
+            lambda p: np.column_stack([1.0 - p, p]), risk, level, confidence, best, fwer_method=how
+        )
+        own.calibrate(score, truth.astype(int))
+        return np.asarray(own.predict(scores[:, DIGIT])).astype(bool)
+
+    def several(**options: object) -> np.ndarray:
+        own = control.MultiLabelClassificationController(lambda p: p, target_level=level, random_state=0, **options)
+        own.calibrate(score, truth.astype(int))
+        return scores > float(np.ravel(own.best_predict_param)[0])
+
+    def classes(how: str) -> np.ndarray:
+        own = control.MultiClassificationLTTController(
+            lambda p: p, risks.build_precision_ovr(list(range(10))), [level] * 10, confidence,
+            classes=list(range(10)), fwer_method=how,
+        )  # fmt: skip
+        own.calibrate(score, truth)
+        return np.nan_to_num(np.asarray(own.predict(single), dtype=np.float64), nan=-1.0).astype(int)
+
+    corrections = ("bonferroni_holm", "fixed_sequence")
+    kinds = {"precision": ("precision", "recall"), "recall": ("recall", "precision"),
+             "false positives": ("fpr", "recall")}  # fmt: skip
+    if row.startswith("one"):
+        ways = {how: lambda how=how: binary(*kinds[row.split(", ")[1]], how) for how in corrections}
+    elif row.startswith("classes"):
+        ways = {how: lambda how=how: classes(how) for how in corrections}
+    elif row.endswith("precision"):
+        ways = {"ltt": lambda: several(risk="precision", method="ltt", confidence_level=confidence)}
+    elif row.endswith("expectation"):
+        ways = {"crc": lambda: several(risk="recall", method="crc")}
+    else:
+        ways = {
+            bound: lambda bound=bound: several(
+                risk="recall", method="rcps", rcps_bound=bound, confidence_level=confidence
+            )
+            for bound in ("hoeffding", "bernstein", "wsr")
+        }
+    return {name: outcome(row, _or_none(row, way)) for name, way in ways.items()}
+
+
+def best(row: str) -> float:
+    """The most labels, or the fewest, of one threshold that keeps the promise on all rows."""
+    scores, _, single, _ = population()
+    more = ROWS[row][1]
+    column = single.max(axis=1) if row.startswith("classes") else scores[:, DIGIT] if row.startswith("one") else scores
+    found = []
+    for threshold in np.quantile(column, np.linspace(0.0, 0.9995, 2000)):
+        given = column >= threshold
+        if row.startswith("classes"):
+            given = np.where(given, single.argmax(axis=1), -1)
+        seen = outcome(row, given)
+        if not seen["broken"]:
+            found.append(seen["labels"])
+    return max(found) if more else min(found)
+
+
+def main() -> None:
+    """Every row of the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=100)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("-o", "--out")
+    options = parser.parse_args()
+    population()
+    there = importlib.util.find_spec("mapie") is not None
+    found: dict[str, dict[str, object]] = {}
+    for row, (level, more) in ROWS.items():
+        tasks = [(row, seed) for seed in range(options.draws)]
+        found[row] = {"level": level, "more is better": more, "best": best(row)}
+        found[row]["ours"] = _means(list(in_order(ours, tasks, options.jobs)))
+        if there:
+            found[row]["MAPIE"] = _means(list(in_order(peers, tasks, options.jobs)))
+        else:
+            found[row]["MAPIE"] = json.loads(COMMITTED.read_text(encoding="utf-8"))["rows"][row]["MAPIE"]
+    text = json.dumps({"delta": DELTA, "n": N, "draws": options.draws, "rows": found}, indent=1)
+    print(text) if options.out is None else Path(options.out).write_text(text + "\n", encoding="utf-8")
+
+
+def _means(draws: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+    return {
+        name: {key: float(np.mean([draw[name][key] for draw in draws])) for key in ("labels", "broken")}
+        for name in draws[0]
+    }
+
+
+if __name__ == "__main__":
+    main()
