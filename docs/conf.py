@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import metacal
@@ -77,7 +78,9 @@ html_copy_source = False
 html_use_index = False
 html_sidebars = {"api/*": ["names"], "python": ["names"]}
 html_context = {"default_mode": "auto"}
+_PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 html_theme_options = {
+    "github_url": _PROJECT["urls"]["Source"],
     "logo": {"text": "metacal"},
     "navbar_align": "left",
     "header_links_before_dropdown": 6,

@@ -6,6 +6,8 @@ Temperature scaling is hard to beat by much. Whether another method is better on
 cross-validation, and ``mc.compare`` asks it: each calibrator is fitted on some folds and measured on the others.
 """
 
+# sphinx_gallery_thumbnail_path = "images/plots.png"
+
 # %%
 # The log loss decides: it is a proper score, lowest for the true probabilities. A low calibration error alone is not
 # enough, since a method can have one and know nothing.

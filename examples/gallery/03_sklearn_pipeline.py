@@ -6,6 +6,8 @@ A scikit-learn pipeline
 answers come out, and some of them are "ask a person".
 """
 
+# sphinx_gallery_thumbnail_path = "images/report-classes.png"
+
 # %%
 # An ordinary pipeline. Part of the rows fit it, the rest certify: ``holdout=0.3`` of what ``fit`` gets.
 

@@ -6,6 +6,8 @@ A text classifier of Hugging Face transformers whose pipeline says of each answe
 tiny and made on the spot, so that nothing is downloaded; with yours only the first block changes.
 """
 
+# sphinx_gallery_thumbnail_path = "images/report-rows.png"
+
 # %%
 # **A small model**: one layer, forty words, three classes. Some words speak for a class, most say nothing, and the
 # model learns in a second which are which.

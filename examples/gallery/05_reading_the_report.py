@@ -6,6 +6,8 @@ Reading the report
 kept, and the numbers behind it. This is how to read it, and how to have its numbers in Python.
 """
 
+# sphinx_gallery_thumbnail_path = "images/report-reliability.png"
+
 # %%
 # The page of a gate on 10,000 rows that it has not seen.
 

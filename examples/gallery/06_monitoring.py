@@ -7,6 +7,8 @@ break without a word. ``PromiseMonitor`` weighs labelled traffic against it and 
 while the promise is kept, it *ever* raises an alarm with probability at most ``delta``.
 """
 
+# sphinx_gallery_thumbnail_path = "images/monitor-live.png"
+
 # %%
 # A gate in use. Its traffic is fine for 4,000 rows; then the logits become noisy, as after a change of camera.
 

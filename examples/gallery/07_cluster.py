@@ -7,6 +7,8 @@ A fit on many machines gives the same bits as on one. Blocks of a table that sta
 cluster; with a real one only its address changes.
 """
 
+# sphinx_gallery_thumbnail_path = "images/selective.png"
+
 # %%
 # **Files** that all workers can see: four of them, read as one table that is never in memory as a whole.
 

@@ -58,8 +58,9 @@ def test_a_gate_remembers_what_its_rows_do():
     assert "2,000 older rows had a say" in str(fits[0].notes[-1]) + str(fits[0].notes[0])
     declared = mc.MetaCal(mc.MinAccuracy(0.9)).fit(*new, prior=mc.SameSource(older)).certificate_
     assert any("up to 1 of delta" in str(note) for note in declared.notes)
-    with pytest.raises(mc.InputError, match="MaxMiscoverage has no such tests"):
-        mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(*new, prior=older)
+    for promise in (mc.MaxMiscoverage(0.1), mc.PerClass(mc.MinAccuracy(0.9)), mc.MinAccuracy(0.9, delta=None)):
+        with pytest.raises(mc.InputError, match=f"{type(promise).__name__} has no such tests"):
+            mc.MetaCal(promise).fit(*new, prior=older)
     with pytest.raises(mc.InputError, match=r"\(logits, labels\)"):
         mc.MetaCal(mc.MinAccuracy(0.9)).fit(*new, prior=old)
 
@@ -74,3 +75,5 @@ def test_given_scores_remember_too():
         assert fitted.n_rows == (1000 if isinstance(prior, mc.SameSource) else 968)  # whether any was set aside
         assert fitted.circumstances.by_value
         assert any("older rows had a say" in str(note) for note in fitted.notes)
+    with pytest.raises(mc.InputError, match="PerGroup has no such tests"):
+        mc.ScoreGate(mc.PerGroup(gate.promise)).fit(-new, correct, groups=correct, prior=gate)

@@ -215,25 +215,15 @@ def _new_watch(artifact: str, file: str, options: Options) -> Watch:
 
 def _kept(journal: Journal | None, new: Watch) -> Kept:
     """A new watch, or the one whose state was kept."""
-    from metacal.io.artifact.watch import Kept, kept_from
+    from metacal.io.artifact.watch import Kept, begun, kept_from
 
     if journal is None or not journal.records:
         return Kept(new)
     kept = kept_from(journal.records, new.gate, journal.path)
-    if _levels(kept.watch) != _levels(new):
+    if begun(kept.watch) != begun(new):
         raise click.UsageError(
             f"{journal.path} was begun with another --confidence, --tolerance, --max-unreadable, --horizon or "
             "--least-probability; the levels of what runs cannot be changed. Give the same, or begin with another "
             "--state."
         )
     return kept
-
-
-def _levels(watch: Watch) -> tuple[Any, ...]:
-    alarms = watch.alarms
-    return (
-        alarms.delta,
-        watch.horizon,
-        [(one.least_probability, one.tolerance) for one in alarms.calibration],
-        [one.limit for one in alarms.unreadable],
-    )

@@ -17,7 +17,7 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.gate.decision import Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
-from metacal.gate.ranked import RowParts, certified, memory_of, parts_by_group
+from metacal.gate.ranked import RowParts, certified, check_remembers, memory_of, parts_by_group
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import fit_confidence
 from metacal.promises.certificate import accepts
@@ -111,7 +111,7 @@ def fit_scored(
     notes = _remarks(ranking, doubt[seen], good[seen], higher_is, *about)
     for note in notes:  # first: where nothing can be certified they may say why
         warnings.warn(str(note), MetacalWarning, stacklevel=3)
-    older, memory, ties = _older(prior, source)
+    older, memory, ties = _older(prior, source, promise)
     scouting = Scouting(random_state, older, _scale(marks, source, given[there]), ties)
     sample, by = Sample(doubt, right, losses, *(parts or ())), (RELATIVE, source.score_name)
     certificate, for_curve = certified(promise, sample, ranking, by, counted, scouting, memory)
@@ -129,7 +129,7 @@ def fit_scored(
     )
 
 
-def _older(prior: Any, source: Marks) -> tuple[Float | None, Memory | None, bool]:
+def _older(prior: Any, source: Marks, promise: Promise) -> tuple[Float | None, Memory | None, bool]:
     """Doubts of other rows, those without a score left out; what their errors say; whether they are known to tie."""
     if prior is None:
         return None, None, False
@@ -142,11 +142,12 @@ def _older(prior: Any, source: Marks) -> tuple[Float | None, Memory | None, bool
         scores, right = score_and_correct(score, correct)
         return Ranking.of(source.doubts(scores[~np.isnan(scores)]), right[~np.isnan(scores)])
 
+    check_remembers(promise)
     memory, gate = memory_of(prior, "Marks", ranking)
     if not memory.declared or (gate is not None and gate.profile is None):
         return None, memory, False  # from another source their scores would mislead: some of the new rows choose
     if gate is None:
-        return _older(given[0], source)[0], memory, False
+        return _older(given[0], source, promise)[0], memory, False
     return np.array(gate.profile.edges), memory, gate.certificate.circumstances.by_value
 
 

@@ -23,6 +23,7 @@ from metacal.gate.ranked import (
     WORTH_A_THREAD,
     Columns,
     certified,
+    check_remembers,
     meanwhile,
     memory_of,
     parts_of_rows,
@@ -175,11 +176,7 @@ def fit_gate(
 
 def _remembered(prior: Any, promise: Promise, classes: NDArray[Any], input: str) -> Callable[[str | Score], Memory]:
     """By the score that ranks them, what older rows say of where tests begin."""
-    if not promise.remembers:
-        raise InputError(
-            f"prior has older rows that say where the tests of an accuracy begin; {type(promise).__name__} has no such "
-            "tests: leave prior out, or promise MinAccuracy with a delta."
-        )
+    check_remembers(promise)
 
     def ranking(score: str | Score, logits: Any, labels: Any) -> Ranking:
         table = validate.logits_from(logits, input)

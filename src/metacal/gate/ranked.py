@@ -76,6 +76,15 @@ class Certified(NamedTuple):
     seen: Columns | Counts
 
 
+def check_remembers(promise: Promise) -> None:
+    """Raise unless older rows can say where its tests begin."""
+    if not promise.remembers:
+        raise InputError(
+            f"prior has older rows that say where the tests of an accuracy begin; {type(promise).__name__} has no such "
+            "tests: leave prior out, or promise MinAccuracy with a delta."
+        )
+
+
 def memory_of(prior: Any, kind: str, ranking_of: Callable[[Any, Any], Ranking]) -> tuple[Memory, Any]:
     """What older rows say of where tests begin, and the older gate where that is what is known of them."""
     declared = isinstance(prior, SameSource)

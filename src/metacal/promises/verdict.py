@@ -230,7 +230,7 @@ class Verdict:
         enough = "twice as many" if more == 2 else f"about {more} times as many"
         enough = enough if more <= _TIMES else f"more than {_TIMES} times as many"
         if self.kept:
-            return f"nothing; to show that it was no chance would take {enough} labelled rows."
+            return f"nothing; {enough} labelled rows would rule out chance."
         return f"label more rows before you rely on it: {enough} would decide, if they look the same."
 
     @property

@@ -303,6 +303,12 @@ def _begun_like(alarms: Alarms, gate: Gate) -> Watch:
     return watch
 
 
+def begun(watch: Watch) -> dict[str, Any]:
+    """What a watch was begun with, and cannot change: its horizon, and of each alarm what it watches at which level."""
+    alarms = {name: [_begun(one) for one in getattr(watch.alarms, name)] for name in NAMES}
+    return {"horizon": watch.horizon, "delta": watch.alarms.delta, **alarms}
+
+
 def _begun(monitor: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(monitor).items() if name not in _SEEN}
 

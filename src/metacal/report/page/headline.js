@@ -4,7 +4,7 @@ import { answerers } from "./answerers.js";
 import { badge, tiles } from "./badge.js";
 import { axes, chart } from "./chart.js";
 import { draw, facts, make, put } from "./dom.js";
-import { NOTHING, between, count, down, fixed, four, percent, plainPercent, up } from "./format.js";
+import { NOTHING, between, count, down, fixed, four, percent, up } from "./format.js";
 import { ticks } from "./geometry.js";
 import { isCeiling, limitOf, measuredAs } from "./promise.js";
 
@@ -108,7 +108,7 @@ function measured(verdict) {
     { class: "measured" },
     "Measured: ",
     make("strong", {}, measuredAs(verdict, verdict.value)),
-    ` ${verdict.counted} (${plainPercent(verdict.level)} interval ${spanOf(verdict)}). `,
+    ` ${verdict.counted} (${Number((100 * verdict.level).toFixed(2))}% interval ${spanOf(verdict)}). `,
     `Promised: ${limitOf(verdict)}.`,
   );
 }
@@ -225,7 +225,10 @@ function certificate(promise) {
     { class: "certificate", open: true },
     make("summary", {}, "The certificate"),
     facts([
-      ...promise.certificate.map(([term, text]) => [CERTIFICATE[term] ?? term, text.replace("<=", "≤").replace(">=", "≥")]),
+      ...promise.certificate.map(([term, text]) => [
+        CERTIFICATE[term] ?? term.charAt(0).toUpperCase() + term.slice(1),
+        text.replace("<=", "≤").replace(">=", "≥"),
+      ]),
       ["Assuming", ...promise.assumptions],
       ["Note", ...promise.notes],
     ]),
