@@ -156,9 +156,8 @@ def risk_control(results: Results) -> list[str]:
         choose = max if own["more is better"] else min
         cells = [number(own["level"], 2), number(own["best"], 3)]
         for who in ("ours", "MAPIE"):
-            way = choose(own[who], key=lambda one, who=who: own[who][one]["labels"])
-            seen = own[who][way]
-            cells.append(f"{number(seen['labels'], 3)} ({way}), {number(seen['broken'], 2)}")
+            labels, way = choose((seen["labels"], way) for way, seen in own[who].items())
+            cells.append(f"{number(labels, 3)} ({way}), {number(own[who][way]['broken'], 2)}")
         rows.append((name, *cells))
     return table(("what is promised", "level", "best possible", "here, broken", "MAPIE 1.6, broken"), rows)
 
