@@ -1,6 +1,6 @@
 """Every calibrator on every set that comes with the project: log loss, ECE, accuracy, predictions that it changes.
 
-    python -m benchmarks.calibrators [--splits 3] [--jobs 2] [--out benchmarks/results/calibrators.json]
+    python -m benchmarks.calibrators [--splits 5] [--jobs 2] [--out benchmarks/results/calibrators.json]
 
 5,000 rows to fit, 10,000 to measure, random splits (seeds 0, 1, ...). All methods of the registry as they come, and
 a few of their options. ECE with 15 bins of equal width. `changed` counts rows whose most probable class is another
@@ -67,7 +67,7 @@ def measure(data: str, method: str, option: str, parameters: dict[str, Any], spl
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()

@@ -79,6 +79,8 @@ TABLES: dict[str, Table] = {
     "cascade-stages": Table("answers", rules_tables.stages),
     "graded-losses": Table("answers", rules_tables.graded),
     "rows-needed": Table("closed-forms", promises_tables.needed),
+    "rows-named": Table("how-many-rows", promises_tables.named),
+    "units-watched": Table("units", monitor_tables.units),
     "rows-used": Table("closed-forms", promises_tables.used),
     "two-class": Table("two-class", two_class.table),
     "modes": Table("promises", promises_tables.modes),

@@ -33,9 +33,12 @@ from metacal.cli.printing import echo, say_json
 @click.option(
     "--delta", type=share, metavar="P", default=0.1, show_default=True, help="Allowed rate of broken promises."
 )
+@click.option(
+    "--keep", metavar="DIR", help="Rules that are not run: their rows as they stand in DIR, of the same draws."
+)
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Which draws.")
 @request_options("bench-selective")
-def command(draws: int, sizes: str, rules: str, delta: float, seed: int, request: Request) -> None:
+def command(draws: int, sizes: str, rules: str, delta: float, keep: str | None, seed: int, request: Request) -> None:
     """Compare rules that accept rows with a promise on their accuracy: what they accept, how often they break it.
 
     The promise is the same for all: what is accepted is right at least beta of the time (.97; .87 for CIFAR-100, .85
@@ -50,6 +53,7 @@ def command(draws: int, sizes: str, rules: str, delta: float, seed: int, request
       python -m benchmarks selective --rules certified,mapie,mapie-split --draws 20 -o bench-mapie
       python -m benchmarks selective --rules certified,sgr,plug-in --sizes 1000
       python -m benchmarks selective --from benchmarks/results/selective
+      python -m benchmarks selective --rules own --keep benchmarks/results/selective -o again
       python -m benchmarks selective --from bench-selective,bench-mapie -o both
     """  # noqa: D301
     from benchmarks.selective import output as selective_output
@@ -68,6 +72,8 @@ def command(draws: int, sizes: str, rules: str, delta: float, seed: int, request
         settings = Settings(rules=tuple(chosen), sizes=tuple(wanted), draws=draws, delta=delta, seed=seed)
         sets, folder = run(run_task, settings, request)
         results = selective_output.collect(sets, folder)
+        if keep is not None:
+            results = selective_output.keeping(results, Path(keep))
     if request.source is None or request.output != "bench-selective":
         say_written(selective_output.write(results, Path(request.output)))
     if request.as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,37 @@ def write(results: dict[str, Any], folder: Path) -> list[Path]:
         write_whole(folder / "selective.md", selective_tables.page(results)),
     ]
     return written + (selective_figure.draw(results, folder) if figure.can_draw() else [])
+
+
+def keeping(results: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The results with the rules that were not run as they stand in `folder`: of the same data, draws and level.
+
+    Another package's rule on the same draws accepts what it did; how far ours leads is new, a difference of two means.
+    """
+    before = read_json(folder / RESULTS, "selective")
+    same = [_about(header) for header in results["sets"]]
+    sets = [header["set"] for header in before["sets"] if _about(header) in same]
+    run = {row["rule"] for row in results["rows"]}
+    ours = {(row["data"], row["n"]): row for row in results["rows"] if row["rule"] == "certified"}
+    kept = []
+    for row in before["rows"]:
+        own = ours.get((row["data"], row["n"]))
+        if row["rule"] in run or row["data"] not in sets or own is None:
+            continue
+        error = math.hypot(own["coverage_se"], row["coverage_se"])
+        lead = round(own["coverage"] - row["coverage"], 6)
+        kept.append({**row, "lead": lead, "lead_se": round(error, 6)})
+    order = [header["set"] for header in results["sets"]]
+    rows = sorted([*results["rows"], *kept], key=lambda row: (order.index(row["data"]), row["n"], _RANK[row["rule"]]))
+    return {**results, "kept": sorted({row["rule"] for row in kept}), "rows": rows}
+
+
+def _about(header: dict[str, Any]) -> tuple[Any, ...]:
+    """What decides the draws of a set, and what is asked of a rule on them."""
+    return tuple(header[name] for name in ("set", "digest", "beta", "delta", "seed"))
+
+
+_RANK = {rule: rank for rank, rule in enumerate(RULES)}
 
 
 def read(*folders: Path) -> dict[str, Any]:

@@ -59,3 +59,23 @@ def estimates(found: Results) -> list[str]:
             half, gap = f"±{100 * row['half_width']:.2f} points", f"{100 * row['gap_shifted']:.1f} points"
             lines.append(f"| {name} | {row['calibration']:,} | {row['new']:,} | {holds} | {half} | {shifted} | {gap} |")
     return lines
+
+
+def units(found: Results) -> list[str]:
+    """Units of dependent rows: what is refuted and what alarms, without a change, at the limit and after a drop."""
+    lines = [
+        "| promise about | units | gates | source | refuted | refuted, as rows | promise alarm | any alarm |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    words = {
+        "same": "the same",
+        "limit": "promise kept exactly",
+        "drop": f"wrong {100 * found['drop']:.0f} points more often",
+    }
+    for cell in found["cells"]:
+        about = "a random row of a unit" if cell["per"] == "unit" else "rows"
+        for source, told in words.items():
+            names = ("refuted", "as rows", "promise", "any")
+            shares = " | ".join(f"{100 * cell[f'{source} {name}']:.1f}%" for name in names)
+            lines.append(f"| {about} | {cell['sizes']} | {cell['gates']} | {told} | {shares} |")
+    return lines

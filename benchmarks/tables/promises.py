@@ -53,6 +53,18 @@ def needed(results: Results) -> list[str]:
     return table(("α, or 1 - β", *head), rows)
 
 
+def named(results: Results) -> list[str]:
+    """How often the rows that were named certify, by the rows that named them."""
+    rows = []
+    for group, words in (("tuned", "chosen on it"), ("unseen", "not seen before")):
+        for third, half in zip(results[group]["a third"], results[group]["half"]):
+            shares = [f"{one['median_named']:,.0f} | {100 * one['certified']:.0f}%" for one in (third, half)]
+            rows.append((third["set"], f"{third['accuracy']:g}", words, f"{third['truly_needed']:,}", *shares))
+    head = ("set", "accuracy", "constants", "needed", "named by a third | certified", "named by half | certified")
+    lines = table(head, rows)
+    return [lines[0], "|" + "---|" * 8, *lines[2:]]
+
+
 def used(results: Results) -> list[str]:
     """How much of the miscoverage that is allowed the certified rule uses on average."""
     rows = []

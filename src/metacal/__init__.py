@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from metacal.estimators.classifier import CalibratedClassifier as CalibratedClassifier
     from metacal.estimators.compare import compare as compare
     from metacal.estimators.compare_scores import compare_scores as compare_scores
-    from metacal.estimators.estimate import estimate_accuracy as estimate_accuracy
     from metacal.estimators.evaluate import evaluate as evaluate
     from metacal.estimators.metacal import MetaCal as MetaCal
     from metacal.estimators.scored import ScoreGate as ScoreGate
+    from metacal.estimators.verify import estimate_accuracy as estimate_accuracy
     from metacal.estimators.verify import verify as verify
     from metacal.export.saved import load as load
     from metacal.export.saved import save as save

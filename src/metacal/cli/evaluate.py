@@ -110,8 +110,8 @@ def command(artifact: str | None, file: str, options: Options) -> None:
 def _measured_columns(gate: Gate | None, artifact: str | None, file: str, options: Options) -> Measured:
     """Scores, or the tables of a cascade: a column of confidences."""
     from metacal.cli.reading import read_marks, read_rows
-    from metacal.estimators.estimate import estimate_accuracy
     from metacal.estimators.evaluate import measured_columns
+    from metacal.estimators.verify import estimate_accuracy
     from metacal.metrics.resampling import Resampling
     from metacal.rows import told
 
@@ -130,8 +130,8 @@ def _measured_columns(gate: Gate | None, artifact: str | None, file: str, option
 def _measured_table(gate: Gate | None, artifact: str | None, file: str, options: Options) -> Measured:
     """One walk over a table that may stay in its file, on threads or on a cluster."""
     from metacal.cli.reading import labels_as_columns, read, read_for
-    from metacal.estimators.estimate import estimate_accuracy
     from metacal.estimators.evaluate import walked
+    from metacal.estimators.verify import estimate_accuracy
     from metacal.metrics.resampling import Resampling
     from metacal.rows import Rows, told, workers
     from metacal.rows.stored import StoredTable

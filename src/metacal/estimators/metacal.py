@@ -12,8 +12,14 @@ from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
-from metacal.estimators.base import Calibrator, GateEstimator, LogitsEstimator, base_calibrator, like_the_table
-from metacal.estimators.temperature import TemperatureScaling
+from metacal.estimators.base import (
+    Calibrator,
+    GateEstimator,
+    LogitsEstimator,
+    base_calibrator,
+    calibrator_from,
+    like_the_table,
+)
 from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate, fit_unlabelled
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
@@ -239,7 +245,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             raise InputError("a calibrator learns from labels; give y, or leave the calibrator out.")
         self.classes_ = validate.class_list(self.classes, rows.n_classes)
         gate = fit_unlabelled(rows, self.promise, self.score, counted=counted, **self._known())
-        base: Calibrator = TemperatureScaling()
+        base: Calibrator = calibrator_from("temperature")
         base.classes_, base.n_features_in_, base.map_ = np.arange(rows.n_classes), rows.n_classes, gate.source.map
         self.calibrator_, self.gate_ = base, gate.with_source(recipe=None)
         return self

@@ -27,8 +27,8 @@ from metacal.rows import Rows
 from metacal.rows.memory import give_back_freed_memory
 from metacal.rows.stored import ConvertedTable
 
-#: Of each table, of the accepted rows and of the others: what a metric's `sums` makes, by its name.
-Sums = list[tuple[dict[str, Any], ...]]
+#: Of each table: what a metric's `sums` makes, by its name.
+Sums = list[dict[str, Any]]
 _SOFTMAX = TemperatureMap(1.0)
 
 
@@ -125,30 +125,28 @@ def _numbers(
 
 
 class _Gathered:
-    """The columns of some rows, and the sums of metrics of whole tables, of the accepted rows and of the others."""
+    """The columns of some rows, and the sums of metrics of whole tables."""
 
     def __init__(self, n_classes: int, n_bins: int, n_tables: int) -> None:
         made = [metric for metric in registry.evaluated(PROBABILITIES) if metric.sums is not None]
         self.columns: list[NDArray[np.float64]] = []
         self.sums: Sums = [
-            tuple({metric.name: metric.sums(n_classes, n_bins) for metric in made if metric.sums} for _ in range(2))
-            for _ in range(n_tables)
+            {metric.name: metric.sums(n_classes, n_bins) for metric in made if metric.sums} for _ in range(n_tables)
         ]
 
     def add(self, part: tuple[NDArray[np.float64], NDArray[np.bool_], list[CheckedTable]]) -> None:
         columns, accept, tables = part
         self.columns.append(columns)
-        for checked, (accepted, others) in zip(tables, self.sums, strict=True):
-            for name, own in accepted.items():
-                own.add(checked, accept, others[name])
+        for checked, sums in zip(tables, self.sums, strict=True):
+            for own in sums.values():
+                own.add(checked, accept)
 
     def join(self, columns: NDArray[np.float64], sums: Sums) -> None:
         """Take in what another has gathered of the rows that follow."""
         self.columns.append(columns)
-        for groups, others in zip(self.sums, sums, strict=True):
-            for group, other in zip(groups, others, strict=True):
-                for name in group:
-                    group[name] += other[name]
+        for own, others in zip(self.sums, sums, strict=True):
+            for name in own:
+                own[name] += others[name]
 
     def result(self) -> tuple[NDArray[np.float64], Sums]:
         return np.concatenate(self.columns), self.sums
@@ -158,11 +156,9 @@ def _metrics(columns: list[NDArray[np.float64]], sums: Sums) -> Iterator[RowMetr
     """The columns and sums of one table of probabilities after the other."""
     names = [metric.name for metric in registry.evaluated(PROBABILITIES) if metric.losses is not None]
     width = 2 + len(names)
-    for k, (accepted, others) in zip(range(0, len(columns), width), sums, strict=True):
+    for k, own in zip(range(0, len(columns), width), sums, strict=True):
         losses = dict(zip(names, columns[k + 2 : k + width], strict=True))
-        for name, own in others.items():
-            own += accepted[name]
-        yield RowMetrics(TopLabel(*columns[k : k + 2]), losses, sums=others, sums_of_accepted=accepted)
+        yield RowMetrics(TopLabel(*columns[k : k + 2]), losses, sums=own)
 
 
 def softmaxes(rows: Rows, codes: Codes, top: TopLabel) -> CheckedTable:

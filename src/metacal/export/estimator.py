@@ -9,7 +9,6 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import ArtifactError
-from metacal.estimators.auto import AutoCalibrator
 from metacal.estimators.base import Calibrator, base_calibrator
 from metacal.estimators.cascade import Cascade
 from metacal.estimators.metacal import MetaCal
@@ -19,7 +18,7 @@ from metacal.io.artifact.document import Content, kind_of
 from metacal.io.artifact.encoding import built
 from metacal.io.artifact.messages import article
 from metacal.io.artifact.sources import calibrator_kinds, method_of, somebody_elses
-from metacal.maps.methods import method_named
+from metacal.maps.methods import CHOOSERS, method_named
 from metacal.rows.labels import default_reject_label
 from metacal.scores.registry import AUTO
 
@@ -104,7 +103,8 @@ def _changed(estimator: Any) -> str | None:
         return None if given is None or np.array_equal(np.asarray(given), gate.classes) else "classes"
     if isinstance(estimator, MetaCal) and gate.certificate.labelled:
         base = base_calibrator(estimator.calibrator, estimator.promise, gate.n_classes)
-        if not isinstance(base, AutoCalibrator) and type(base).__name__ != _recipe_of(gate).estimator:
+        choosers = [row.public_name for row in CHOOSERS.values()]
+        if type(base).__name__ not in (*choosers, _recipe_of(gate).estimator):
             return "calibrator"
     for name, fitted in _parameters(gate).items():
         now = getattr(estimator, name)

@@ -25,7 +25,7 @@ from metacal import kernels
 from metacal.errors import InputError
 from metacal.formulas.parts import composed, lifted
 from metacal.maps.labelled import Labelled, Labels, Weights
-from metacal.maps.map import Map
+from metacal.maps.map import CombinedMap, Map
 from metacal.maps.methods import METHODS
 from metacal.maps.monotone import plain_monotone
 from metacal.maps.spline import SplineMap, fit_averaged
@@ -45,7 +45,7 @@ SMALLEST = float(np.log(np.finfo(np.float64).tiny))
 
 
 @dataclass(frozen=True, eq=False)
-class ComposedMap(Map):
+class ComposedMap(CombinedMap):
     """then(log first(x)).
 
     A spline on a temperature with a uniform part, the usual pair, is one kernel: it makes no table of logarithms.
@@ -60,16 +60,6 @@ class ComposedMap(Map):
 
     first: Map
     then: Map
-
-    @property
-    def preserves_accuracy(self) -> bool:
-        """Whether neither map ever changes a row's largest class."""
-        return self.first.preserves_accuracy and self.then.preserves_accuracy
-
-    @property
-    def n_classes(self) -> int | None:
-        """The number of classes the maps were fitted for; None when they take any."""
-        return self.first.n_classes if self.then.n_classes is None else self.then.n_classes
 
     @property
     def formula(self) -> Callable[..., Any]:  # type: ignore[override]

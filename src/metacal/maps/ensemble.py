@@ -17,7 +17,10 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.formulas.operations import NUMPY
+from metacal.formulas.rowwise import even
 from metacal.formulas.temperature import ensemble
+from metacal.maps.curves import softmax
 from metacal.maps.fitting.mixture import likeliest_mixture
 from metacal.maps.labelled import Float, Labelled, Labels, Weights
 from metacal.maps.map import TemperedMap
@@ -98,20 +101,8 @@ def fit_ensemble(rows: Rows, labels: Labels, weights: Weights = None, *, loss: s
 
 
 def _members(inverse_temperature: float, block: NDArray[Any]) -> tuple[Float, Float, Float]:
-    """softmax(b·x), softmax(x), and 1/K over the classes that are not masked (one column when none is)."""
-    gaps = np.array(block, dtype=np.float64, order="C")
-    gaps -= gaps.max(axis=1, keepdims=True)
-    plain = np.exp(gaps)
-    if gaps.min() == -np.inf:
-        possible = gaps > -np.inf
-        uniform = possible / possible.sum(axis=1, keepdims=True)
-    else:
-        uniform = np.full((len(gaps), 1), 1.0 / gaps.shape[1])
-    gaps *= inverse_temperature
-    tempered = np.exp(gaps, out=gaps)
-    tempered /= tempered.sum(axis=1, keepdims=True)
-    plain /= plain.sum(axis=1, keepdims=True)
-    return tempered, plain, uniform
+    """The three members of each row: tempered, plain and uniform."""
+    return softmax(block, inverse_temperature), softmax(block), NUMPY.run(even, block)
 
 
 def _squared_error(inverse_temperature: float, block: NDArray[Any], labels: Labels, weights: Weights) -> Float:

@@ -156,6 +156,20 @@ def parts_of(fitted: object) -> list[Map]:
     return [part for values in several for part in values if isinstance(part, Map)]
 
 
+class CombinedMap(Map):
+    """A map made of others: it keeps every prediction where they all do, and takes as many classes as they do."""
+
+    @property
+    def preserves_accuracy(self) -> bool:
+        """Whether no part ever changes a row's largest class."""
+        return all(part.preserves_accuracy for part in parts_of(self))
+
+    @property
+    def n_classes(self) -> int | None:
+        """The number of classes the parts were fitted for; None when they take any."""
+        return next((part.n_classes for part in parts_of(self) if part.n_classes is not None), None)
+
+
 def positive(name: str, value: object) -> None:
     """Raise unless `value` is a positive finite number.
 

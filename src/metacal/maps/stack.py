@@ -23,7 +23,7 @@ from metacal.formulas import parts as formulas
 from metacal.maps.fitting.crossvalidation import random_folds, said_once
 from metacal.maps.fitting.mixture import likeliest_mixture
 from metacal.maps.labelled import Float, Labelled, Labels, Weights
-from metacal.maps.map import Map
+from metacal.maps.map import CombinedMap, Map
 from metacal.maps.members import MEMBERS, default_members, fit_members
 from metacal.rows import Rows
 
@@ -47,7 +47,7 @@ Weigh = Callable[[Float, Weights, "Candidates"], Float]
 
 
 @dataclass(frozen=True, eq=False)
-class StackMap(Map):
+class StackMap(CombinedMap):
     """Σ_m w_m map_m(x), with weights that sum to one.
 
     Examples
@@ -61,16 +61,6 @@ class StackMap(Map):
     weights: tuple[float, ...]
 
     formula = staticmethod(formulas.stack)
-
-    @property
-    def preserves_accuracy(self) -> bool:
-        """Whether no member ever changes a row's largest class: then it is the largest in the mixture, too."""
-        return all(member.preserves_accuracy for member in self.members)
-
-    @property
-    def n_classes(self) -> int | None:
-        """The number of classes the members were fitted for; None when they take any."""
-        return next((member.n_classes for member in self.members if member.n_classes is not None), None)
 
     def check(self) -> None:
         """Raise unless the fields make a map."""

@@ -101,37 +101,30 @@ class ClassGaps:
     """
 
     def __init__(self, n_classes: int, n_bins: int = 15) -> None:
-        self.n_rows, self.n_bins = 0, bin_count(n_bins)
-        self._total = np.zeros((2, n_classes), dtype=np.int64)
-        self._above = np.zeros((2, n_classes * self.n_bins), dtype=np.int64)  # the first bin of a class stays 0
+        self.n_bins, self.n_rows = bin_count(n_bins), np.zeros(2, dtype=np.int64)
+        # Coarse and fine units of the rejected and of the accepted rows; the first bin of a class stays 0.
+        self._total = np.zeros((2, 2, n_classes), dtype=np.int64)
+        self._above = np.zeros((2, 2, n_classes * self.n_bins), dtype=np.int64)
         # Column sums in whole units as floats, which hold those of so many rows; before there are more, as integers.
-        self._pending, self._pending_rows = np.zeros((2, n_classes)), 0
+        self._pending, self._pending_rows = np.zeros((2, 2, n_classes)), 0
 
-    def add(
-        self, checked: CheckedTable, accept: NDArray[np.bool_] | None = None, others: ClassGaps | None = None
-    ) -> None:
-        """Add some rows; with `accept` these alone, and the rest to `others`: the table is gone through once."""
+    def add(self, checked: CheckedTable, accept: NDArray[np.bool_] | None = None) -> None:
+        """Add some rows, all of them accepted or those of `accept`."""
         upper = upper_entries(checked, self.n_bins)
-        every = np.ones(len(checked), dtype=bool) if accept is None else accept
-        groups = [(self, every)] if others is None else [(self, every), (others, ~every)]
-        flags = np.array([keep for _, keep in groups])
+        part = np.ones(len(checked), dtype=np.intp) if accept is None else accept.astype(np.intp)
+        flags = np.stack([part == 0, part == 1]).astype(np.float64)
         for start, block in checked.blocks():
-            weights = flags[:, start : start + len(block)].astype(np.float64)
-            for own, _ in groups:
-                own._make_room(len(block))
-            for unit, part in enumerate(exact.in_units(block)):
+            self._make_room(len(block))
+            for pending, own in zip(self._pending, exact.in_units(block)):
                 # Exact, in whatever order a product adds whole units up.
-                for (own, _), sums in zip(groups, weights @ part):
-                    own._pending[unit] += sums
+                pending += flags[:, start : start + len(block)] @ own
         units = [exact.counted(own, unit) for unit, own in zip(exact.UNITS, exact.in_units(upper.probability))]
         units[0] -= exact.counted(upper.hit, exact.UNITS[0])
-        for own, keep in groups:
-            of_group = keep[upper.row]
-            cells = upper.cell[of_group]
-            for above, counts in zip(own._above, units):
-                np.subtract.at(above, cells, counts[of_group])
-            np.add.at(own._total[0], checked.codes[keep], _ONE)
-            own.n_rows += int(keep.sum())
+        place = part[upper.row] * self._above.shape[2] + upper.cell
+        for above, counts in zip(self._above, units):
+            np.subtract.at(above.reshape(-1), place, counts)
+        np.add.at(self._total[0].reshape(-1), part * checked.n_classes + checked.codes, _ONE)
+        self.n_rows += np.bincount(part, minlength=2)
 
     def _make_room(self, n_rows: int) -> None:
         """Turn what is pending into integers before floats would round it."""
@@ -149,33 +142,35 @@ class ClassGaps:
         self.n_rows += other.n_rows
         return self
 
-    def value(self) -> float:
-        """(1/K) Σ_k (1/n) Σ_b |gap|; NaN without rows, and of more than whole numbers hold."""
-        if not 0 < self.n_rows <= exact.MOST:
+    def value(self, accepted: bool = False) -> float:
+        """(1/K) Σ_k (1/n) Σ_b |gap| of all rows, or the accepted; NaN of none, and of more than whole numbers hold."""
+        n_rows = int(self.n_rows[int(accepted) :].sum())
+        if not 0 < n_rows <= exact.MOST:
             return float("nan")
-        return float(self._gaps().sum() / (self.n_rows * self._total.shape[1]))
+        return float(self._gaps(accepted).sum() / (n_rows * self._total.shape[2]))
 
-    def by_class(self) -> FloatColumn:
+    def by_class(self, accepted: bool = False) -> FloatColumn:
         """(1/n) Σ_b |gap| of each class; 0 without rows."""
-        return np.asarray(self._gaps().sum(axis=1) / max(self.n_rows, 1))
+        return np.asarray(self._gaps(accepted).sum(axis=1) / max(self.n_rows[int(accepted) :].sum(), 1))
 
-    def _gaps(self) -> FloatColumn:
+    def _gaps(self, accepted: bool) -> FloatColumn:
         """|gap| of every class and bin."""
         self._make_room(_EXACT_ROWS)
-        gaps = self._above.reshape(2, -1, self.n_bins).copy()
-        gaps[:, :, 0] = self._total - gaps.sum(axis=2)
+        total, above = (sums[:, int(accepted) :].sum(axis=1) for sums in (self._total, self._above))
+        gaps = above.reshape(2, -1, self.n_bins)
+        gaps[:, :, 0] = total - gaps.sum(axis=2)
         return np.abs(exact.value(gaps))
 
     def __getstate__(self) -> dict[str, Any]:
         """With the cells alone that hold something."""
         self._make_room(_EXACT_ROWS)
-        held = np.flatnonzero(self._above.any(axis=0))
-        return {**vars(self), "_above": (self._above.shape, held, self._above[:, held])}
+        held = np.flatnonzero(self._above.any(axis=(0, 1)))
+        return {**vars(self), "_above": (self._above.shape, held, self._above[..., held])}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         shape, held, values = state["_above"]
         vars(self).update(state, _above=np.zeros(shape, dtype=np.int64))
-        self._above[:, held] = values
+        self._above[..., held] = values
 
 
 def classwise_ece_statistic(checked: CheckedTable, n_bins: int = 15) -> Statistic:

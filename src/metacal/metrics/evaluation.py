@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import nan
 from typing import Any
 
@@ -298,8 +298,10 @@ class RowMetrics:
         One number per row for each metric that is a mean over rows.
     checked : CheckedTable or None
         The table; without it the metrics that need all of it at once have no interval.
-    sums, sums_of_accepted : mapping of metric name to what its `sums` makes
+    sums : mapping of metric name to what its `sums` makes
         From which such a metric comes without the table; without either it is undefined.
+    accepted : bool
+        Whether these are the accepted rows alone.
     metrics : sequence of Metric
         What to show of the probabilities.
     """
@@ -308,7 +310,7 @@ class RowMetrics:
     losses: Mapping[str, FloatColumn]
     checked: CheckedTable | None = None
     sums: Mapping[str, Any] = field(default_factory=dict)
-    sums_of_accepted: Mapping[str, Any] = field(default_factory=dict)
+    accepted: bool = False
     metrics: Sequence[Metric] = field(default_factory=lambda: registry.evaluated(PROBABILITIES, TOP_LABEL))
 
     def subset(self, keep: NDArray[np.bool_]) -> RowMetrics:
@@ -318,7 +320,7 @@ class RowMetrics:
         top = TopLabel(self.top.confidence[keep], self.top.correct[keep])
         losses = {name: column[keep] for name, column in self.losses.items()}
         checked = None if self.checked is None else self.checked.subset(keep)
-        return RowMetrics(top, losses, checked, self.sums_of_accepted, metrics=self.metrics)
+        return replace(self, top=top, losses=losses, checked=checked, accepted=True)
 
     def wanted(self, n_bins: int) -> Wanted:
         """Return what each metric is computed from, in the order of the registry."""
@@ -330,7 +332,7 @@ class RowMetrics:
         source = self.top if metric.input is TOP_LABEL else self.checked
         if source is not None:
             return metric.measured(source, **({"n_bins": n_bins} if metric.binned else {}))
-        return float(self.sums[metric.name].value()) if metric.name in self.sums else nan
+        return float(self.sums[metric.name].value(self.accepted)) if metric.name in self.sums else nan
 
 
 def row_losses(checked: CheckedTable) -> dict[str, FloatColumn]:

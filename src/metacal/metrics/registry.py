@@ -67,9 +67,8 @@ class Metric:
         per row. Such a metric can be computed block by block.
     sums : callable, optional
         For a metric of the whole table that comes from sums over its rows: from (n_classes, n_bins) to something with
-        `add(checked, accept, others)`, which takes the accepted rows and gives the rest to `others`, ``+=`` and
-        `value()`, the same in whatever order rows are added. It is then measured where the rows are; only an interval
-        needs the table.
+        `add(checked, accept)`, ``+=`` and `value(accepted)`, of the accepted rows or of all, the same in whatever order
+        rows are added. It is then measured where the rows are; only an interval needs the table.
     counts : callable, optional
         For a proportion: successes and trials, which give an exact interval; None where the data are no plain counts.
     range : (float, float)

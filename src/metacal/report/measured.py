@@ -103,7 +103,6 @@ def walk(gate: Gate | None, through: Gate, rows: Rows, codes: Codes, groups: Any
     confidence = shown.confidence
     if before is not None and accept is not None:
         confidence = np.where(accept, confidence, before.top.confidence)
-    sums = found.after.sums if accept is None else found.after.sums_of_accepted
     return Measured(
         evaluation=evaluation,
         codes=codes,
@@ -115,7 +114,7 @@ def walk(gate: Gate | None, through: Gate, rows: Rows, codes: Codes, groups: Any
         confidence=confidence,
         before=shown if before is None else before.top,
         after=None if before is None else shown,
-        errors=sums["classwise_ece"].by_class(),
+        errors=found.after.sums["classwise_ece"].by_class(accept is not None),
         numbers=np.arange(len(codes)),
     )
 

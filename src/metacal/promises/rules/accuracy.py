@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -149,15 +150,7 @@ class MinAccuracy(OfUnits, ByPart):
 
     def plan(self, n: int) -> list[tuple[int, int]]:
         """Where tests of n rows begin, and how many errors may be found up to there: one that passes certifies."""
-        if self.delta is None:
-            ranks = np.unique(np.geomspace(1, n, 40).astype(int)).tolist()
-            return [(rank, math.floor((1.0 - self.beta) * (rank + 1)) - 1) for rank in ranks]
-        parts = segments(n, self.beta, self.delta)
-        levels = (float(part.share) * self.delta for part in parts)
-        return [
-            (part.start, Ladder(n, 1.0 - self.beta, level).most_errors(part.start))
-            for part, level in zip(parts, levels)
-        ]
+        return _plan(n, self.beta, self.delta)
 
     def _infeasible(
         self, ranking: Ranking, passed: Callable[[float], int], labels: int | None = None
@@ -325,3 +318,14 @@ def largest(low: int, high: int, certifies: Callable[[float], bool], ahead: int 
                     question.cells.extend(further.cells)
             raise Undecided(question.cells) from None
     return low
+
+
+@lru_cache(maxsize=1000)  # parts ask for the same again and again
+def _plan(n: int, beta: float, delta: float | None) -> list[tuple[int, int]]:
+    """`MinAccuracy.plan`."""
+    if delta is None:
+        ranks = np.unique(np.geomspace(1, n, 40).astype(int)).tolist()
+        return [(rank, math.floor((1.0 - beta) * (rank + 1)) - 1) for rank in ranks]
+    parts = segments(n, beta, delta)
+    levels = (float(part.share) * delta for part in parts)
+    return [(part.start, Ladder(n, 1.0 - beta, level).most_errors(part.start)) for part, level in zip(parts, levels)]
