@@ -272,7 +272,7 @@ def test_a_signed_gate(fitted, folder):
 
 def test_other_rows_choose_where_tests_begin(fitted, folder):
     done = fitted(
-        "fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.95 --since new.jsonl --json"
+        "fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.95 --since new.jsonl --same-source --json"
     )
     certificate = json.loads(done.stdout)["certificate"]
     assert certificate["n_rows"] == 5000
