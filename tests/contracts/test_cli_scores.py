@@ -203,7 +203,7 @@ def test_losses_are_doubtful(run, folder):
 
 
 WRONG = {
-    "fit judge.jsonl --score-key nope --min-accuracy 0.9": (2, "there is no 'nope' as --score-key says"),
+    "fit judge.jsonl --score-key nope --min-accuracy 0.9": (2, "there is no 'nope', which --score-key asks for"),
     "fit judge.jsonl --score-key answer --min-accuracy 0.9": (
         2,
         "judge.jsonl:1: the answer is '...', which is no number",

@@ -607,7 +607,7 @@ def test_groups_come_with_the_one_reading(tmp_path, monkeypatch, suffix):
     assert read.table.shape == (3, 3)
     assert read.unused == ()
     assert read_predictions(path, group_key="id").groups.tolist() == [0, 1, 2]
-    with pytest.raises(InputError, match=r"there is no 'plant' as group_key says"):
+    with pytest.raises(InputError, match=r"there is no 'plant', which group_key asks for"):
         read_predictions(path, group_key="plant")
 
 
