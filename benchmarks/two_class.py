@@ -27,7 +27,7 @@ import metacal as mc
 
 SIZES = (200, 500, 1000, 5000)
 RATIOS = (None, 20, 100, 200)
-DRAWS = 2
+DRAWS = 1
 OURS = ("monotone", "auto", "composed")
 LEAST_TEST = 600
 

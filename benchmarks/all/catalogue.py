@@ -147,7 +147,7 @@ def _entries() -> list[Entry]:
                "gate/fitting.py", "kernels/numpy.py"), 3600, timed=True),
         Entry("threads-16-cores", "benchmarks.speed.threads --out {out}",
               ("benchmarks/speed/threads.py", "maps/temperature.py", "gate/fitting.py"), 300, timed=True),
-        Entry("two-sided", "benchmarks.two_sided --draws 300 --processes {jobs} -o {out}",
+        Entry("two-sided", "benchmarks.two_sided --draws 1000 --processes {jobs} -o {out}",
               ("benchmarks/two_sided.py", "promises/rules/two_sided.py", "promises/rules/even_odds.py"), 4000),
         Entry("units", "benchmarks.units --jobs {jobs} --out {out}",
               ("benchmarks/units.py", "promises/rules/whole_units.py", "promises/rules/unit_counts.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +13,12 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
+from metacal.report.html import write_report
+from metacal.report.summary import summarise
 
 pytest.importorskip("selenium")
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
 
 def cost_at(curves, wrong, review, k):
@@ -108,3 +112,27 @@ def test_a_promised_cost_is_shown_as_a_number(priced, see, axe, screenshots, wid
     run = "const done = arguments[0]; axe.run(document, {resultTypes: ['violations']}).then(done)"
     assert not driver.execute_async_script(run)["violations"]
     driver.save_screenshot(str(screenshots / f"costs-{width}-{scheme}.png"))
+
+
+def test_both_sides_cost_what_python_says_and_never_cross(see, tmp_path):
+    rng = np.random.default_rng(5)
+    fraud = rng.random(2000) < 0.3
+    score = rng.normal(size=2000) + 2.5 * fraud
+    promise = mc.TwoSided(mc.MinPrecision(0.8), mc.MinRecall(0.9))
+    gate = mc.MetaCal(promise).fit(score[:1000], fraud[:1000])
+    summary = summarise(score[1000:], fraud[1000:], gate, n_resamples=0)
+    sides, path = SimpleNamespace(**summary.sides), tmp_path / "sides.html"
+    write_report(summary, path)
+    driver = see(SimpleNamespace(address=path.as_uri()))
+    share = sides.n_positive / sides.n_rows
+
+    above = 5 * (1 - share) * sides.false_positive_rate.estimate - sides.called
+    below = 50 * share * (1 - sides.recall.estimate) + sides.called
+    cost = 1000 * (below[:, None] + above)
+    assert f"1,000 rows cost {cost[sides.lower, sides.upper]:.4g}:" in text(driver, "sides-cost")
+    driver.find_element(By.ID, "sides-cheapest").click()
+    n = len(sides.threshold)
+    assert f"1,000 rows cost {cost[np.triu_indices(n)].min():.4g}:" in text(driver, "sides-cost")
+    driver.find_element(By.ID, "side-lower").send_keys(Keys.END)
+    assert driver.find_element(By.ID, "side-upper").get_property("value") == str(n - 1)
+    assert not driver.get_log("browser")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -106,3 +107,34 @@ def test_bounds_are_rounded_outward():
         below, above = (float(end) for end in outward(low, high).strip("[]").split(","))
         assert below <= low + 1e-9
         assert above >= high - 1e-9
+
+
+def test_both_sides_are_those_of_the_rows():
+    rng = np.random.default_rng(0)
+    score = 2.0 * rng.normal(size=3000)
+    fraud = rng.random(3000) < 1.0 / (1.0 + np.exp(2.0 - score))
+    names = np.where(fraud, "fraud", "fine")
+    promise = mc.TwoSided(mc.MinPrecision(0.7), mc.MinRecall(0.9))
+    gate = mc.MetaCal(promise, positive="fraud").fit(score[:1500], names[:1500])
+    found = summarise(score[1500:], names[1500:], gate, n_resamples=0).sides
+    found = SimpleNamespace(**found)
+    s, y, said = score[1500:], fraud[1500:], gate.predict(score[1500:])
+    assert found.names == ["fine", "fraud"]
+    for k in (found.lower, found.upper, 10):
+        above = s > found.threshold[k]
+        assert found.called[k] == pytest.approx(above.mean())
+        assert found.recall.estimate[k] == pytest.approx(above[y].mean())
+        assert found.false_positive_rate.estimate[k] == pytest.approx(above[~y].mean())
+        assert found.precision.estimate[k] == pytest.approx(y[above].mean())
+        assert found.npv.estimate[k] == pytest.approx(1.0 - y[~above].mean())
+    assert np.array_equal(s > found.threshold[found.upper], said == "fraud")
+    assert np.array_equal(s <= found.threshold[found.lower], said == "fine")
+    for series in (found.recall, found.false_positive_rate, found.precision, found.npv):
+        known = ~np.isnan(series.estimate)
+        assert (series.low[known] <= series.estimate[known]).all()
+        assert (series.estimate[known] <= series.high[known]).all()
+    assert found.auroc == pytest.approx((s[y][:, None] > s[~y]).mean())
+    chance = gate.gate_.source.map(np.column_stack([0.0 * s, s]))[:, 1]
+    just_above = np.argsort(s)[(s <= found.near[3]["at"]).sum() :][: found.near[3]["n_rows"]]
+    assert found.near[3]["stated"] == pytest.approx(chance[just_above].mean())
+    assert found.near[3]["share"] == pytest.approx(y[just_above].mean())

@@ -115,7 +115,7 @@ def test_the_json_is_plain_complete_and_small(summary):
     again = json.loads(text)
     assert again["format"] == 1
     assert set(again) == {
-        "format", "source", "settings", "promise", "evaluation", "diagrams", "curves", "frontier", "classes",
+        "format", "source", "settings", "promise", "evaluation", "diagrams", "curves", "frontier", "sides", "classes",
         "parts", "mistakes", "hits", "comparison", "methods",
     }  # fmt: skip
     lengths = {len(again["curves"][name]) for name in ("threshold", "accepted", "min_accuracy", "max_miscoverage")}

@@ -129,7 +129,7 @@ def _script(name: str) -> str:
 def join(sources: Mapping[str, str], entry: str) -> str:
     r"""One script of all modules that `entry` needs, in strict mode and in a scope of its own.
 
-    Each comes after those it imports from, without the `import` lines, the word `export` and the comments.
+    Each comes after those it imports from, without the `import` lines, the word `export`, the comments and indents.
 
     Examples
     --------
@@ -152,7 +152,7 @@ def join(sources: Mapping[str, str], entry: str) -> str:
         for other in _IMPORT.findall(code):
             if other not in joined:
                 add(other)
-        lines = (line.removeprefix("export ") for line in _IMPORT.sub("", code).splitlines() if line.strip())
+        lines = (line.strip().removeprefix("export ") for line in _IMPORT.sub("", code).splitlines() if line.strip())
         joined[name] = "\n".join([f"// {name}", *lines])
 
     add(entry)

@@ -125,15 +125,15 @@ def operating_curves(
     accepted = grid(ordered, points, own)
     at = thresholds_between(ordered, accepted)
     bands = operating_bands(scores, correct, delta, at)
-    coverage = _series(bands.coverage)
+    coverage = series_of(bands.coverage)
     review = Series(*(1000.0 * (1.0 - part) for part in (coverage.estimate, coverage.high, coverage.low)))
     current = int(np.searchsorted(accepted, own)) if own else None
     return Curves(
         threshold=at,
         accepted=accepted.astype(np.float64),
         coverage=coverage,
-        accuracy=_series(bands.accuracy),
-        miscoverage=_series(bands.miscoverage),
+        accuracy=series_of(bands.accuracy),
+        miscoverage=series_of(bands.miscoverage),
         review=review,
         min_accuracy=_promised(np.floor(bands.accuracy.lower * 10**_DECIMALS) / 10**_DECIMALS),
         max_miscoverage=_promised(np.ceil(bands.miscoverage.upper * 10**_DECIMALS) / 10**_DECIMALS),
@@ -207,7 +207,8 @@ def _tied(value: float, score: float) -> bool:
     return bool(RELATIVE.rounded([value])[0] == score)
 
 
-def _series(band: Band) -> Series:
+def series_of(band: Band) -> Series:
+    """The same, as the page has it."""
     return Series(band.estimate, band.lower, band.upper)
 
 

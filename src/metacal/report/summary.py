@@ -24,6 +24,7 @@ from metacal.report.measured import Measured, Promise, Settings, decide, promise
 from metacal.report.methods import Methods, arrays_sha256, methods
 from metacal.report.operating import Curves, Frontier, frontier_points, operating_curves
 from metacal.report.reliability import Diagram, diagrams
+from metacal.report.sides import sides_of
 from metacal.report.tables import ClassTable, PartTable, Row, class_table, part_table, striking_rows
 from metacal.rows import Rows, validate, workers
 from metacal.rows.arrays import fraction
@@ -86,6 +87,8 @@ class Summary:
     diagrams : tuple of Diagram
         Before (all rows), and with a calibrator after (all rows), and with a gate before and after (accepted rows).
     curves, frontier : Curves, Frontier
+    sides : dict or None
+        Of two classes: what is called by either of them.
     classes : ClassTable
     parts : tuple of PartTable
         By predicted class, and by group where the rows have one.
@@ -103,6 +106,7 @@ class Summary:
     diagrams: tuple[Diagram, ...]
     curves: Curves
     frontier: Frontier
+    sides: dict[str, Any] | None
     classes: ClassTable
     parts: tuple[PartTable, ...]
     mistakes: tuple[Row, ...]
@@ -209,6 +213,7 @@ def summarise(
         else:
             data = decide(through, tables, y, groups, settings)
     evaluation = data.evaluation.to_dict()
+    two = through.kind == "logits" and len(names) == 2 and 0 < data.codes.sum() < len(data.codes)
     return Summary(
         source=Source(
             file=file,
@@ -235,6 +240,7 @@ def summarise(
             **_command(through, command, file, delta),
         ),
         frontier=frontier_points(data.doubt, data.correct, delta=delta),
+        sides=sides_of(through, Rows(tables[0]), data.codes, names, delta, level) if two else None,
         classes=class_table(names, data),
         parts=_parts(data, names, groups, level=level, certificate=through.certificate),
         mistakes=striking_rows(data, ~data.correct, data.doubt, names, ids),

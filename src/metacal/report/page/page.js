@@ -9,6 +9,7 @@ import { operating } from "./operating.js";
 import { partsSection } from "./parts.js";
 import { unfoldForPrint } from "./print.js";
 import { honesty } from "./reliability.js";
+import { sidesSection } from "./sides.js";
 import { classSection, comparisonSection, methodsSection, rowSection } from "./sections.js";
 
 function start() {
@@ -18,6 +19,7 @@ function start() {
   headOf(data);
   headline(data);
   operating(data);
+  sidesSection(data);
   honesty(data);
   frontierChart(data);
   partsSection(data);

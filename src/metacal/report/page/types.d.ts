@@ -14,6 +14,7 @@ export interface Data {
   diagrams: Diagram[];
   curves: Curves;
   frontier: Frontier;
+  sides: Sides | null;
   classes: Classes;
   parts: Parts[];
   mistakes: Row[];
@@ -181,6 +182,35 @@ export interface Frontier {
   threshold: (number | string)[];
   coverage: number[];
   delta: number;
+}
+
+/** Of two classes: what is called by either of them, at rising log-odds. */
+export interface Sides {
+  names: [string, string];
+  n_rows: number;
+  n_positive: number;
+  threshold: number[];
+  called: number[];
+  recall: Series;
+  false_positive_rate: Series;
+  precision: Series;
+  npv: Series;
+  auroc: number;
+  lower: number | null;
+  upper: number | null;
+  near: Near[];
+  delta: number;
+}
+
+/** Rows next to a threshold: the mean probability of the second class, and how many are of it. */
+export interface Near {
+  at: number;
+  side: number;
+  n_rows: number;
+  stated: number;
+  share: number;
+  low: number;
+  high: number;
 }
 
 export interface Classes {
