@@ -69,6 +69,14 @@ def test_a_source_that_changes_while_it_is_read_is_read_again(logs, tmp_path, mo
     assert mc.apply(CAL, logs, f"{tmp_path}/out/").n_kept == 3
 
 
+def test_command_and_function_know_each_others_results_and_write_over_no_source(logs, tmp_path):
+    mc.save(CAL, tmp_path / "cal.json")
+    assert metacal("apply", tmp_path / "cal.json", logs, "-o", f"{tmp_path}/out/").exit_code == 0
+    assert mc.apply(tmp_path / "cal.json", logs, f"{tmp_path}/out/").n_kept == 3
+    with pytest.raises(mc.InputError, match="npy is also read"):
+        mc.apply(CAL, str(logs), f"{logs}/")
+
+
 def test_a_source_that_never_rests_gives_an_error_and_no_result(logs, tmp_path, monkeypatch):
     real = applying.write_decisions
 

@@ -213,6 +213,8 @@ def certified(
     sample = sample.take(for_threshold) if not for_threshold.all() else sample.with_ranking(ranking)
     if scouting is not None and promise.scouted and sample.units is None:
         sample = scouting.of(sample)
+    if memory is not None and sum(memory.wrong) > 2 and memory == Memory.of(ranking, declared=memory.declared):
+        raise InputError("prior must be other rows: these are the very rows that are tested, error by error.")
     if memory is not None and promise.remembers and sample.units is None:
         sample = replace(sample, memory=memory)
     certificate = promise.certify(sample)

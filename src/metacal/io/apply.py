@@ -150,7 +150,8 @@ def apply(
     one = FileApplier(shipped, shipped.path or "the gate", reading, rejected, output_format, n_jobs)
     folder = os.fspath(output)
     if folder.endswith(("/", os.sep)) or os.path.isdir(folder):
-        read_with = {name: repr(value) for name, value in sorted(reading.items())}
+        given = {name: repr(value) for name, value in sorted(reading.items())}
+        read_with = {name: value for name, value in given.items() if value not in ("None", "()")}
         made_with = {"rejected": rejected, "reading": read_with, "artifact": f"sha256:{shipped.fingerprint}"}
         return _apply_to_folder(one, source, folder, made_with, executor, prune=prune, say=say)
     if prune:
