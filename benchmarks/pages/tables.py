@@ -75,6 +75,7 @@ TABLES: dict[str, Table] = {
     "cascade": Table("cascade", rules_tables.cascade),
     "cascade-people": Table("cascade", rules_tables.cascade_people),
     "cascade-duel": Table("answers", rules_tables.duel),
+    "answer-adversaries": Table("answer-adversaries", rules_tables.adversaries),
     "cascade-stages": Table("answers", rules_tables.stages),
     "graded-losses": Table("answers", rules_tables.graded),
     "rows-needed": Table("closed-forms", promises_tables.needed),

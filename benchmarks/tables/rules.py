@@ -124,15 +124,42 @@ def cascade_people(results: Results) -> list[str]:
 
 def duel(results: Results) -> list[str]:
     """The share of rows that go to the large model, labels included, beyond the least possible one."""
-    rows = []
+    rows, ways = [], ("pool", "source", "BARGAIN")
     for name, own in results["duel"]["sets"].items():
         small, large, epsilon, size = name.split(" / ")
-        shown = (number(own[key] - own["best"], 3) for key in ("pool", "source"))
-        peer = number(own["BARGAIN"] - own["best"], 3) if "BARGAIN" in own else ""
-        broken = (number(own[f"{key} broken"], 3) for key in ("pool", "source"))
-        rows.append((f"{small}, {large}", epsilon, f"{int(size):,}", number(own["best"], 3), *shown, peer, *broken))
-    head = ("small, large", "ε", "N", "least possible", "pool", "source", "BARGAIN", "pool broken", "source broken")
+        beyond = (number(own[key] - own["best"], 3) for key in ways)
+        broken = (number(own[f"{key} broken"], 3) for key in ways)
+        exact = number(own["source size"], 4)
+        rows.append((f"{small}, {large}", epsilon, f"{int(size):,}", number(own["best"], 3), *beyond, *broken, exact))
+    for size in sorted({row[2] for row in rows}, key=len):
+        own = [float(row[k]) for row in rows if row[2] == size for k in range(3, 7)]
+        means = (number(sum(own[k::4]) * 4 / len(own), 4) for k in range(4))
+        rows.append(("mean", "", size, *means, "", "", "", ""))
+    head = ("small, large", "ε", "N", "least possible", *ways, *(f"{name} broken" for name in ways), "exact size")
     return table(head, rows)
+
+
+def adversaries(results: Results) -> list[str]:
+    """How often each way to certify is broken: the most and the mean of ten populations, and the exact size."""
+    rows = []
+    for kind in ("cascades", "losses"):
+        for name, broken in results[kind]["broken"].items():
+            most, mean = number(max(broken), 3), number(sum(broken) / len(broken), 3)
+            rows.append((kind, name, most, mean, number(results[kind]["size"], 4)))
+    return table(("", "certified by", "most broken", "mean of ten", "exact size"), rows)
+
+
+def risk_control(results: Results) -> list[str]:
+    """Labels of a row, beside the most (or fewest) that keep the promise; how often it is broken."""
+    rows = []
+    for name, own in results["rows"].items():
+        choose = max if own["more is better"] else min
+        cells = [number(own["level"], 2), number(own["best"], 3)]
+        for who in ("ours", "MAPIE"):
+            labels, way = choose((seen["labels"], way) for way, seen in own[who].items())
+            cells.append(f"{number(labels, 3)} ({way}), {number(own[who][way]['broken'], 2)}")
+        rows.append((name, *cells))
+    return table(("what is promised", "level", "best possible", "here, broken", "MAPIE 1.6, broken"), rows)
 
 
 def stages(results: Results) -> list[str]:

@@ -123,3 +123,16 @@ def test_a_risk_is_broken_as_rarely_as_promised(near_binary, monkeypatch):
         with suppress(mc.InfeasibleTargetError):
             broken += mc.MaxRisk(0.1, near_binary=near_binary, random_state=seed).certify(rows).n_accepted > 0
     assert broken <= draws * 0.1 + 3 * np.sqrt(draws * 0.09)
+
+
+@pytest.mark.parametrize("kind", [float, int])
+def test_a_column_that_says_right_is_no_loss_in_silence(kind):
+    rng = np.random.default_rng(0)
+    score = rng.random(400)
+    right = rng.random(400) < score
+    with pytest.warns(mc.MetacalWarning, match="give 1 minus it"), pytest.raises(mc.InfeasibleTargetError):
+        mc.ScoreGate(mc.MaxRisk(0.3)).fit(score, loss=right.astype(kind))
+    with pytest.raises(mc.InputError, match=r"the loss is .*; give a number, 0 for a right row"):
+        mc.ScoreGate(mc.MaxRisk(0.3)).fit(score, loss=right)
+    fitted = mc.ScoreGate(mc.MaxRisk(0.3)).fit(score, loss=(~right).astype(kind))
+    assert fitted.certificate_.rule == "fallback-sequence"  # zeros and ones are a loss too, and have exact tests

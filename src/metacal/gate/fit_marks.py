@@ -107,7 +107,8 @@ def fit_scored(
     ranking = Ranking.of(doubt[seen], right[seen])
     good = right if lost is None else lost <= lost.mean()
     missing, of = int((~there).sum()), len(there)
-    notes = _remarks(ranking, doubt[seen], good[seen], higher_is, missing=missing, of=of, ties=marks is None)
+    about = (missing, of, marks is None, lost is not None)
+    notes = _remarks(ranking, doubt[seen], good[seen], higher_is, *about)
     for note in notes:  # first: where nothing can be certified they may say why
         warnings.warn(str(note), MetacalWarning, stacklevel=3)
     older, memory, ties = _older(prior, source, promise)
@@ -208,13 +209,20 @@ def _parts(promise: Promise, groups: Any, there: Flags) -> RowParts:
 
 
 def _remarks(
-    ranking: Ranking, doubt: Float, right: Flags, higher_is: HigherIs, *, missing: int, of: int, ties: bool
+    ranking: Ranking,
+    doubt: Float,
+    right: Flags,
+    higher_is: HigherIs,
+    missing: int,
+    of: int,
+    ties: bool,
+    losses: bool,
 ) -> list[Note]:
     found = remarks_on_scores(ranking, "given scores", ties=ties)
     if missing:
         found.append(rows_without_score(missing=missing, rows=of))
     if _standard_errors_below_chance(doubt, right) > _UPSIDE_DOWN:
-        found.append(upside_down(higher_is="doubtful" if higher_is == "surer" else "surer"))
+        found.append(upside_down(higher_is="doubtful" if higher_is == "surer" else "surer", losses=losses))
     return found
 
 

@@ -252,11 +252,12 @@ def declared_extension(*, rows: int, extended: int, shares: tuple[float, float])
 
 
 @noted
-def upside_down(*, higher_is: Literal["surer", "doubtful"]) -> str:
-    """A score that seems to be the other way round: its higher values are what is said here."""
+def upside_down(*, higher_is: Literal["surer", "doubtful"], losses: bool = False) -> str:
+    """A score that seems to be the other way round: its higher values are what is said here; or a loss that is none."""
+    other = " If the loss says how good an answer is, give 1 minus it: a loss of 1 is entirely wrong." if losses else ""
     return (
         "the rows that the score calls sure are wrong more often than the others: if a higher score is "
-        f"{higher_is}, say so with {option('higher_is', higher_is)}."
+        f"{higher_is}, say so with {option('higher_is', higher_is)}.{other}"
     )
 
 

@@ -191,7 +191,8 @@ class MaxRisk(MeanLimit):
         Seed of the order in which rows are bet on, and of the rounding.
 
     Losses of which all are 0 or 1 take the exact tests: a column of zeros and ones is taken for what it says, a loss
-    that knows nothing between. All others are certified by bets in an order that looks at no loss.
+    that knows nothing between. All others are certified by bets in an order that looks at no loss. Where a loss could
+    be graded and seldom is, say `near_binary`: what is rounded and what need not be are then one test.
 
     *Why rounding holds.* B = 1[U < L] with U uniform and independent of the rest has E[B | row] = L: a mean of B is
     the mean of L, in any part of the ranking. The proof for errors (`promises.rules.accuracy`) asks no more of them.
