@@ -211,7 +211,7 @@ WRONG = {
     "fit judge.jsonl --score-key confidence --correct-key id --min-accuracy 0.9": (2, "judge.jsonl:1: id is 'q0'"),
     "fit judge.jsonl --score-key confidence --correct-key confidence --min-accuracy 0.9": (
         2,
-        "there is no 'confidence' as",
+        "'confidence' is in use already; --correct-key must name another column.",
     ),
     "fit judge.jsonl --score-key confidence --min-accuracy 0.999": (1, "the best certifiable on these 4,929 rows"),
     "fit judge.jsonl --score-key confidence": (2, "give a promise"),

@@ -93,7 +93,7 @@ def test_npz_two_candidates(npz):
 
 
 def test_npz_key_that_is_not_there(npz):
-    refuse("no 'z' as logits_key .*it has 'logits'", npz(logits=TABLE), logits_key="z")
+    refuse("no 'z', which logits_key asks for; it has 'logits'", npz(logits=TABLE), logits_key="z")
 
 
 def test_npz_classes(npz):
