@@ -271,13 +271,11 @@ def test_a_signed_gate(fitted, folder):
 
 
 def test_other_rows_choose_where_tests_begin(fitted, folder):
-    done = fitted(
-        "fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.95 --since new.jsonl --json"
-    )
+    asked = "--score-key confidence --correct-key ok --min-accuracy 0.95 --same-source"
+    done = fitted(f"fit judge.jsonl {asked} --since new.jsonl --json")
     certificate = json.loads(done.stdout)["certificate"]
     assert certificate["n_rows"] == 5000
     assert certificate["circumstances"]["by_value"]
-    asked = "--score-key confidence --correct-key ok --min-accuracy 0.95 --same-source"
     assert "other rows" in fitted(f"fit judge.jsonl {asked} --since judge.jsonl", code=2).stderr
     lines = (folder / "judge.jsonl").read_text().splitlines(keepends=True)
     (folder / "older.jsonl").write_text("".join(lines[:2000]))

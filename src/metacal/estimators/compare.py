@@ -124,10 +124,7 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain JSON types."""
         return {
-            "n_rows": self.n_rows,
-            "n_classes": self.n_classes,
-            "n_splits": self.n_splits,
-            "n_repeats": self.n_repeats,
+            **{name: getattr(self, name) for name in ("n_rows", "n_classes", "n_splits", "n_repeats")},
             "n_folds": self.n_repeats * self.n_splits if self.n_folds is None else self.n_folds,
             "best": {metric: self.best(metric) for metric in self._measured()},
             "as_good_as_best": {metric: list(self.as_good_as_best(metric)) for metric in self._measured()},

@@ -72,15 +72,11 @@ class Evaluation:
         """JSON-safe: intervals become mappings, and what is not a finite number becomes None."""
         sizes = {name: getattr(self, name) for name in ("n_rows", "n_accepted", "n_classes", "level", "n_bins")}
         groups = {name: getattr(self, name) for name in ("accepted_rows", "all_rows", "gate")}
-        marginal = {"marginal": None if self.marginal is None else self.marginal.to_dict()}
-        return (
-            sizes
-            | marginal
-            | {
-                title: None if group is None else {name: value.to_dict() for name, value in group.items()}
-                for title, group in groups.items()
-            }
-        )
+        found = {
+            title: None if group is None else {name: value.to_dict() for name, value in group.items()}
+            for title, group in groups.items()
+        }
+        return {**sizes, "marginal": None if self.marginal is None else self.marginal.to_dict(), **found}
 
     def to_frame(self) -> Any:
         """A `pandas.DataFrame`: estimate, low, high, level, method, by (rows, metric).

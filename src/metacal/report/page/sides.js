@@ -8,6 +8,9 @@ import { numbers, table } from "./table.js";
 
 /** @typedef {{ lower: number, upper: number }} Pair */
 
+/** How each threshold is marked on a curve. */
+const SIDE_MARKS = { lower: { class: "side-lower" }, upper: { class: "side-upper" } };
+
 /** @param {Data} data */
 export function sidesSection({ sides }) {
   if (sides === null) return;
@@ -96,7 +99,7 @@ function sidesCurve(heading, sides, pair, marks, { x, y, description }) {
       svg.append(draw("text", { x: left, y: 10 }, y.title));
       for (const name of marks) {
         const k = pair[name];
-        const at = { cx: sx(x.values.estimate[k] ?? 0), cy: sy(y.values.estimate[k] ?? 0), r: 5, class: `side-${name}` };
+        const at = { cx: sx(x.values.estimate[k] ?? 0), cy: sy(y.values.estimate[k] ?? 0), r: 5, ...SIDE_MARKS[name] };
         svg.append(draw("circle", at, draw("title", {}, `${name} threshold ${general(sides.threshold[k], 4)}`)));
       }
     },
