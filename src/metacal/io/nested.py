@@ -36,8 +36,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 #: What makes one number of a list. Of token log-probabilities: their mean, their minimum, their sum (that of the whole
-#: text), and the perplexity, of which a higher one is doubtful. Of several answers, or the clusters of meaning that they
-#: are in: the share of the one that most give, and the entropy (semantic, of clusters), of which higher is doubtful.
+#: text), and the perplexity, of which a higher one is doubtful. Of several answers, or clusters of one meaning each:
+#: the share of the one that most give, and the entropy (semantic, of clusters), of which a higher one is doubtful too.
 REDUCTIONS: dict[str, Callable[[Any], float]] = {
     "mean": _mean,
     "min": min,
