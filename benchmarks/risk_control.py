@@ -1,6 +1,6 @@
 """The rows of MAPIE's table of risk control, done here on the same data.
 
-    python -m benchmarks.risk_control [--draws 30] [--jobs 16] [-o RESULT.json]
+    python -m benchmarks.risk_control [--draws 20] [--jobs 16] [-o RESULT.json]
 
 Strips of four handwritten digits (scikit-learn's, real images): the labels of a row are the digits that it shows, a
 small network gives a score for each. One calibration set of 300 rows at a time; what each rule accepts is
@@ -248,7 +248,7 @@ def best(row: str) -> float:
 def main() -> None:
     """Every row of the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=30)
+    parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("-o", "--out")
     options = parser.parse_args()
