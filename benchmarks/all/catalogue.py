@@ -136,6 +136,8 @@ def _entries() -> list[Entry]:
               ("benchmarks/quality/methods.py", "benchmarks/quality/variants.py", "benchmarks/quality/runs.py",
                *_BASE, *_MAPS), 90000, alone=False),
         Entry("scale-cost", "benchmarks.scale_cost --out {out}", ("benchmarks/scale_cost.py",), 200, timed=True),
+        Entry("risk-control", "benchmarks.risk_control -o {out}",
+              ("benchmarks/risk_control.py", "promises/rules/two_sided.py", *_ACCURACY), 300),
         Entry("score-choice", "benchmarks.score_choice --data {data} --jobs {jobs} --out {out}",
               ("benchmarks/score_choice.py", *_SCORES, *_ACCURACY), 1500, alone=False),
         Entry("selective/selective",

@@ -76,6 +76,7 @@ TABLES: dict[str, Table] = {
     "cascade-people": Table("cascade", rules_tables.cascade_people),
     "cascade-duel": Table("answers", rules_tables.duel),
     "answer-adversaries": Table("answer-adversaries", rules_tables.adversaries),
+    "risk-control": Table("risk-control", rules_tables.risk_control),
     "cascade-stages": Table("answers", rules_tables.stages),
     "graded-losses": Table("answers", rules_tables.graded),
     "rows-needed": Table("closed-forms", promises_tables.needed),

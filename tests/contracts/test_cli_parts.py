@@ -80,7 +80,7 @@ def test_groups_must_be_said_where_the_gate_goes_by_them(folder):
     done = run("verify", folder / "class.json", folder / "test.npz", "--group-key", "site", code=2)
     assert "no threshold by group" in done.stderr
     done = run("fit", folder / "val.npz", "--min-accuracy", 0.9, "--group-key", "ward", code=2)
-    assert "there is no 'ward' as --group-key says" in done.stderr
+    assert "there is no 'ward', which --group-key asks for" in done.stderr
 
 
 def test_rows_of_unknown_groups_are_rejected_and_said(folder, tmp_path):

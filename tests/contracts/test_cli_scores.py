@@ -203,7 +203,7 @@ def test_losses_are_doubtful(run, folder):
 
 
 WRONG = {
-    "fit judge.jsonl --score-key nope --min-accuracy 0.9": (2, "there is no 'nope' as --score-key says"),
+    "fit judge.jsonl --score-key nope --min-accuracy 0.9": (2, "there is no 'nope', which --score-key asks for"),
     "fit judge.jsonl --score-key answer --min-accuracy 0.9": (
         2,
         "judge.jsonl:1: the answer is '...', which is no number",
@@ -211,7 +211,7 @@ WRONG = {
     "fit judge.jsonl --score-key confidence --correct-key id --min-accuracy 0.9": (2, "judge.jsonl:1: id is 'q0'"),
     "fit judge.jsonl --score-key confidence --correct-key confidence --min-accuracy 0.9": (
         2,
-        "there is no 'confidence' as",
+        "'confidence' is in use already; --correct-key must name another column.",
     ),
     "fit judge.jsonl --score-key confidence --min-accuracy 0.999": (1, "the best certifiable on these 4,929 rows"),
     "fit judge.jsonl --score-key confidence": (2, "give a promise"),

@@ -114,7 +114,7 @@ def test_other_names(tmp_path):
     found = read_predictions(path, logits_key="z", label_key="truth", id_key="key")
     np.testing.assert_array_equal(found.labels, CODES)
     np.testing.assert_array_equal(found.ids, np.arange(N))
-    refuse("no 'row' as id_key", path, logits_key="z", id_key="row")
+    refuse("no 'row', which id_key asks for", path, logits_key="z", id_key="row")
 
 
 def test_probabilities_are_not_taken_for_logits(tmp_path):

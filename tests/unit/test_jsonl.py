@@ -55,10 +55,10 @@ def test_masks_are_read_as_python_writes_them(file):
 
 BAD = {
     "a list": ("[1, 2]\n", r"val.jsonl:1: this line is a list, not an object .*jq -c '.\[\]' FILE"),
-    "pretty-printed": ('{\n "logits": [1, 2]\n}\n', "val.jsonl:1: this is no JSON object on a line of its own"),
+    "pretty-printed": ('{\n "logits": [1, 2]\n}\n', "val.jsonl:1: this line is not a JSON object of its own"),
     "a number": ('{"logits": [1, 2]}\n7\n', "val.jsonl:2: this line is 7, not an object"),
-    "cut short": ('{"logits": [1, 2]}\n\n{"logits": [1,', "val.jsonl:3: this is no JSON object"),
-    "two objects": ('{"logits": [1, 2]} {"logits": [1, 2]}\n', "val.jsonl:1: this is no JSON object"),
+    "cut short": ('{"logits": [1, 2]}\n\n{"logits": [1,', "val.jsonl:3: this line is not a JSON object"),
+    "two objects": ('{"logits": [1, 2]} {"logits": [1, 2]}\n', "val.jsonl:1: this line is not a JSON object"),
     "twice": ('{"logits": [1, 2], "logits": [3, 4]}\n', "val.jsonl:1: the entry 'logits' stands there twice"),
     "nothing": ("\n \n", "it holds no rows"),
     "ragged": (

@@ -93,7 +93,7 @@ def test_npz_two_candidates(npz):
 
 
 def test_npz_key_that_is_not_there(npz):
-    refuse("no 'z' as logits_key .*it has 'logits'", npz(logits=TABLE), logits_key="z")
+    refuse("no 'z', which logits_key asks for; it has 'logits'", npz(logits=TABLE), logits_key="z")
 
 
 def test_npz_classes(npz):
@@ -607,7 +607,7 @@ def test_groups_come_with_the_one_reading(tmp_path, monkeypatch, suffix):
     assert read.table.shape == (3, 3)
     assert read.unused == ()
     assert read_predictions(path, group_key="id").groups.tolist() == [0, 1, 2]
-    with pytest.raises(InputError, match=r"there is no 'plant' as group_key says"):
+    with pytest.raises(InputError, match=r"there is no 'plant', which group_key asks for"):
         read_predictions(path, group_key="plant")
 
 

@@ -30,9 +30,9 @@ def test_every_kind_of_file_gives_the_same_columns(tmp_path, suffix):
     assert found.ids.tolist() == IDS.tolist()
     assert (found.name, found.path, len(found)) == ("mark", str(path), 4)
     assert found.unused == ("other",)
-    with pytest.raises(InputError, match=r"there is no 'score' as score_key says; it has .*'mark'"):
+    with pytest.raises(InputError, match=r"there is no 'score', which score_key asks for; it has .*'mark'"):
         read_scores(path, score_key="score")
-    with pytest.raises(InputError, match=r"there is no 'right' as correct_key says"):
+    with pytest.raises(InputError, match=r"there is no 'right', which correct_key asks for"):
         read_scores(path, score_key="mark", correct_key="right")
     bare = read_scores(path, score_key="other", id_key="id")
     assert bare.score.tolist() == [0.0, 1.0, 2.0, 3.0]

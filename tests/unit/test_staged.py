@@ -219,6 +219,16 @@ def test_commands_read_scores_of_every_model(tmp_path):
     assert "answered_by" in first
     assert len(lines) == N
     assert CliRunner().invoke(main, ["cascade", str(file), "--max-loss", "0.02"]).exit_code == 2
+    for wrong, said in [
+        ({"p": "sure", "same": True}, "rows.jsonl:2: the small.p is 'sure'"),
+        ({"p": 0.5, "same": "perhaps"}, "rows.jsonl:2: the small.same is 'perhaps'"),
+        ({"same": True}, "rows.jsonl: row 2 has no 'small.p'"),
+    ]:
+        some = [rows[0], {**rows[1], "small": wrong}, *rows[2:400]]
+        file.write_text("".join(json.dumps(row) + "\n" for row in some), encoding="utf-8")
+        found = CliRunner().invoke(main, ["cascade", str(file), *keys, "--max-loss", "0.02"])
+        assert found.exit_code == 2
+        assert said in found.output
 
 
 @pytest.mark.slow

@@ -187,6 +187,8 @@ def _fitted(small: str, large: str, promise: Promise, people: bool, options: Opt
 
 
 def _fitted_on_scores(file: str, large: str | None, promise: Promise, people: bool, options: Options) -> Gate:
+    import numpy as np
+
     from metacal.cli.reading import read_stages
     from metacal.gate.cascade import fit_scored_cascade
 
@@ -199,6 +201,9 @@ def _fitted_on_scores(file: str, large: str | None, promise: Promise, people: bo
             "--correct-key must say of each model but the last whether its answer is the last one's; with "
             "--min-accuracy of every model whether it is right."
         )
+    for name, score in zip(names, scores):
+        if len(missing := np.flatnonzero(np.isnan(np.asarray(score, dtype=np.float64)))):
+            raise InputError(f"{file}: row {missing[0] + 1} has no {name!r}; leave out rows that a model gave none.")
     own: Any = {"higher_is": options.reading.higher_is or "surer", "random_state": options.seed, "people": people}
     return fit_scored_cascade(scores, agrees, promise, costs=options.costs, score_names=names, pool=options.pool, **own)
 

@@ -194,7 +194,7 @@ def _check_line(certifier: Certifier, pool: Pool, line: Line) -> None:
         if line.known.get(name, value) != value:
             raise InputError(
                 f"row {line.row} has the {name} {value!r}, not {line.known[name]!r}; lines were mixed up, or the "
-                "column was edited: mend it."
+                "column was edited: fix it."
             )
 
 
@@ -306,7 +306,7 @@ def _filled(path: str, names: Sequence[str], lines: list[list[str]], answer: str
         if not any(cell.strip() for cell in cells):
             continue
         if len(cells) != len(names):
-            raise InputError(f"{path}:{number}: {len(cells)} cells where the header has {len(names)}; mend the line.")
+            raise InputError(f"{path}:{number}: {len(cells)} cells where the header has {len(names)}; fix the line.")
         values = {name: unescaped(cell.strip()) for name, cell in zip(names, cells)}
         try:
             row = int(whole_number(values[ROW]))

@@ -46,10 +46,10 @@ class Options:
         metavar="C",
         default=0.95,
     )
-    state: str | None = option("Keep the state here; a later run goes on from it.", type=OutputPath(), metavar="FILE")
+    state: str | None = option("Keep the state here; a later run continues from it.", type=OutputPath(), metavar="FILE")
     append: bool = option("With --state: FILE holds only rows that came after those counted.", default=False)
-    follow: bool = option("At the end of FILE wait for more rows, until told to stop (Ctrl-C).", default=False)
-    serve: bool = option("Show it on a page that lives, on this machine only; implies --follow.", default=False)
+    follow: bool = option("Keep waiting for new rows at the end of FILE, until Ctrl-C.", default=False)
+    serve: bool = option("Serve a live page, on this machine only; implies --follow.", default=False)
     port: int = option("Of the page; 0: a free one.", type=click.IntRange(0, 65535), default=8765)
     prometheus: str | None = option("Write the metrics here, whole or not at all.", type=OutputPath(), metavar="FILE")
     otlp: str | None = option(

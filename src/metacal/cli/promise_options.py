@@ -83,7 +83,9 @@ class PromiseOptions:
     positive_share: float | None = share_option(
         "With --min-precision: about how many rows are positive, from training data or experience.", "P"
     )
-    confidence: float | None = share_option("How surely, over the draw of the rows of FILE.  [default: 0.9]", "C")
+    confidence: float | None = share_option(
+        "How sure the promise is, over draws of the rows of FILE.  [default: 0.9]", "C"
+    )
     in_expectation: bool = option("Promise the average over calibration sets instead.", default=False)
     after_looking: bool = option(
         "Certify although B or A was chosen on these very rows, say from a report.", default=False

@@ -330,7 +330,7 @@ def _why_odd(gate: Gate, row: tuple[float, ...]) -> str:
     if len(strange):
         at = int(strange[0])
         what = "NaN" if np.isnan(values[at]) else "infinity"
-        return f"number {at + 1} of the row is {what}; drop such rows or mend the model that made them"
+        return f"number {at + 1} of the row is {what}; drop such rows or fix the model that made them"
     if gate.n_classes and gate.source.input == "probabilities":
         return f"the row holds no probabilities: they sum to {values.sum():.4g}, from {values.min():.4g} up"
     return "the row is -infinity in every class; at least one must be possible"

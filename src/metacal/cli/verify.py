@@ -36,7 +36,7 @@ class Options:
     """What `metacal verify` is told."""
 
     confidence: float = option(
-        "Of the interval; a promise that is kept is called refuted with probability at most (1 - C)/2.",
+        "Confidence of the interval; a kept promise is called refuted with probability at most (1 - C)/2.",
         type=surer_than_half,
         metavar="C",
         default=0.95,

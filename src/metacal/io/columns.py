@@ -386,7 +386,9 @@ def one_of(
     if named is not None:
         if named not in held or named in without:
             said = spelled(flag, "--" + flag.replace("_", "-"))
-            raise InputError(f"{request.path}: there is no {named!r} as {said} says; it has {listed(held)}.")
+            if named in held:
+                raise InputError(f"{request.path}: {named!r} is in use already; {said} must name another column.")
+            raise InputError(f"{request.path}: there is no {named!r}, which {said} asks for; it has {listed(held)}.")
         return named
     here = [name for name in usual if name in held and name not in without]
     if len(here) > 1:

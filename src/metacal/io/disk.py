@@ -184,7 +184,7 @@ def plain_write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         raise InputError(f"cannot write {shown}: there is no folder {parent}; create it first.") from None
     except NotADirectoryError:
         parent = os.path.dirname(shown) or "."
-        raise InputError(f"cannot write {shown}: {parent} is no folder; give a name in a folder.") from None
+        raise InputError(f"cannot write {shown}: {parent} is not a folder; choose a path inside a folder.") from None
     except LockedError:
         raise
     except OSError as error:

@@ -236,7 +236,7 @@ def _kind(held: Look, table: NDArray[Any]) -> None:
             "exclude each other? Divide each row by its sum, and say --input probabilities; or say --input logits."
         )
     else:
-        held.say("input: logits", "rows are no probabilities: some numbers lie outside [0, 1]")
+        held.say("input: logits", "the rows are not probabilities: some numbers lie outside [0, 1]")
 
 
 def _sums_to_one(table: NDArray[Any]) -> bool:

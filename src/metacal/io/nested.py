@@ -21,10 +21,14 @@ _STEP = re.compile(r"\.?([^.\[\]()]+)|\[(-?\d+|\*)\]")
 _CALL = re.compile(r"([a-z]+)\((.+)\)")
 
 
-def _agreement(values: Sequence[Any]) -> float:
-    """The share of the answer that most of them give; texts count as equal whatever their case and outer blanks."""
+def _shares(values: Sequence[Any]) -> list[float]:
+    """How many give each answer; texts count as equal whatever their case and outer blanks."""
     told = [value.strip().casefold() if isinstance(value, str) else repr(value) for value in values]
-    return max(Counter(told).values()) / len(told)
+    return [count / len(told) for count in Counter(told).values()]
+
+
+def _entropy(values: Sequence[Any]) -> float:
+    return math.fsum(-share * math.log(share) for share in _shares(values))
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -32,15 +36,18 @@ def _mean(values: Sequence[float]) -> float:
 
 
 #: What makes one number of a list. Of token log-probabilities: their mean, their minimum, their sum (that of the whole
-#: text), and the perplexity, of which a higher one is doubtful. Of several answers: how many agree.
+#: text), and the perplexity, of which a higher one is doubtful. Of several answers, or clusters of one meaning each:
+#: the share of the one that most give, and the entropy (semantic, of clusters), of which a higher one is doubtful too.
 REDUCTIONS: dict[str, Callable[[Any], float]] = {
     "mean": _mean,
     "min": min,
     "max": max,
     "sum": math.fsum,
     "perplexity": lambda values: math.exp(min(-_mean(values), 700.0)),
-    "agreement": _agreement,
+    "agreement": lambda values: max(_shares(values)),
+    "entropy": _entropy,
 }
+_OF_ANSWERS = ("agreement", "entropy")
 
 
 def reached(row: Mapping[str, Any], key: str) -> Any:
@@ -53,6 +60,8 @@ def reached(row: Mapping[str, Any], key: str) -> Any:
     (8, None, [-0.1, -0.3])
     >>> reached(row, "min(choices[0].logprobs.token_logprobs)"), reached({"said": ["A", "a ", "B"]}, "agreement(said)")
     (-0.3, 0.6666666666666666)
+    >>> round(reached({"clusters": [0, 0, 0, 2]}, "entropy(clusters)"), 3)
+    0.562
     >>> reached(row, "mean(judge.score)")
     Traceback (most recent call last):
     metacal.errors.InputError: 'judge.score' is 8, and mean(...) takes a list of numbers.
@@ -82,12 +91,12 @@ def _follow(value: Any, step: str | int) -> Iterable[Any]:
 def _reduced(name: str, key: str, values: Any) -> float | None:
     numbers = values if isinstance(values, list) else None
     numbers = None if numbers is None else [value for value in numbers if value is not None]
-    plain = name == "agreement" or all(
+    plain = name in _OF_ANSWERS or all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in numbers or ()
     )
     if numbers is None or not plain:
         inner = key[len(name) + 1 : -1]
-        what = "a list of answers" if name == "agreement" else "a list of numbers"
+        what = "a list of answers" if name in _OF_ANSWERS else "a list of numbers"
         raise InputError(f"{inner!r} is {repr(values)[:40]}, and {name}(...) takes {what}.")
     return REDUCTIONS[name](numbers) if numbers else None
 

@@ -219,7 +219,10 @@ def _check_shapes(request: Request, columns: Columns) -> None:
             hint = f" {several_labels(column)}" if column.ndim == 2 else ""
             if column.shape == (len(table) + 1,):
                 hint = f" If the labels begin with a header, name it with {option('label_key')}."
-            raise InputError(f"{path}: there are {len(table)} rows but {what} of shape {column.shape}; one each.{hint}")
+            raise InputError(
+                f"{path}: there are {len(table)} rows but {what} of shape {column.shape}; there must be one for each "
+                f"row.{hint}"
+            )
     own = columns.class_names if columns.places is None else None
     if own is not None and request.classes is not None and as_class_names(request.classes) != own:
         raise InputError(f"{path}: its own class order is {listed(own)}; give the same classes, or none.")

@@ -130,7 +130,9 @@ def opened(request: Request, format: str | None = None) -> Iterator[tuple[Reques
     path, done = request.path, ""
     named = f".{format.lower().lstrip('.')}" if format is not None else "" if path == "-" else suffix_of(path)
     if named in (".pkl", ".pickle", ".p", ".joblib"):
-        raise InputError(f"{path}: a pickle can run any code when it is read, so it never is; {SAVE_AS_NPZ}.")
+        raise InputError(
+            f"{path}: a pickle can run any code when it is read, so metacal never reads one; {SAVE_AS_NPZ}."
+        )
     with contextlib.ExitStack() as stack:
         # Read once alone: standard input, a named pipe, or what the shell puts for <(...).
         if request.file is None and (path == "-" or (os.path.exists(path) and not os.path.isfile(path))):

@@ -137,7 +137,7 @@ class Reader:
         except UnicodeDecodeError:
             raise self._wrong(line, "this is not UTF-8 text; save it as UTF-8") from None
         except (csv.Error, ValueError):
-            raise self._wrong(line, f"this is no line of {self.kind}; mend its quotes") from None
+            raise self._wrong(line, f"this is no line of {self.kind}; fix its quotes") from None
 
     def _object(self, line: int, cells: dict[str, Any]) -> Record:
         """The record of an object; the first with a row in it says what the entries are called."""

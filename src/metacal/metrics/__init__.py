@@ -5,7 +5,7 @@ says in ``__all__`` what is public; what each metric is, its title, its range, w
 `metacal.metrics.registry`.
 """
 
-from metacal.metrics import calibration, proper, ranking, selective
+from metacal.metrics import calibration, proper, ranking, selective, streaming
 from metacal.metrics.binning import ReliabilityCurve, equal_mass, equal_width
 from metacal.metrics.calibration import *  # noqa: F403
 from metacal.metrics.evaluation import Evaluation, evaluate
@@ -15,6 +15,7 @@ from metacal.metrics.proper import *  # noqa: F403
 from metacal.metrics.ranking import *  # noqa: F403
 from metacal.metrics.resampling import bootstrap, interval
 from metacal.metrics.selective import *  # noqa: F403
+from metacal.metrics.streaming import *  # noqa: F403
 from metacal.metrics.toplabel import TopLabel, top_label
 
 __all__ = [
@@ -36,3 +37,4 @@ __all__ += calibration.__all__
 __all__ += proper.__all__
 __all__ += ranking.__all__
 __all__ += selective.__all__
+__all__ += streaming.__all__

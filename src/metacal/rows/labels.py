@@ -316,7 +316,7 @@ def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) 
             f"labels must be classes 0..{count - 1} ({count} columns); row {row} has label {label}. {hint}"
         )
     raise InputError(
-        f"label {label!r} of row {row} is not among the {count} classes ({_shown(classes)}). Mend it, or give "
+        f"label {label!r} of row {row} is not among the {count} classes ({_shown(classes)}). Fix it, or give "
         f"{option('classes')} with the name of every column, in column order."
     )
 

@@ -311,7 +311,7 @@ def _raise_bad_logit(start: int, block: NDArray[Any], name: str, table: Any = No
             row, column = np.argwhere(bad)[0]
             raise InputError(
                 f"{name} must not contain NaN or +infinity; {_place(table, start + row)}, column {column} is {kind}. "
-                "Drop such rows or mend the model that made them (-inf, a masked class, is allowed)."
+                "Drop such rows or fix the model that made them (-inf, a masked class, is allowed)."
             )
     row = int(np.isneginf(block.max(axis=1)).argmax())
     where = _place(table, start + row)

@@ -114,9 +114,7 @@ def parsed_object(path: str, number: int, line: bytes) -> dict[str, Any]:
         reason = "this line is nested too deeply; write plain entries"
     except ValueError as error:
         said = " ".join(str(error).split())[:120]
-        reason = (
-            f"this is no JSON object on a line of its own ({said}); write one object per line (jq -c '.' FILE does)"
-        )
+        reason = f"this line is not a JSON object of its own ({said}); write one object per line (jq -c '.' FILE does)"
     raise LineError(path, number, reason)
 
 
@@ -149,7 +147,7 @@ def _numbers(path: str, lines: list[int], name: str, values: list[Any]) -> NDArr
         if not _is_number(value):
             what = "is missing or null" if value is None else f"is {shown(value)}, which is not a number"
             raise InputError(
-                f"{path}:{line}: the entry {name!r} {what}; mend it, or say which entries are classes with "
+                f"{path}:{line}: the entry {name!r} {what}; fix it, or say which entries are classes with "
                 f"{option('classes')}."
             )
     return _floats(path, values)
