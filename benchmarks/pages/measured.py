@@ -26,7 +26,7 @@ _UNIT = (
     r"\d[\d,]*(?= ?(?:ms|µs|ns|s|seconds|minutes|min|hours|kB|KB|MB|GB|TB)\b"
     r"| times (?:as|faster|slower|less|more|longer|the|its|that)\b| ?×(?! ?\d))"
 )
-_SHARE = r"\d+(?= million\b)|\d{1,2}(?= points?\b)|\d(?:[\d,]*\d)?(?= of (?:the )?\d)"
+_SHARE = r"\d+(?= million\b)|\d{1,2}(?= points?\b)|\d(?:[\d,]*\d)?(?= (?:in any )?of (?:the )?\d)"
 MEASURED = re.compile(rf"(?<![\w.\-/^])[-+−±]?(?:{_NUMBER}|{_UNIT}|{_SHARE})(?![\w])")
 _MORE = rf"(?:(?:,| and| or| to| …|, …,| /| and of|,? then| instead of) ?(?:{_NUMBER}|\d+))*"
 _FENCE = re.compile(r"(?P<before>^ *```\s*\n\s*)?^ *```(?P<kind>\w*).*?^ *```[ \t]*$", re.MULTILINE | re.DOTALL)

@@ -196,7 +196,7 @@ def test_what_cannot_be_watched_is_said(folder, tmp_path):
         (["two.jsonl", "--strict"], 2, "two.jsonl:2: number 1 of the row is NaN"),  # the first, whoever notices it
         (["wide.jsonl", "--strict"], 2, "wide.jsonl:2: this row has 3 numbers, and the gate was fitted on 10 classes"),
         (["lost.jsonl", "--strict"], 2, "lost.jsonl:2: a line without a row"),
-        (["torn.jsonl", "--strict"], 2, "torn.jsonl:2: this is no JSON object"),
+        (["torn.jsonl", "--strict"], 2, "torn.jsonl:2: this line is not a JSON object"),
     ],
 )
 def test_wrong_usage_and_wrong_rows(folder, args, code, says, monkeypatch):

@@ -216,3 +216,24 @@ def test_two_questions_are_asked_and_nothing_is_written_where_a_third_is_needed(
         run("start", "long.csv", "--yes", code=2).stderr.split()
     )
     assert set(Path().iterdir()) == before
+
+
+def test_odd_files_are_asked_about_or_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet(np.ones(3), size=300)
+    names = np.array(["cat", "dog", "owl"])[shares.argmax(axis=1)]
+    percent = "\n".join(f"{100 * a:.3f},{100 * b:.3f},{100 * c:.3f},{name}" for (a, b, c), name in zip(shares, names))
+    (tmp_path / "percent.csv").write_text(f"cat,dog,owl,label\n{percent}\n")
+    (tmp_path / "wide.csv").write_text(f"cat,dog,owl,label\n{percent}\n", encoding="utf-16")
+    (tmp_path / "bare.csv").write_text("\n".join(f"{a},{b},{c},1" for a, b, c in shares))
+    np.save(tmp_path / "objects.npy", np.array([{"a": 1}], dtype=object))
+    for name, said in {
+        "percent.csv": "every row sums to 100. Are these percentages?",
+        "wide.csv": "this is not UTF-8 text",
+        "bare.csv": "the first line holds numbers",
+        "objects.npy": "objects.npy: the file is damaged or cut short",
+    }.items():
+        done = CliRunner().invoke(main, ["start", str(tmp_path / name), "--yes"])
+        assert done.exit_code == 2, name
+        assert said in done.output, done.output
+        assert "unexpected" not in done.output

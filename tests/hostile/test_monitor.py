@@ -149,7 +149,7 @@ BAD = [
     (b'{"id": 1, "logits": "x"}', "no list of numbers"),
     (b'{"id": 1, "logits": [1, 2, 3], "label": 7}', "the label '7' is none of the gate's classes"),
     (b'{"id": [1], "logits": [1, 2, 3]}', "neither text nor a number"),
-    (b'{"id": 1, "logits": [1, 2, 3]', "no JSON object"),
+    (b'{"id": 1, "logits": [1, 2, 3]', "not a JSON object"),
     (b'{"id": 1}', "needs an id and a label"),
     (b"[1, 2]", "not an object"),
     (b'{"id": "\xff"}', "not UTF-8"),

@@ -91,6 +91,54 @@ def test_a_bad_line_is_named_by_file_line_and_key(tmp_path):
         read_scores(path, score_key="a.b")
 
 
+def _with(row, *way, value):
+    """The row with another value at the end of a way."""
+    if not way:
+        return value
+    copy = row.copy()
+    copy[way[0]] = _with(row[way[0]], *way[1:], value=value)
+    return copy
+
+
+JUDGED = {"judge": {"score": "8/10", "verdict": "pass", "loss": 0.2}, "samples": ["a", "b"], "clusters": [0, 1]}
+LOGPROBS = ("choices", 0, "logprobs")
+
+
+@pytest.mark.parametrize(
+    ("row", "keys", "said"),
+    [
+        (
+            _with(CHAT, *LOGPROBS, "content", 1, "logprob", value="low"),
+            {"score_key": "mean(choices[0].logprobs.content[*].logprob)"},
+            "'choices[0].logprobs.content[*].logprob' is [-0.5, 'low']",
+        ),
+        (
+            _with(COMPLETION, *LOGPROBS, "token_logprobs", value="none"),
+            {"score_key": "mean(choices[0].logprobs.token_logprobs)"},
+            "'choices[0].logprobs.token_logprobs' is 'none'",
+        ),
+        (_with(JUDGED, "judge", "score", value="good"), {"score_key": "judge.score"}, "the judge.score is 'good'"),
+        (
+            _with(JUDGED, "judge", "verdict", value="perhaps"),
+            {"score_key": "judge.score", "correct_key": "judge.verdict"},
+            "judge.verdict is 'perhaps'",
+        ),
+        (
+            _with(JUDGED, "judge", "loss", value=1.7),
+            {"score_key": "judge.score", "loss_key": "judge.loss"},
+            "the judge.loss is 1.7",
+        ),
+        (_with(JUDGED, "samples", value="a"), {"score_key": "agreement(samples)"}, "'samples' is 'a'"),
+        (_with(JUDGED, "clusters", value=3), {"score_key": "entropy(clusters)"}, "'clusters' is 3"),
+    ],
+)
+def test_a_bad_line_of_a_recorded_shape_is_named(row, keys, said, tmp_path):
+    good = next(one for one in (CHAT, COMPLETION, JUDGED) if one.keys() == row.keys())
+    with pytest.raises(InputError) as error:
+        read_scores(written(tmp_path / "r.jsonl", [good, row]), **keys)
+    assert f"r.jsonl:2: {said}" in str(error.value)
+
+
 def test_a_stream_reads_marks_and_nested_keys_too():
     reader = Reader(Request("a.jsonl", logits_key="judge.mark", label_key="judge.ok", scores=True), "jsonl")
     record = reader.read(1, b'{"judge": {"mark": "8/10", "ok": "pass"}}')

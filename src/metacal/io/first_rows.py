@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.errors import InputError
 from metacal.io.columns import Request
-from metacal.io.formats.delimited import delimiter_of
+from metacal.io.formats import FORMATS
+from metacal.io.formats.delimited import delimiter_of, is_number
+from metacal.io.opening import decoding
 from metacal.io.reading import opened
 
 #: Rows that are looked at.
@@ -25,10 +28,19 @@ def first_rows(path: str, format: str | None) -> tuple[str, dict[str, NDArray[An
     with ExitStack() as stack:
         request, ending, how = stack.enter_context(opened(Request(path), format))
         source = request.source
+        if FORMATS[ending].begins != ():
+            stack.enter_context(decoding(path))
         if ending in (".csv", ".tsv"):
-            with open(source, encoding="utf-8-sig", errors="replace", newline="") as file:
-                mark = delimiter_of(file, "\t" if ending == ".tsv" else ",")
-                rows = list(islice((row for row in csv.reader(file, delimiter=mark) if row), _ROWS + 1))
+            try:
+                with open(source, encoding="utf-8-sig", newline="") as file:
+                    mark = delimiter_of(file, "\t" if ending == ".tsv" else ",")
+                    rows = list(islice((row for row in csv.reader(file, delimiter=mark) if row), _ROWS + 1))
+            except UnicodeDecodeError:
+                raise InputError(f"{path}: this is not UTF-8 text; save it as UTF-8.") from None
+            if all(map(is_number, rows[0])) and rows[0] != [str(k) for k in range(len(rows[0]))]:
+                raise InputError(
+                    f"{path}:1: the first line holds numbers; put a line with the names of the columns first."
+                )
             cells = zip(*rows[1:]) if len(rows) > 1 else [() for _ in rows[0]]
             columns = {name.strip(): _array(list(values)) for name, values in zip(rows[0], cells)}
             return f"{how}text, columns separated by {_SEPARATORS[mark]}", columns

@@ -235,6 +235,11 @@ def _kind(held: Look, table: NDArray[Any]) -> None:
             "every number lies between 0 and 1, but rows do not sum to one. Are these probabilities of classes that "
             "exclude each other? Divide each row by its sum, and say --input probabilities; or say --input logits."
         )
+    elif len(finite) and finite.min() >= 0.0 and (np.abs(finite.sum(axis=1) - 100.0) < 1.0).all():
+        held.ask(
+            "every row sums to 100. Are these percentages? Divide them by 100, and say --input probabilities; or say "
+            "--input logits."
+        )
     else:
         held.say("input: logits", "the rows are not probabilities: some numbers lie outside [0, 1]")
 

@@ -175,7 +175,7 @@ def _check_probabilities(
         row = int(off.argmax())
         raise InputError(
             f"{name} must sum to 1 in each row; row {start + row} sums to {sums[row]:.6g}. "
-            + (advice or "Normalise the rows, or pass logits with input='logits'.")
+            + (advice or f"Divide each row by its sum, or say {option('input', 'logits')} if these are logits.")
         )
 
 
