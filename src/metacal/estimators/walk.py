@@ -24,7 +24,7 @@ from metacal.metrics.evaluation import RowMetrics, row_losses
 from metacal.metrics.registry import PROBABILITIES
 from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 from metacal.rows import Rows
-from metacal.rows.memory import give_back_freed_memory
+from metacal.rows.memory import give_back_freed_memory, keep_freed_memory
 from metacal.rows.stored import ConvertedTable
 
 #: Of each table: what a metric's `sums` makes, by its name.
@@ -80,6 +80,7 @@ def measured_rows(
     With `beside` the softmax of the logits is measured, too. `room` takes the gate's probabilities, for what needs all
     of them at once; it may be the table of logits itself.
     """
+    keep_freed_memory()  # every block makes and frees the same arrays
     make = partial(_Gathered, rows.n_classes, n_bins, 2 if beside else 1)
     whole = make()
     by_row = np.asarray(groups) if gate.by_group else None

@@ -19,7 +19,7 @@ from metacal.metrics.intervals import Interval
 from metacal.metrics.marginal import ByClass, MarginalCheck, predicted_columns
 from metacal.metrics.ranking import RANKING, Ranking
 from metacal.metrics.registry import DECISION, PROBABILITIES, TOP_LABEL, Measured, Metric
-from metacal.metrics.resampling import RandomState, Resampling
+from metacal.metrics.resampling import RandomState, Resampling, one_blas_thread
 from metacal.metrics.toplabel import (
     CheckedTable,
     FloatColumn,
@@ -246,6 +246,7 @@ def evaluate_scores(
     return evaluate_rows(rows, 0, plan, n_bins, accept=accept, correct=correct, score=doubt)
 
 
+@one_blas_thread()
 def evaluate_rows(
     rows: RowMetrics,
     n_classes: int,
