@@ -36,6 +36,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from metacal.io.artifact.audit import certificate_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.sequential.monitor import PromiseMonitor
 
@@ -147,7 +148,7 @@ class GatedModel:
         said = self.session.get_modelmeta().custom_metadata_map
         if "metacal.certificate" not in said:
             raise RuntimeError(f"{path} has no gate; make one with: metacal attach {path} cal.json -o served.onnx")
-        self.certificate = Certificate.from_dict(json.loads(said["metacal.certificate"]))
+        self.certificate = certificate_of(json.loads(said["metacal.certificate"]))
         self.classes: list[int | str] = json.loads(said["metacal.classes"])
         names = json.loads(said["metacal.outputs"])
         self.outputs = [names[name] for name in ("probs", "score", "accept")]
