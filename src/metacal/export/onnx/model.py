@@ -315,7 +315,7 @@ def metadata_of(gate: Gate, exported: Gate, outputs: dict[str, str], group: str 
     else:
         label = gate.reject_label
         known["promise"] = certificate.statement
-        known["certificate"] = json.dumps(certificate.to_dict(words=True), allow_nan=False, sort_keys=True)
+        known["certificate"] = json.dumps(certificate.to_dict(), allow_nan=False, sort_keys=True)
         if exported.n_classes:
             known["reject_label"] = json.dumps(label.item() if hasattr(label, "item") else label)
     if own is not None:
