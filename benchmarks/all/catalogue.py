@@ -152,7 +152,7 @@ def _entries() -> list[Entry]:
         Entry("two-sided", "benchmarks.two_sided --draws 1000 --processes {jobs} -o {out}",
               ("benchmarks/two_sided.py", "promises/rules/two_sided.py", "promises/rules/even_odds.py"), 4000),
         Entry("units", "benchmarks.units --jobs {jobs} --out {out}",
-              ("benchmarks/units.py", "promises/rules/whole_units.py", "promises/rules/unit_counts.py",
+              ("benchmarks/units.py", "promises/rules/whole_units.py", "promises/rules/betting.py",
                "promises/sequential/monitor.py", "promises/sequential/wager.py", "gate/traffic.py",
                "promises/verification.py"), 1000),
         Entry("two-class", "benchmarks.two_class SETS.npz --processes {jobs} -o {out}",

@@ -22,6 +22,7 @@ from benchmarks.tables import machine as machine_tables
 from benchmarks.tables import monitor as monitor_tables
 from benchmarks.tables import promises as promises_tables
 from benchmarks.tables import rules as rules_tables
+from benchmarks.tables import two_sided as two_sided_tables
 from benchmarks.tables.markdown import table
 
 MARKED = re.compile(r"(<!-- (?!end |given)([\w-]+) -->\n)((?:(?!<!-- ).)*)(<!-- end -->)", re.DOTALL)
@@ -84,6 +85,7 @@ TABLES: dict[str, Table] = {
     "units-watched": Table("units", monitor_tables.units),
     "rows-used": Table("closed-forms", promises_tables.used),
     "two-class": Table("two-class", two_class.table),
+    "two-sided": Table("two-sided", two_sided_tables.beside_mapie),
     "modes": Table("promises", promises_tables.modes),
     "sizes": Table("promises", promises_tables.sizes),
     "after-looking": Table("promises", promises_tables.after_looking),
