@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
+import py_compile
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +78,18 @@ def test_version_is_the_package_s():
     from importlib.metadata import version
 
     assert mc.__version__ == version("metacal")
+
+
+def test_without_its_sources_it_says_what_to_do(tmp_path):
+    """As bundlers lay packages out by default: compiled files alone."""
+    home = Path(mc.__file__).parent
+    for name in ("__init__", "lazy", "errors", "config"):
+        (tmp_path / "metacal").mkdir(exist_ok=True)
+        py_compile.compile(str(home / f"{name}.py"), cfile=str(tmp_path / "metacal" / f"{name}.pyc"), doraise=True)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import metacal; metacal.MetaCal"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert "bundle metacal with its .py files" in done.stderr
