@@ -49,7 +49,7 @@ class InfeasibleTargetError(MetacalError, ValueError):
     ...     mc.MinAccuracy(0.99).certify([0.1] * 50, [True] * 50)
     ... except mc.InfeasibleTargetError as error:
     ...     error.target, error.best, error.rows_needed
-    (0.99, 0.9549, 2100)
+    (0.99, 0.9549, 520)
     """
 
     def __init__(
@@ -114,7 +114,9 @@ def option(name: str, value: str | None = None, metavar: str | None = None) -> s
     ("--label-key 'my truth'", '--classes A,B,C')
     """
     shown = metavar or {"classes": "A,B,C", "labels": "FILE"}.get(name, "NAME")
-    python = f"{name}={value!r}" if value is not None else "classes=[...]" if name == "classes" else name
+    python = f"{name}={value!r}" if value is not None else name
+    if name == "classes":
+        python = f"classes={metavar.split(',') if metavar else '[...]'}"
     return spelled(python, f"--{name.replace('_', '-')} {shlex.quote(value) if value is not None else shown}")
 
 

@@ -31,8 +31,8 @@ def written_in(package: str) -> dict[str, str]:
         source = spec.loader.get_data(spec.origin).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ImportError(
-            f"{package} looks its names up in its own source file, which is not here; bundle metacal with its .py files "
-            "(PyInstaller: module_collection_mode={'metacal': 'py'})"
+            f"{package} looks its names up in its own source file, which is not here; bundle metacal with its "
+            ".py files (PyInstaller: module_collection_mode={'metacal': 'py'})"
         ) from error
     lines = re.findall(r"^    from (\S+) import (\w+) as (\w+)", source, re.MULTILINE)
     return {name: f"{module}:{inner}" for module, inner, name in lines}

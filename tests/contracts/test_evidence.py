@@ -23,6 +23,11 @@ EVIDENCE = {
     "pair": lambda: Pair(Paired(SCORE, SCORE, RIGHT, LARGE, RIGHT == LARGE, np.ones(2000, dtype=bool))),
 }
 SORTED, COMPARED = "is certified by sorting", "a cascade promises MaxLoss"
+#: A precision that more rows have anyhow says nothing, and is refused.
+ABOVE = {
+    "MinPrecision": lambda: mc.MinPrecision(0.95),
+    "TwoSided": lambda: mc.TwoSided(mc.MinPrecision(0.95), mc.MinRecall(0.9)),
+}
 #: The cells that are empty, and what is said there.
 REASONS = {
     **{("counts", name): SORTED for name in PROMISES if not name.startswith(("MinAccuracy", "MaxMiscov", "MaxReview"))},
@@ -36,7 +41,7 @@ REASONS = {
 @pytest.mark.parametrize("promise", PROMISES)
 @pytest.mark.parametrize("kind", EVIDENCE)
 def test_each_cell_works_or_says_why_not(kind, promise):
-    asked, evidence = PROMISES[promise](), EVIDENCE[kind]()
+    asked, evidence = {**PROMISES, **ABOVE}[promise](), EVIDENCE[kind]()
     if (kind, promise) in REASONS:
         with pytest.raises(mc.InputError, match=REASONS[kind, promise]):
             asked.certify(evidence)

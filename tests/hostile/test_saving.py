@@ -20,7 +20,7 @@ from metacal.cli import main, options
 from metacal.errors import ArtifactError, InputError
 from metacal.estimators.metacal import MetaCal
 from metacal.export import saved as artifact
-from metacal.io.artifact import document, file, probe, sources, wrapping
+from metacal.io.artifact import document, probe, sources, wrapping
 from metacal.maps.isotonic import SharedMap
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
@@ -130,7 +130,7 @@ def test_too_many_classes(tmp_path, monkeypatch):
 
 def test_a_file_that_load_would_refuse_as_too_large(tmp_path, monkeypatch):
     monkeypatch.setattr(wrapping, "MAX_BYTES", 300)
-    monkeypatch.setattr(file, "MAX_BYTES", 300)
+    monkeypatch.setattr(document, "MAX_BYTES", 300)
     cal = mc.TemperatureScaling().fit(ROWS, CODES)
     with pytest.raises(ArtifactError, match=r"more than load takes by default.*save and load it with max_bytes=\d+"):
         mc.save(cal, tmp_path / "cal.json")
@@ -149,7 +149,7 @@ def test_what_is_read_back_must_decide_the_same(monkeypatch):
     cal = mc.TemperatureScaling().fit(ROWS, CODES)
     text = json.dumps(document.document_of(document.Content(cal.gate_)))
     other = json.loads(text.replace(repr(cal.map_.inverse_temperature), "0.123"))
-    monkeypatch.setattr(file, "document_of", lambda content: other)
+    monkeypatch.setattr(document, "document_of", lambda content: other)
     with pytest.raises(ArtifactError, match="what is read back predicts otherwise"):
         artifact.dumps(cal)
     gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(ROWS, CODES).gate_

@@ -117,7 +117,7 @@ def test_rejected_rows_and_groups(cal):
     assert mc.BatchGate(by_group, group_key="site")(batch(NEW[:0], site=pa.array([], pa.string()))).num_rows == 0
     with pytest.raises(mc.InputError, match="threshold for each group of rows"):
         mc.BatchGate(by_group)
-    with pytest.raises(mc.InputError, match="no 'site' as group_key"):
+    with pytest.raises(mc.InputError, match="no 'site', which group_key asks for"):
         mc.BatchGate(by_group, group_key="site")(batch(NEW))
 
 

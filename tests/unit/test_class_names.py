@@ -183,9 +183,9 @@ def test_a_name_that_says_it_is_no_class(name):
     assert f"column '{name}' is left out: no label names it" in remark
     (remark,) = stray(name, RNG.random(500), CODES)
     assert f"'{name}' is taken for a class" in remark
-    assert "--classes cat,dog,bird" in remark
-    assert "--label-key" in remark
-    assert "--label-key target" in stray("target", RNG.random(500), CODES)[0]
+    assert "list the classes with classes=['cat', 'dog', 'bird']" in remark
+    assert "label_key" in remark
+    assert "label_key='target'" in stray("target", RNG.random(500), CODES)[0]
 
 
 def test_a_name_that_a_label_bears_is_a_class():
@@ -204,7 +204,7 @@ def test_numbers_of_another_kind_say_it_too():
 def test_a_stray_first_column_shifts_the_classes_and_is_named():
     (remark,) = stray("Unnamed: 0", np.arange(500), CODES, place=0)
     assert "'Unnamed: 0' is taken for a class" in remark
-    assert "--classes cat,dog,bird" in remark
+    assert "list the classes with classes=['cat', 'dog', 'bird']" in remark
 
 
 def test_two_strays_are_named_together(tmp_path):

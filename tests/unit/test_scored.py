@@ -208,7 +208,7 @@ def test_rows_without_a_score_are_left_out_and_spoken_of():
 def test_a_score_that_is_upside_down_is_noticed_even_where_nothing_can_be_certified():
     mark, right = population(2000)
     with (
-        pytest.warns(MetacalWarning, match="--higher-is doubtful"),
+        pytest.warns(MetacalWarning, match="higher_is='doubtful'"),
         pytest.raises(mc.InfeasibleTargetError),
     ):
         fit_scored(-mark, right, mc.MinAccuracy(0.95))

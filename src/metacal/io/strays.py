@@ -86,6 +86,6 @@ def _remark(names: ClassNames, strays: list[int], without: list[int]) -> str:
     return (
         f"column{'s' if len(strays) > 1 else ''} {listed([names[k] for k in strays])} {is_taken}, but {but}: {labels}"
         f"to leave other columns out, list the classes with "
-        f"{option('classes', metavar=','.join(rest) if short else 'A,B,C')}; if the labels have another name, say "
+        f"{option('classes', metavar=','.join(rest) if short else None)}; if the labels have another name, say "
         f"{option('label_key')}."
     )

@@ -182,8 +182,9 @@ class CellCounts(NamedTuple):
         Examples
         --------
         >>> cut = Cut.whole()
-        >>> one = counted(cut, np.array([0.5, 0.5]), np.array([True, False]))
-        >>> found = CellCounts.together(cut, [one, one])
+        >>> counter = Counter(cut)
+        >>> counter.add(np.array([0.5, 0.5]), np.array([True, False]))
+        >>> found = CellCounts.together(cut, [counter.result()] * 2)
         >>> len(found.cells), found.right.tolist(), found.wrong.tolist()
         (1, [2], [2])
         """
