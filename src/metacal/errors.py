@@ -114,9 +114,8 @@ def option(name: str, value: str | None = None, metavar: str | None = None) -> s
     ("--label-key 'my truth'", '--classes A,B,C')
     """
     shown = metavar or {"classes": "A,B,C", "labels": "FILE"}.get(name, "NAME")
-    python = f"{name}={value!r}" if value is not None else name
-    if name == "classes":
-        python = f"classes={metavar.split(',') if metavar else '[...]'}"
+    listed = metavar.split(",") if metavar else "[...]"
+    python = f"{name}={value!r}" if value is not None else f"classes={listed}" if name == "classes" else name
     return spelled(python, f"--{name.replace('_', '-')} {shlex.quote(value) if value is not None else shown}")
 
 

@@ -30,10 +30,8 @@ def written_in(package: str) -> dict[str, str]:
     try:
         source = spec.loader.get_data(spec.origin).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise ImportError(
-            f"{package} looks its names up in its own source file, which is not here; bundle metacal with its "
-            ".py files (PyInstaller: module_collection_mode={'metacal': 'py'})"
-        ) from error
+        do = "bundle it with its .py files (PyInstaller: module_collection_mode={'metacal': 'py'})"
+        raise ImportError(f"{package} looks its names up in its own source file, which is not here; {do}") from error
     lines = re.findall(r"^    from (\S+) import (\w+) as (\w+)", source, re.MULTILINE)
     return {name: f"{module}:{inner}" for module, inner, name in lines}
 

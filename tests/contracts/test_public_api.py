@@ -92,4 +92,4 @@ def test_without_its_sources_it_says_what_to_do(tmp_path):
         capture_output=True,
         text=True,
     )
-    assert "bundle metacal with its .py files" in done.stderr
+    assert "bundle it with its .py files" in done.stderr
