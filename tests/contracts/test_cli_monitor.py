@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
+from metacal.gate.cascade import fit_scored_cascade
 
 NAMES = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]
 
@@ -162,9 +163,114 @@ def test_what_cannot_be_watched_is_said(folder, tmp_path):
     )
     told = run(os.path.join(fixtures, "artifact-v3-gate.json"), tmp_path / "rows.csv").stdout
     assert "score        cannot be watched: it was saved without a profile" in told
-    cascade = os.path.join(fixtures, "cascade-v3", "accuracy.json")
-    said = run(cascade, folder / "good.csv").stderr
-    assert "watches it" in said
+    for promise, says in (("accuracy", "is watched by whole files"), ("loss", "compares two answers to every row")):
+        done = run(os.path.join(fixtures, "cascade-v3", f"{promise}.json"), folder / "good.csv")
+        assert (done.exit_code, says in " ".join(done.stderr.split())) == (2, True), done.stderr
+
+
+@pytest.fixture(scope="module")
+def cascade(tmp_path_factory):
+    """A cascade of three models on scores, and a function that writes traffic: a line for each row."""
+    folder, rng = tmp_path_factory.mktemp("cascade"), np.random.default_rng(3)
+
+    def traffic(n, worse=0.0):
+        hard, noise = rng.random(n), rng.random((2, n))
+        scores = [(1.0 - 0.9 * hard - 0.1 * one).round(4) for one in noise]
+        good = [rng.random(n) >= 0.3 * hard**3 + worse, rng.random(n) >= 0.1 * hard**3 + worse]
+        return scores, good
+
+    scores, good = traffic(2000)
+    gate = fit_scored_cascade(scores, good, mc.MaxLoss(0.03), score_names=["small.p", "middle.p"])
+    mc.save(gate, folder / "cascade.json")
+    return folder, traffic
+
+
+def lines_of(folder, scores, good, gate):
+    """Traffic as it is logged: by.jsonl says of each model whether it is good, late.jsonl only of what was given."""
+    by = gate.decide(*scores, np.zeros(len(scores[0]))).by
+    given = (by == 2) | np.stack(good)[np.minimum(by, 1), np.arange(len(by))]
+    rows, late = [], []
+    for k, who in enumerate(by.tolist()):
+        row = {"id": k, "small": {"p": scores[0][k]}, **({"middle": {"p": scores[1][k]}} if who else {})}
+        late += [row, {"id": k, "correct": bool(given[k])}]
+        told = {name: {**row.get(name, {}), "same": bool(one[k])} for name, one in zip(("small", "middle"), good)}
+        rows.append(row | told)
+    for name, some in (("by.jsonl", rows), ("late.jsonl", late)):
+        (folder / name).write_text("".join(json.dumps(one) + "\n" for one in some), encoding="utf-8")
+
+
+def test_traffic_of_a_cascade(cascade, tmp_path):
+    folder, traffic = cascade
+    gate = mc.load_gate(folder / "cascade.json")
+    scores, good = traffic(1500)
+    lines_of(tmp_path, scores, good, gate)
+    want = mc.Watch.of(gate, most_unreadable=0.01).update(scores, good)
+    keys = ["--correct-key", "small.same,middle.same"]
+    columns = dict(zip(("small.p", "middle.p", "small.same", "middle.same"), [*scores, *good]))
+    np.savez(tmp_path / "whole.npz", **columns)
+    texts = zip(*(map(str, one.tolist()) for one in columns.values()))
+    (tmp_path / "by.csv").write_text("\n".join(map(",".join, [tuple(columns), *texts])) + "\n", encoding="utf-8")
+    for file, more in (("by.jsonl", keys), ("late.jsonl", []), ("whole.npz", keys), ("by.csv", keys)):
+        done = run(folder / "cascade.json", tmp_path / file, *more, "--json")
+        found = json.loads(done.stdout)
+        assert (done.exit_code, found["rows"], found["labelled"], found["unreadable"]) == (0, 1500, 1500, 0)
+        assert found["right_accepted"] == want.counts.right_accepted
+        assert found["alarms"][0]["log_evidence"] == pytest.approx(next(iter(want.alarms)).evidence)
+
+
+def test_a_cascade_goes_on_from_its_state(cascade, tmp_path):
+    folder, traffic = cascade
+    lines_of(tmp_path, *traffic(600, worse=0.2), mc.load_gate(folder / "cascade.json"))
+    call = [folder / "cascade.json", tmp_path / "late.jsonl"]
+    want = json.loads(run(*call, "--json").stdout)
+    whole = (tmp_path / "late.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "late.jsonl").write_bytes(b"".join(whole[:301]))  # a row waits for its label
+    state = ["--state", tmp_path / "watch.journal", "--json"]
+    assert json.loads(run(*call, *state).stdout)["waiting"] == 1
+    (tmp_path / "late.jsonl").write_bytes(b"".join(whole))
+    done = run(*call, *state)
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["raised"]) == (3, ["promise"])
+    assert [found[name] for name in ("rows", "labelled", "right_accepted")] == [600, 600, want["right_accepted"]]
+
+
+def test_what_does_not_fit_a_cascade_is_said(cascade, tmp_path):
+    folder = cascade[0]
+    (tmp_path / "rows.jsonl").write_text(
+        '{"id": 1, "small": {"p": 0.9}, "middle": {"p": "odd"}}\n{"id": 1, "small": {"same": true}}\n', encoding="utf-8"
+    )
+    (tmp_path / "rows.csv").write_text("id,small.p\n1,0.5\n", encoding="utf-8")
+    keys = ["--correct-key", "small.same,middle.same"]
+    for args, says in [
+        (["rows.jsonl", *keys, "--strict"], "rows.jsonl:1: 'middle.p' holds 'odd', which is not a number"),
+        (
+            ["rows.jsonl", *keys],
+            "rows.jsonl:2: a label that comes later says whether the answer that was given is good",
+        ),
+        (["rows.jsonl", "--correct-key", "small.same"], "2 names in --score-key and 2 in --correct-key"),
+        (["rows.csv"], "there is no column 'middle.p'"),
+        (["rows.csv", "--large", "rows.csv"], "without --large"),
+    ]:
+        done = run(folder / "cascade.json", tmp_path / args[0], *args[1:])
+        assert (done.exit_code, says in " ".join(done.stderr.split())) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize("kind", ["logits", pytest.param("probabilities", marks=pytest.mark.slow)])
+def test_a_cascade_over_tables_by_whole_files(kind, tmp_path):
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=2000)
+    small, large = (rng.normal(size=(2000, 3)) + gap * np.eye(3)[y] for gap in (2.0, 4.0))
+    if kind == "probabilities":
+        small, large = (np.exp(one) / np.exp(one).sum(axis=1, keepdims=True) for one in (small, large))
+    fitted = mc.Cascade(promise=mc.MinAccuracy(0.8), input=kind).fit(small[:1000], y[:1000], large=large[:1000])
+    mc.save(fitted, tmp_path / "cascade.json")
+    np.savez(tmp_path / "small.npz", **{kind: small[1000:]}, labels=y[1000:])
+    np.savez(tmp_path / "large.npz", **{kind: large[1000:]})
+    call = [tmp_path / "cascade.json", tmp_path / "small.npz", "--json"]
+    found = json.loads(run(*call, "--large", tmp_path / "large.npz").stdout)
+    want = mc.Watch.of(fitted, most_unreadable=0.01).update([small[1000:], large[1000:]], y[1000:])
+    assert [found[name] for name in vars(want.counts)] == list(vars(want.counts).values())
+    assert "--large LARGEFILE" in run(*call).stderr
 
 
 @pytest.mark.slow

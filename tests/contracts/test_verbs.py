@@ -48,11 +48,8 @@ def test_everything_that_is_fitted_has_the_verbs(kind, tmp_path):
     given = gate.logits(*rows) if kind == "CalibratedClassifier" else rows[0]
     found = again.verify(given, truth, **more)
     assert found.verdict.to_dict() == verified.verdict.to_dict()
-    if kind == "Cascade":
-        with pytest.raises(mc.InputError, match="a watch needs a gate on logits or on scores"):
-            gate.watch()
-    else:
-        assert gate.watch().update(given, truth).raised == ()
+    watched = gate.watch().update([given, *more.values()] if more else given, truth)
+    assert (watched.counts.labelled, watched.raised) == (len(truth), ())
 
 
 @pytest.mark.slow

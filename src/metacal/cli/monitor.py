@@ -13,6 +13,7 @@ from metacal.cli.options import (
     Reading,
     json_option,
     key_option,
+    large_option,
     name_option,
     option,
     reading_options,
@@ -80,6 +81,7 @@ class Options:
         type=click.FloatRange(min=0.0, min_open=True),
         metavar="SECONDS",
     )
+    large: str | None = shared(large_option)
     reading: Reading = reading_options(labels=False)
     key: None = shared(key_option)
     as_json: bool = shared(json_option, False)
@@ -112,6 +114,9 @@ def command(artifact: str, file: str, options: Options) -> None:
     which. If labels come sooner or later by outcome (complaints first), give a --horizon after which all have come.
     A gate that was certified by units (fit --unit-key) needs their --unit-key here: a unit counts as a whole, with the
     first row of another or once --horizon rows have come after its first.
+    Of a cascade on scores a row has the score of each model that was asked, by the keys that GATE remembers, and
+    correct says whether the answer that was given is good; or --correct-key lists what says so of each model. One over
+    tables is read as a whole: FILE and --large.
 
     A line that cannot be read ends nothing: it is put aside and counted (with --strict it is an error). With --follow
     FILE is read as tail -F does: it may be moved away, cut off or not there for a while; a line counts when its end has
@@ -129,6 +134,7 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal monitor cal.json traffic.jsonl --follow --state watch.journal --silence 600
       tail -f traffic.jsonl | metacal monitor cal.json - --format jsonl --prometheus metacal.prom
       metacal monitor cal.json traffic.jsonl --serve
+      metacal monitor cascade.json answers.jsonl --state watch.journal
     """  # noqa: D301
     _check_options(artifact, file, options)
     from metacal.cli.intake import Intake, Quarantine, Shown, watched
@@ -169,7 +175,7 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
     taken: dict[str, str] = {}
     outputs = {"--state": options.state, "--quarantine": options.put_aside, "--prometheus": options.prometheus}
     for name, output in outputs.items():
-        check_not_an_input(output, file, artifact, reading=options.reading)
+        check_not_an_input(output, file, artifact, options.large, reading=options.reading)
         if output is None:
             continue
         if output == "-":
@@ -192,11 +198,6 @@ def _new_watch(artifact: str, file: str, options: Options) -> Watch:
     from metacal.gate.watch import Watch
 
     gate = load_gate(artifact, None if file == "-" else file)
-    if len(gate.stages) > 1:
-        raise click.UsageError(
-            f"{artifact} holds a cascade, and a file of rows has one score or one table; in Python mc.Watch.of(gate) "
-            "watches it. metacal verify tests its promise on labelled rows; each model's own gate can be watched."
-        )
     check_units(gate.certificate, given=options.unit_key is not None)
     least = 0.01 if options.least_probability is None else options.least_probability
     return Watch.of(

@@ -192,12 +192,15 @@ class GateRows:
         Labels, or whether each row is right.
     found : Predictions or Scores
         All that the file of the first stage holds.
+    large : Predictions or None
+        What --large holds.
     """
 
     path: str
     tables: tuple[Any, ...]
     truth: Any
     found: Any
+    large: Any = None
 
     def __len__(self) -> int:
         return len(self.found)
@@ -259,8 +262,7 @@ def read_rows(
         from metacal.gate.judged import opened
 
         check_reading(gate, artifact, reading)
-        names = [str(stage.source.score) for stage in gate.stages]
-        columns, agrees, first = read_stages(file, reading, names if gate.people else names[:-1])
+        columns, agrees, first = read_stages(file, reading, keys_of_models(gate, reading)[0])
         return GateRows(file, opened(gate, columns)[1], agrees, first)
     if large is None and len(gate.stages) > 1 and all_stages:
         raise click.UsageError(
@@ -272,14 +274,14 @@ def read_rows(
         return GateRows(file, (scores.score,), scores.correct, scores)
     found = read_for(gate, artifact, file, reading, any_groups=any_groups)
     tables = [gate.read(found.table, by_rows=True)]
-    truth = found.labels
+    truth, other = found.labels, None
     if large is not None:
-        other: Predictions = read_for(gate.stage(1), artifact, large, reading)
+        other = read_for(gate.stage(1), artifact, large, reading)
         tables.append(gate.stages[1].source.read(other.table, by_rows=True))
         truth = other.labels if other.labels is not None else truth
     from metacal.rows import Rows
 
-    return GateRows(file, tuple(map(Rows, tables)), truth, found)
+    return GateRows(file, tuple(map(Rows, tables)), truth, found, other)
 
 
 def read_scored(path: str, reading: Reading, gate: Gate | None = None, artifact: str | None = None) -> Scores:
@@ -309,6 +311,20 @@ def read_stages(path: str, reading: Reading, names: list[str]) -> tuple[list[Any
     found = [read_scored(path, replace(one_each, score_key=key.strip())) for key in keys]
     agrees = [read_scored(path, replace(one_each, score_key=key.strip())).score for key in truths]
     return [one.score for one in found], agrees or None, found[0]
+
+
+def keys_of_models(gate: Gate, reading: Reading) -> tuple[list[str], list[str]]:
+    """What the scores of a cascade's models are called in FILE, and what says of each whether its answer is good."""
+    last = not gate.people  # it answers whatever its score is, and where others are compared with it, it is good
+    names = [str(stage.source.score) for stage in gate.stages][: len(gate.stages) - last]
+    n_truths = len(gate.stages) - bool(last and gate.certificate and gate.certificate.quantity.paired)
+    listed = (reading.score_key, reading.correct_key)
+    scores, agrees = ([one.strip() for one in keys.split(",")] if keys else [] for keys in listed)
+    if len(scores or names) not in (len(names), len(gate.stages)) or len(agrees) not in (0, n_truths):
+        raise click.UsageError(
+            f"this cascade needs {len(names)} names in --score-key and {n_truths} in --correct-key, one for each model."
+        )
+    return (scores or names)[: len(names)], agrees
 
 
 def read_marks(file: str, reading: Reading) -> tuple[Gate, GateRows]:

@@ -16,8 +16,9 @@ import numpy as np
 
 from metacal.cli.options import Reading
 from metacal.cli.printing import is_strict
-from metacal.cli.reading import check_reading, read_rows
+from metacal.cli.reading import check_reading, keys_of_models, read_rows
 from metacal.errors import InputError
+from metacal.gate.judged import by_model
 from metacal.gate.traffic import Late, kept_id
 from metacal.io.artifact.watch import Kept, Taken, Unreadable
 from metacal.io.columns import Request
@@ -50,8 +51,13 @@ def source_of(kept: Kept, artifact: str, path: str, options: Options) -> Text | 
     if kind not in KINDS:
         if options.probability_key is not None or path == "-":
             raise click.UsageError(f"--probability-key and - (standard input) are for text: {', '.join(KINDS)}.")
-        return _table_of(kept, gate, artifact, path, reading, append=options.append)
+        return _table_of(kept, gate, artifact, path, options)
     check_reading(gate, artifact, reading)
+    if options.large is not None or (gate.kind == "cascade" and gate.n_classes):
+        raise click.UsageError(
+            "a cascade over tables is watched by whole files: give FILE and --large LARGEFILE as .npz or .parquet. Any "
+            "other gate reads lines as they come, without --large, a cascade on scores (--score-key) too."
+        )
     if reading.classes is not None:
         raise click.UsageError("--classes does not fit here: the gate knows them; leave it out.")
     name, state = STANDARD_INPUT, dict[str, Any]()
@@ -91,14 +97,18 @@ def _known(kept: Kept, name: str, path: str, *, append: bool) -> dict[str, Any] 
     raise InputError(_OTHER.format(path))
 
 
-def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, reading: Reading, *, append: bool) -> Table:
-    name = os.path.abspath(path)
-    given = read_rows(gate, artifact, path, reading)
-    labels = given.truth
+def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, options: Options) -> Table:
+    name, append = os.path.abspath(path), options.append
+    given = read_rows(gate, artifact, path, options.reading, options.large)
+    labels, rows = given.truth, np.asarray(given.found.table)
+    if gate.kind == "cascade":
+        rows = np.stack([rows, np.asarray(given.large.table)] if gate.n_classes else given.tables, axis=1)
     if labels is not None and gate.n_classes:
         labels = gate.classes[gate.codes(labels, len(given))]
-    rows = given.found.table
-    table = Table(np.asarray(rows), labels, given.ids, given.groups, name, given.found.units)
+    elif gate.kind == "cascade":
+        told = None if labels is None else np.stack(labels, axis=1)
+        labels = given.found.correct if told is None else np.where(np.isnan(told), np.array(None), told)
+    table = Table(rows, labels, given.ids, given.groups, name, given.found.units)
     known = [state for state in (kept.sources.get(name), *kept.sources.values()) if state is not None]
     if not any(table.skip(state) for state in known) and known and not append:
         raise InputError(_OTHER.format(path))
@@ -111,6 +121,10 @@ def _request(gate: Gate, path: str, reading: Reading) -> Request:
         name, key = reading.score_key or gate.source.score, reading.loss_key or reading.correct_key
         own = Request(path, logits_key=name, label_key=key, id_key=reading.id_key, scores=True)
         return replace(own, losses=gate.reads_losses)
+    if gate.kind == "cascade":
+        scores, agrees = keys_of_models(gate, reading)
+        own = Request(path, logits_key=scores[0], id_key=reading.id_key, scores=True)
+        return replace(own, later_scores=tuple(scores[1:]), agrees=tuple(agrees))
     return Request(
         path,
         input=gate.source.input,
@@ -269,6 +283,11 @@ class Text:
 
     def _label(self, record: Record) -> Any:
         label = record.label
+        if isinstance(label, tuple):
+            if record.row is None:
+                reason = "a label that comes later says whether the answer that was given is good: 'correct' or 'ok'"
+                raise LineError(self.place, record.line, reason)
+            return tuple(None if one is None else self._label(record._replace(label=one)) for one in label)
         if self.watch.gate.reads_losses:
             with suppress(TypeError, ValueError):
                 label = float(label)
@@ -313,7 +332,7 @@ def _odd_rows(watch: Watch, rows: list[tuple[int, Any]]) -> Iterator[tuple[int, 
     if not rows:
         return
     try:
-        watch.read(_table(watch, [row for _, row in rows]))
+        watch.read(by_model(watch.gate, _table(watch, [row for _, row in rows])))
     except InputError:
         half = len(rows) // 2
         if half:
@@ -337,9 +356,9 @@ def _why_odd(gate: Gate, row: tuple[float, ...]) -> str:
 
 
 def _table(watch: Watch, rows: list[Any]) -> Any:
-    width = watch.gate.n_classes
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), max(1, width))
-    return table if width else table[:, 0]
+    width = len(rows[0]) if rows else max(1, watch.gate.n_classes)
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), width)
+    return table[:, 0] if watch.gate.kind == "scores" else table
 
 
 def _taken(watch: Watch, good: list[tuple[int, Line, Record, Any]], n: int, bad: list[Unreadable], gaps: int) -> Taken:

@@ -221,13 +221,22 @@ def stacked(gate: Gate, X: Any) -> NDArray[Any]:
     return np.stack(tables, axis=1)
 
 
+def by_model(gate: Gate, rows: NDArray[Any]) -> Any:
+    """Rows as a watch takes them: of a cascade what each model says of all, from an array of rows and models."""
+    return list(np.moveaxis(rows, 1, 0)) if gate.kind == "cascade" and len(rows) else rows
+
+
 def of_the_given(gate: Gate, X: NDArray[Any], y: Any) -> Any:
     """Of a cascade of scores whether the answer that was given is good, where `y` says it of each model; else `y`."""
-    if y is None or gate.kind != "cascade" or gate.n_classes or not len(y) or not np.ndim(y[0]):
+    if y is None or gate.kind != "cascade" or gate.n_classes or not any(map(np.ndim, y)):
         return y
-    agrees, known = agreement(y, len(X))
-    good = good_answers(gate.decide(*np.moveaxis(X, 1, 0)), agrees)
-    return [bool(one) if there else None for one, there in zip(good, known)]
+    by, good = np.asarray(gate.decide(*np.moveaxis(X, 1, 0)).by), []
+    for who, label in zip(by.tolist(), y if len(y) == len(X) else zip(*y), strict=True):
+        if np.ndim(label):  # behind the models it speaks of stands the one, or the people, that is right by definition
+            known = any(one is not None and one == one for one in label)
+            label = (*label, known or None)[min(who, len(label))]
+        good.append(label)
+    return good
 
 
 def _check_known(gate: Gate, known: Flags, decision: Decision, last: Codes) -> None:

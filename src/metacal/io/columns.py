@@ -78,6 +78,9 @@ class Request:
     scores: bool = False
     #: What stands in the place of labels are losses, numbers from 0 to 1.
     losses: bool = False
+    #: Of a cascade the scores of the models after the first, and what says of each model whether its answer is good.
+    later_scores: tuple[str, ...] = ()
+    agrees: tuple[str, ...] = ()
 
     @property
     def fewest_columns(self) -> int:

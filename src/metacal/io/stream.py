@@ -8,6 +8,7 @@ of an earlier id. Every record stands on a line of its own.
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -45,7 +46,7 @@ class HeaderError(InputError):
 
 @dataclass
 class Reader:
-    """Makes records of lines: for a table of classes, or with `request.scores` for a column of scores.
+    """Makes records of lines: for a table of classes, or with `request.scores` for one of scores, of a cascade several.
 
     A line that cannot be read is a LineError. `header` is what the columns are called, of JSON lines the entries of the
     first object that had a row in it, and `lists` which of these held lists: with both a reader goes on in the middle
@@ -162,6 +163,8 @@ class Reader:
 
     def _record(self, line: int, cells: dict[Any, Any]) -> Record:
         label = self._value(cells, self._label, self.request.label_keys)
+        told = tuple(cells.get(name) for name in self.request.agrees)
+        label = label if all(one is None for one in told) else told
         chance = cells.get(self.probability_key)
         return Record(
             line,
@@ -214,13 +217,16 @@ class Reader:
                 f"{request.path}: it has {len(picked.table)} columns of classes ({listed(picked.table)}), and the gate "
                 f"was fitted on {wanted}; give predictions of the same classifier."
             )
-        self._table, self._listed = picked.table, picked.places is None and not request.scores
+        if self._delimiter is not None and (lacks := {*request.later_scores, *request.agrees} - set(here)):
+            raise InputError(f"{request.path}: there is no column {min(lacks)!r}; it has {listed(here)}.")
+        self._table = picked.table + request.later_scores
+        self._listed = picked.places is None and not request.scores
         return picked.beside
 
     def _row(self, line: int, cells: dict[str, Any], label: Any) -> tuple[float, ...] | None:
         values = [cells.get(name) for name in self._table]
         if all(value is None for value in values):  # a row may lack its score, and is then rejected
-            return (float("nan"),) if self.request.scores and self._table and label is None else None
+            return (math.nan,) * len(self._table) if self.request.scores and self._table and label is None else None
         numbers = self._numbers(line, self._table, self._list(line, values[0]) if self._listed else values)
         wanted = len(self.request.classes or ())
         if wanted == 2 and len(numbers) == 1 and self.request.is_one_score(self._table):
@@ -245,8 +251,10 @@ class Reader:
 
     def _numbers(self, line: int, names: Sequence[str], values: list[Any]) -> tuple[float, ...]:
         """All as numbers; the columns `names` hold them, or the one column of lists. A score may be a mark in words."""
-        if self.request.scores and names == self._table and isinstance(values[0], str | bool):
-            values = [values[0] if (mark := mark_of(str(values[0]))) is None else mark]
+        if self.request.scores and names == self._table:
+            # A later model may not have been asked.
+            marks = [math.nan if x is None else mark_of(str(x)) if isinstance(x, str | bool) else None for x in values]
+            values = [one if mark is None else mark for one, mark in zip(values, marks)]
         kinds = set(map(type, values))
         if kinds <= {float, int} or (kinds == {str} and "_" not in "".join(values)):
             with suppress(ValueError, OverflowError):

@@ -103,13 +103,13 @@ def _told(alarm: Any, at: int | None) -> dict[str, Any]:
 def _missing(watch: Watch) -> list[dict[str, str]]:
     """What cannot be watched of this gate, and why."""
     have = {alarm.name for alarm in watch.alarms}
-    without = watch.gate.certificate is None
+    without = watch.gate.certificate is None or watch.gate.kind == "cascade"
     why = {
         "promise": "it promises nothing",
         "abstention": "it promises nothing, and rejects nothing",
         "score": "it was saved without a profile of its calibration scores, or fitted on fewer than 20 rows; fit again"
         if not without
-        else "a calibrator keeps no profile of its calibration scores",
+        else "a calibrator or a cascade keeps no profile of its calibration scores",
         "calibration": "its confidence was not fitted to labels",
     }
     if other := not_comparable(watch.gate.certificate):

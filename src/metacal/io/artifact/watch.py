@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
 from metacal.gate import Gate
+from metacal.gate.judged import by_model
 from metacal.gate.traffic import LONGEST_ID, Counts, Id, Late, Lines, Point, Waiting, kept_id
 from metacal.gate.watch import MOST_POINTS, MOST_WAITING, Watch
 from metacal.io.artifact.document import Content, document_of
@@ -84,7 +85,7 @@ class Taken:
         if lines is not None and len(lines.rows) != len(self.rows):
             raise ArtifactError("a record holds other rows than lines.")
         watch.update(
-            self.rows,
+            by_model(watch.gate, self.rows),
             self.labels,
             ids=self.ids,
             probability=chances,
