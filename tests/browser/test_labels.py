@@ -187,11 +187,11 @@ def test_every_rule_of_the_style_sheet_finds_something(gated, bare, broken, see,
     write_report(summarise(table, labels, gate, n_resamples=0), tmp_path / "many.html")  # judged on its own rows
     both = mc.MetaCal(mc.Both(alpha=0.9, beta=0.2, delta=None)).fit(table, labels)  # with two assumptions
     write_report(summarise(table, labels, both, n_resamples=0), tmp_path / "both.html")
-    fraud = rng.random(2000) < 0.3
-    score = rng.normal(size=2000) + 2.5 * fraud
-    two = mc.MetaCal(mc.TwoSided(mc.MinPrecision(0.8), mc.MinRecall(0.9))).fit(score[:1000], fraud[:1000])
-    write_report(summarise(score[1000:], fraud[1000:], two, n_resamples=0), tmp_path / "two.html")
-    more = [SimpleNamespace(address=(tmp_path / f"{name}.html").as_uri()) for name in ("many", "both", "two")]
+    fraud = rng.random(900) < 0.3
+    score = rng.normal(size=900) + 2.5 * fraud
+    sides = mc.MetaCal(mc.TwoSided(mc.MinPrecision(0.8), mc.MinRecall(0.9))).fit(score, fraud)
+    write_report(summarise(score, fraud, sides, n_resamples=0), tmp_path / "sides.html")
+    more = [SimpleNamespace(address=(tmp_path / f"{name}.html").as_uri()) for name in ("many", "both", "sides")]
     used = {}
     for page in (gated, bare, broken, *more):
         driver = see(page)

@@ -373,7 +373,7 @@ def test_a_promise_for_each_class_is_shown_as_one(files, see, write, tmp_path):
     assert "promised of each: at least 95%" in text(driver, "parts")
     assert "this gate has one for each class" in text(driver, "point-lead")
     worst = page.data["parts"][0]["name"][0]
-    assert f"in class {worst}, which has the most against it" in text(driver, "answer")
+    assert f"in class {worst}, where the evidence is worst" in text(driver, "answer")
     assert not driver.get_log("browser")
 
 

@@ -17,10 +17,10 @@ RIGHT = RNG.random(2000) > 0.2 * SCORE**2
 LARGE = RIGHT | (RNG.random(2000) < 0.8)
 PART = RNG.integers(2, size=2000)
 EVIDENCE = {
-    "rows": lambda: Sample.of(SCORE, RIGHT, part=PART, names=["north", "south"]),
-    "counts": lambda: Passes.over(lambda block: (SCORE[block::4], RIGHT[block::4]), range(4)),
-    "answers": lambda: Answers(SCORE, RIGHT.astype(np.int8)),
-    "pair": lambda: Pair(Paired(SCORE, SCORE, RIGHT, LARGE, RIGHT == LARGE, np.ones(2000, dtype=bool))),
+    "rows": lambda score=SCORE: Sample.of(score, RIGHT, part=PART, names=["north", "south"]),
+    "counts": lambda score=SCORE: Passes.over(lambda block: (score[block::4], RIGHT[block::4]), range(4)),
+    "answers": lambda score=SCORE: Answers(score, RIGHT.astype(np.int8)),
+    "pair": lambda score=SCORE: Pair(Paired(score, score, RIGHT, LARGE, RIGHT == LARGE, np.ones(2000, dtype=bool))),
 }
 SORTED, COMPARED = "is certified by sorting", "a cascade promises MaxLoss"
 #: A precision that more rows have anyhow says nothing, and is refused.
@@ -41,7 +41,8 @@ REASONS = {
 @pytest.mark.parametrize("promise", PROMISES)
 @pytest.mark.parametrize("kind", EVIDENCE)
 def test_each_cell_works_or_says_why_not(kind, promise):
-    asked, evidence = {**PROMISES, **ABOVE}[promise](), EVIDENCE[kind]()
+    score = -SCORE if promise == "MinPrecision" else SCORE  # whose class is called from the upper end
+    asked, evidence = {**PROMISES, **ABOVE}[promise](), EVIDENCE[kind](score)
     if (kind, promise) in REASONS:
         with pytest.raises(mc.InputError, match=REASONS[kind, promise]):
             asked.certify(evidence)
@@ -50,7 +51,7 @@ def test_each_cell_works_or_says_why_not(kind, promise):
     assert found.n_accepted > 0
     assert asked.contradiction(found) is None or found.guarantee == "none"  # the paper's split is smaller
     if kind != "pair":
-        assert found.threshold == asked.certify(SCORE, RIGHT).threshold
+        assert found.threshold == asked.certify(score, RIGHT).threshold
 
 
 @pytest.mark.parametrize("kind", EVIDENCE)

@@ -139,7 +139,7 @@ def test_a_file_that_is_not_there_yet(cal, tmp_path):
     code, found, err = following.end()
     assert (code, found["silence"]["times"] > 0) == (3, True)
     assert "is not there; waiting for it" in err
-    assert "nothing has come for 0.3 seconds" in err
+    assert "nothing has come in for 0.3 seconds" in err
 
 
 BAD = [

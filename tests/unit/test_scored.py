@@ -212,7 +212,7 @@ def test_a_score_that_is_upside_down_is_noticed_even_where_nothing_can_be_certif
         pytest.raises(mc.InfeasibleTargetError),
     ):
         fit_scored(-mark, right, mc.MinAccuracy(0.95))
-    with pytest.warns(MetacalWarning, match="--higher-is surer"):
+    with pytest.warns(MetacalWarning, match="higher_is='surer'"):
         fit_scored(mark, right, mc.MaxMiscoverage(0.1), higher_is="doubtful")
 
 

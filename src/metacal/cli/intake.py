@@ -233,7 +233,7 @@ class Shown:
         if now == self._seen:
             return
         if self.intake.silent and self._seen[4:5] != (True,):
-            self.say(f"ALARM: nothing has come for {self.intake.silence:g} seconds.")
+            self.say(f"ALARM: nothing has come in for {self.intake.silence:g} seconds.")
         self._seen, self._said = now, ""
         if self.page is not None or self.prometheus is not None or self.otlp is not None:
             self.publish()

@@ -60,9 +60,7 @@ class Options:
     least_probability: float | None = option(
         "With --probability-key: none is lower.  [default: 0.01]", type=_chance, metavar="P"
     )
-    tolerance: float = share_option(
-        "A gap between confidence and accuracy that is no reason for an alarm.", "T", default=0.02
-    )
+    tolerance: float = share_option("The gap between confidence and accuracy to tolerate.", "T", default=0.02)
     horizon: int = option(
         "Where labels may come by outcome: a row counts once N rows have come after it.  [default: as labels come]",
         type=click.IntRange(0, 39_999),
@@ -77,11 +75,9 @@ class Options:
         type=OutputPath(),
         metavar="FILE",
     )
-    max_unreadable: float = share_option(
-        "A share of unreadable lines that is no reason for an alarm.", "SHARE", default=0.01
-    )
+    max_unreadable: float = share_option("The share of unreadable lines to tolerate.", "SHARE", default=0.01)
     silence: float | None = option(
-        "With --follow: an alarm when nothing has come for so long.",
+        "With --follow: raise an alarm when nothing has come in for this long.",
         type=click.FloatRange(min=0.0, min_open=True),
         metavar="SECONDS",
     )

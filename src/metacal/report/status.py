@@ -146,7 +146,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     told.append(f"  labelled     {found['labelled']:,}, accepted {found['labelled_accepted']:,}{right}{waits}")
     if found["unknown"]:
         late = ", or came after the horizon and were not counted" if found["horizon"] else ""
-        told.append(f"  unknown      {found['unknown']:,} labels are of ids that nobody waits for{late}")
+        told.append(f"  unknown      {found['unknown']:,} labels match no row that waits for one{late}")
     gone = f"; {found['unlabelled']:,} had no label by then" if found["unlabelled"] else ""
     if (units := found["units"]) is not None:
         after = f"{found['horizon']:,} rows have come after its first" if found["horizon"] else "another begins"
@@ -163,7 +163,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     if found["silence"] is not None and (found["silence"]["times"] or found["silence"]["raised"]):
         often = found["silence"]["times"]
         times = "once" if often == 1 else f"{often:,} times"
-        told.append(f"  silence      ALARM: {times} nothing came for {found['silence']['after']:g} seconds")
+        told.append(f"  silence      ALARM: nothing came in for {found['silence']['after']:g} seconds, {times}")
     if found["estimate"] is not None:
         bar = found["estimate"]
         told.append(
@@ -174,7 +174,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     for alarm in found["alarms"]:
         verdict = f"ALARM by row {alarm['at_row']:,}: {alarm['meaning']}" if alarm["raised"] else "no alarm"
         share = math.exp(min(alarm["log_evidence"] - alarm["log_needed"], _LARGEST_LOG))
-        told.append(f"  {alarm['name']:<12} {verdict}; {alarm['seen'][0]}; {share:.3g} of the evidence that raises it")
+        told.append(f"  {alarm['name']:<12} {verdict}; {alarm['seen'][0]}; {share:.3g} times the evidence needed")
         told += [f"               {seen}" for seen in alarm["seen"][1:6]]
     told += [f"  {gone['name']:<12} cannot be watched: {gone['why']}" for gone in found["missing"]]
     return [*told, "", f"  {'levels':<12} {found['levels']}"]

@@ -6,7 +6,7 @@ bound (Boole) all of them together raise a false alarm, ever, with probability a
 has its calibration watched alone, and the spread of its scores where it has a profile.
 
 An alarm that compares new rows with the calibration rows needs both from one law. Cross-fitted calibration rows (`cv=`)
-were scored by other classifiers than the one in use, whose scores and confidence are spread otherwise: abstention,
+were scored by other classifiers than the one in use, whose scores and confidence differ: abstention,
 score and calibration are closed then, and the promise has all of δ.
 
 Where rows belong together units are independent draws, and a row drawn at random from each that is complete is
@@ -48,7 +48,7 @@ Column = NDArray[np.float64]
 MEANINGS = {
     "promise": "labelled rows refute the promise",
     "abstention": "rows are rejected more or less often than at calibration",
-    "score": "scores are spread otherwise than at calibration",
+    "score": "scores are distributed differently than at calibration",
     "calibration": "the confidence of accepted rows is off",
     "unreadable": "more lines than expected cannot be read",
 }

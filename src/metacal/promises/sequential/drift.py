@@ -137,15 +137,15 @@ class AbstentionMonitor(Monitor):
 
     def __str__(self) -> str:
         low, high = self.interval
-        now = percent(round(self.rejected / self.rows, 4)) if self.rows else "nothing yet"
+        now = percent(round(self.rejected / self.rows, 4)) if self.rows else "none"
         return (
-            f"{now} rejected of {self.rows:,} rows; {percent(round(low, 4))} to {percent(round(high, 4))} is as before"
+            f"{now} of {self.rows:,} rows rejected; {percent(round(low, 4))} to {percent(round(high, 4))} is expected"
         )
 
 
 @dataclass
 class ScoreMonitor(Monitor):
-    """Evidence that scores are spread otherwise than those of the calibration rows.
+    """Evidence that scores are distributed differently than those of the calibration rows.
 
     >>> from metacal.promises.sequential.profile import profile_of
     >>> from metacal.promises.sample import Ranking
@@ -195,7 +195,7 @@ class ScoreMonitor(Monitor):
 
     def __str__(self) -> str:
         which = "less" if self.shift > 0.0 else "more"
-        return f"{self.rows:,} scores, {abs(self.shift):.3f} {which} sure on average (0: as before, 1: all at one end)"
+        return f"{self.rows:,} scores, {abs(self.shift):.3f} {which} sure on average (0: no change, 1: all at one end)"
 
 
 @dataclass
@@ -206,7 +206,7 @@ class UnreadableMonitor(Monitor):
     >>> monitor.update([True] + [False] * 199).alarm, monitor.update([True, False] * 10).alarm
     (False, True)
     >>> print(monitor)
-    11 of 220 lines could not be read (5%); 1% is no reason for an alarm
+    11 of 220 lines could not be read (5%); up to 1% is tolerated
     """
 
     limit: float = MOST_UNREADABLE
@@ -231,10 +231,8 @@ class UnreadableMonitor(Monitor):
 
     def __str__(self) -> str:
         share = f" ({percent(round(self.unreadable / self.lines, 4))})" if self.unreadable else ""
-        return (
-            f"{self.unreadable:,} of {self.lines:,} lines could not be read{share}; {percent(self.limit)} is no reason "
-            "for an alarm"
-        )
+        seen = f"{self.unreadable:,} of {self.lines:,} lines could not be read{share}"
+        return f"{seen}; up to {percent(self.limit)} is tolerated"
 
 
 @dataclass
@@ -318,8 +316,8 @@ class CalibrationMonitor(Monitor):
             return "no accepted row has a label yet"
         sure, right = 100.0 * self.confidence / self.rows, 100.0 * self.right / self.rows
         return (
-            f"confidence {sure:.2f}%, right {right:.2f}% of {self.rows:,} accepted rows; up to "
-            f"{self.allowed[0][0]:.2%} too much is as before"
+            f"confidence {sure:.2f}%, accuracy {right:.2f}% on {self.rows:,} rows; "
+            f"{self.allowed[0][0]:.2%} over is tolerated"
         )
 
 

@@ -20,9 +20,9 @@ export function answer(state) {
       ),
     ),
     state.silence?.raised &&
-      make("p", { class: "measured" }, `Nothing has come for ${count(state.silence.after)} seconds.`),
+      make("p", { class: "measured" }, `Nothing has come in for ${count(state.silence.after)} seconds.`),
     !state.alarm &&
-      make("p", { class: "measured" }, `Nothing speaks against it yet, after ${count(state.rows)} rows.`),
+      make("p", { class: "measured" }, `No evidence against it after ${count(state.rows)} rows.`),
   );
   put("tiles", tiles(numbersOf(state)));
 }
@@ -34,10 +34,10 @@ export function answer(state) {
  */
 function numbersOf(state) {
   const { estimate } = state;
-  const waits = state.waiting ? `, ${count(state.waiting)} wait` : "";
+  const waits = state.waiting ? `, ${count(state.waiting)} waiting` : "";
   return [
     ["Rows", count(state.rows), `${count(state.accepted)} accepted${unread(state)}`],
-    ["Coverage", percent(state.coverage, 1), "of all rows are accepted"],
+    ["Coverage", percent(state.coverage, 1), "of all rows accepted"],
     ["Right, by labels", percent(state.accuracy), `of ${count(state.labelled_accepted)} accepted and labelled${waits}`],
     [
       "Right, estimated",

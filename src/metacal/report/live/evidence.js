@@ -23,7 +23,7 @@ export function evidenceCharts(seen) {
       heading: title(alarm),
       note,
       description: () => described(seen.state.alarms[k]),
-      key: ["at this line the alarm is raised"],
+      key: ["the alarm is raised at this line"],
       height: () => 190,
       paint: (svg, size) => {
         note.textContent = seen.state.alarms[k].seen[0];
@@ -34,7 +34,7 @@ export function evidenceCharts(seen) {
     return made;
   });
   return () => {
-    put("evidence-lead", `In powers of ten; look whenever you like. There are ${seen.state.levels}.`);
+    put("evidence-lead", `In powers of ten; look as often as you like: ${seen.state.levels}.`);
     for (const made of charts) made.render();
     put("alarms-table", alarmTable(seen));
   };

@@ -33,7 +33,7 @@ function pulse({ state, lost }) {
 function tell(before, now) {
   const fresh = now.alarms.filter((alarm) => alarm.raised && !before?.raised.includes(alarm.name));
   const words = fresh.map((alarm) => alarm.meaning);
-  if (now.silence?.raised && !before?.silence?.raised) words.push("nothing comes any more");
+  if (now.silence?.raised && !before?.silence?.raised) words.push("no rows are coming in");
   if (words.length) announce(`Alarm: ${words.join("; ")}.`);
 }
 

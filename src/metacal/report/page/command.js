@@ -1,6 +1,6 @@
 // The `metacal fit` command that certifies the chosen point, and how to copy it.
 /** @import { Curves, OperatingPoint, Source } from "./types.js" */
-import { announce, make } from "./dom.js";
+import { announce, make, unbroken } from "./dom.js";
 import { count, plainPercent } from "./format.js";
 import { limitOn } from "./promise.js";
 
@@ -27,7 +27,7 @@ export function certify(host, curves, source, point) {
   );
   point.listen(() => {
     const text = commandAt(curves, point.at);
-    code.textContent = text ?? "nothing can be promised here";
+    code.replaceChildren(...unbroken(text ?? "nothing can be promised here"));
     copy.disabled = text === null;
     note.textContent =
       text === null

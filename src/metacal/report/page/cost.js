@@ -1,6 +1,6 @@
 // What the chosen point costs, from two numbers that the reader fills in, and where it costs least.
 /** @import { Curves, OperatingPoint } from "./types.js" */
-import { announce, make } from "./dom.js";
+import { announce, make, unbroken } from "./dom.js";
 import { count, fixed, general, percent } from "./format.js";
 import { asGiven } from "./promise.js";
 
@@ -63,7 +63,7 @@ export function costs(host, curves, score, point) {
     mark.style.setProperty("--at", String(point.last ? cheapest / point.last : 0));
     mark.dataset.at = String(cheapest);
     certify.hidden = curves.command === null;
-    command.textContent = commandFor(curves, given);
+    command.replaceChildren(...unbroken(commandFor(curves, given)));
   };
   for (const input of Object.values(boxes))
     input.addEventListener("input", () => {

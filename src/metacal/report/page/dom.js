@@ -111,6 +111,12 @@ export function facts(entries) {
 }
 
 /**
+ * A command as elements: a line ends between its words, and within one only where it is longer than a line.
+ * @param {string} text
+ */
+export const unbroken = (text) => text.split(" ").flatMap((word, k) => [k ? " " : "", make("span", {}, word)]);
+
+/**
  * Say something to screen readers without moving the focus.
  * @param {string} text
  */
