@@ -77,3 +77,19 @@ def test_given_scores_remember_too():
         assert any("older rows had a say" in str(note) for note in fitted.notes)
     with pytest.raises(mc.InputError, match="PerGroup has no such tests"):
         mc.ScoreGate(mc.PerGroup(gate.promise)).fit(-new, correct, groups=correct, prior=gate)
+
+
+def test_a_gate_of_the_very_rows_that_are_tested_is_refused():
+    """The start would depend on the rows, and nothing would be proved."""
+    data = mc.datasets.load("cifar100-resnet110")
+    rows = data.logits[:1000], data.labels[:1000]
+    gate = mc.MetaCal(mc.MinAccuracy(0.9)).fit(*rows)
+    for prior in (gate, gate.gate_, mc.SameSource(gate)):
+        with pytest.raises(mc.InputError, match="prior must be a gate of other rows"):
+            mc.MetaCal(mc.MinAccuracy(0.9)).fit(*rows, prior=prior)
+    score, right = drawn(1000, 3)
+    scored = mc.ScoreGate(mc.MinAccuracy(0.95)).fit(-score, right)
+    with pytest.raises(mc.InputError, match="prior must be a gate of other rows"):
+        mc.ScoreGate(mc.MinAccuracy(0.95)).fit(-score, right, prior=scored)
+    with pytest.raises(mc.InputError, match="MaxMiscoverage has no such tests"):  # rather than ignored
+        mc.ScoreGate(mc.MaxMiscoverage(0.1)).fit(-score, right, prior=-score[:500])

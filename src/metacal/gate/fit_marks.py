@@ -17,7 +17,15 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.gate.decision import Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
-from metacal.gate.ranked import RowParts, certified, check_remembers, memory_of, parts_by_group
+from metacal.gate.ranked import (
+    RowParts,
+    certified,
+    check_other_rows,
+    check_remembers,
+    memory_of,
+    parts_by_group,
+    prior_of,
+)
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import fit_confidence
 from metacal.promises.certificate import accepts
@@ -28,7 +36,7 @@ from metacal.promises.parts.thresholds import policy_of
 from metacal.promises.parts.units import Importance, Units, counted_rows
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
-from metacal.promises.rules.memory import Memory, SameSource
+from metacal.promises.rules.memory import Memory
 from metacal.promises.sample import Ranking, Sample, require_some_correct
 from metacal.promises.scouts import Scouting
 from metacal.promises.sequential.profile import profile_of
@@ -111,6 +119,8 @@ def fit_scored(
     notes = _remarks(ranking, doubt[seen], good[seen], higher_is, *about)
     for note in notes:  # first: where nothing can be certified they may say why
         warnings.warn(str(note), MetacalWarning, stacklevel=3)
+    hashed = data_hash(doubt, right)
+    check_other_rows(prior, hashed)
     older, memory, ties = _older(prior, source, promise)
     scouting = Scouting(random_state, older, _scale(marks, source, given[there]), ties)
     sample, by = Sample(doubt, right, losses, *(parts or ())), (RELATIVE, source.score_name)
@@ -124,7 +134,7 @@ def fit_scored(
         policy,
         certificate=certificate,
         promise=promise,
-        data_hash=data_hash(doubt, right),
+        data_hash=hashed,
         profile=profile_of(ranking, None if curve is None else curve(own[kept]), right[seen][kept]),
     )
 
@@ -133,8 +143,9 @@ def _older(prior: Any, source: Marks, promise: Promise) -> tuple[Float | None, M
     """Doubts of other rows, those without a score left out; what their errors say; whether they are known to tie."""
     if prior is None:
         return None, None, False
-    given = prior.prior if isinstance(prior, SameSource) else prior
-    if not isinstance(given, tuple) and not hasattr(getattr(given, "gate_", given), "certificate"):
+    given, gate, _ = prior_of(prior)
+    if not isinstance(given, tuple) and not hasattr(gate, "certificate"):
+        check_remembers(promise, scores_alone=True)
         doubt = source.doubts(source.read(given))
         return doubt[~np.isnan(doubt)], None, False
 

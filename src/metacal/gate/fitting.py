@@ -23,6 +23,7 @@ from metacal.gate.ranked import (
     WORTH_A_THREAD,
     Columns,
     certified,
+    check_other_rows,
     check_remembers,
     meanwhile,
     memory_of,
@@ -171,6 +172,7 @@ def fit_gate(
         reject_label=reject_label,
         data_hash=fingerprint(),
     )
+    check_other_rows(prior, gate.data_hash)
     return replace(gate, profile=_profile(base, rows, seen.ranking, decided, counted, at))
 
 

@@ -76,20 +76,31 @@ class Certified(NamedTuple):
     seen: Columns | Counts
 
 
-def check_remembers(promise: Promise) -> None:
-    """Raise unless older rows can say where its tests begin."""
-    if not promise.remembers:
+def check_remembers(promise: Promise, *, scores_alone: bool = False) -> None:
+    """Raise unless older rows, or their scores alone, can say where its tests begin."""
+    if not (promise.scouted if scores_alone else promise.remembers):
         raise InputError(
             f"prior has older rows that say where the tests of an accuracy begin; {type(promise).__name__} has no such "
             "tests: leave prior out, or promise MinAccuracy with a delta."
         )
 
 
-def memory_of(prior: Any, kind: str, ranking_of: Callable[[Any, Any], Ranking]) -> tuple[Memory, Any]:
-    """What older rows say of where tests begin, and the older gate where that is what is known of them."""
+def prior_of(prior: Any) -> tuple[Any, Any, bool]:
+    """What `prior` holds, the gate of it if it is an estimator, and whether the same source is declared."""
     declared = isinstance(prior, SameSource)
     given = prior.prior if declared else prior
-    gate = getattr(given, "gate_", given)
+    return given, getattr(given, "gate_", given), declared
+
+
+def check_other_rows(prior: Any, hashed: str | None) -> None:
+    """Raise where `prior` is a gate that was fitted on the very rows that are tested, which their hash tells."""
+    if hashed is not None and getattr(prior_of(prior)[1], "data_hash", None) == hashed:
+        raise InputError("prior must be a gate of other rows: it was fitted on the very rows that are tested.")
+
+
+def memory_of(prior: Any, kind: str, ranking_of: Callable[[Any, Any], Ranking]) -> tuple[Memory, Any]:
+    """What older rows say of where tests begin, and the older gate where that is what is known of them."""
+    given, gate, declared = prior_of(prior)
     if isinstance(given, tuple) and len(given) == 2:
         return Memory.of(ranking_of(*given), declared=declared), None
     if getattr(gate, "certificate", None) is None or type(gate.source).__name__ != kind:
