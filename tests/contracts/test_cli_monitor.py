@@ -248,6 +248,7 @@ def test_what_does_not_fit_a_cascade_is_said(cascade, tmp_path):
             "rows.jsonl:2: a label that comes later says whether the answer that was given is good",
         ),
         (["rows.jsonl", "--correct-key", "small.same"], "2 names in --score-key and 2 in --correct-key"),
+        (["rows.jsonl", "--loss-key", "small.same"], "--correct-key names them, not --loss-key"),
         (["rows.csv"], "there is no column 'middle.p'"),
         (["rows.csv", "--large", "rows.csv"], "without --large"),
     ]:

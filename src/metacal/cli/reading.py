@@ -315,6 +315,8 @@ def read_stages(path: str, reading: Reading, names: list[str]) -> tuple[list[Any
 
 def keys_of_models(gate: Gate, reading: Reading) -> tuple[list[str], list[str]]:
     """What the scores of a cascade's models are called in FILE, and what says of each whether its answer is good."""
+    if reading.loss_key is not None:
+        raise click.UsageError("a cascade is about good and bad answers: --correct-key names them, not --loss-key.")
     last = not gate.people  # it answers whatever its score is, and where others are compared with it, it is good
     names = [str(stage.source.score) for stage in gate.stages][: len(gate.stages) - last]
     n_truths = len(gate.stages) - bool(last and gate.certificate and gate.certificate.quantity.paired)
