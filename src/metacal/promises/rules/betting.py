@@ -122,7 +122,8 @@ class UnitCounts(NamedTuple):
     """Of each unit its bad rows and those that are looked at, in random order; how many rows a unit can have.
 
     With q the share of bad rows that is allowed, (bad - q·of) / largest + q lies between 0 and 1, and is at most q on
-    average over units just where the promise about rows is kept: `promises.rules.whole_units`.
+    average over units just where the promise about rows is kept: `promises.rules.whole_units`. Where a unit counts by
+    its mean, `bad` is the share of bad ones, `of` whether any is looked at, `largest` 1.
     """
 
     bad: NDArray[np.float64]
@@ -141,7 +142,14 @@ class UnitCounts(NamedTuple):
         order = generator(units.seed).permutation(n)
         bad = hit if promised.at_most else of & ~hit
         bad_of, seen_of = (np.bincount(own[flags], minlength=n).astype(np.float64)[order] for flags in (bad, of))
+        if units.mean:
+            return cls(bad_of / np.maximum(seen_of, 1.0), np.minimum(seen_of, 1.0), 1)
         return cls(bad_of, seen_of, units.largest)
+
+    @property
+    def share(self) -> float | None:
+        """The share of bad rows; None where none is looked at."""
+        return float(self.bad.sum() / self.of.sum()) if self.of.any() else None
 
     def values(self, limit: float) -> NDArray[np.float64]:
         """A number between 0 and 1 for each unit, whose mean is at most the limit where the promise is kept."""
