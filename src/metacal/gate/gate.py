@@ -26,6 +26,7 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.parts.thresholds import One, Policy, Thresholds, plain_groups
 from metacal.promises.promise import Promise
+from metacal.promises.rules.accuracy import FALLBACK_SEQUENCE
 from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.sequential.profile import Profile
 from metacal.rows import Rows
@@ -255,11 +256,11 @@ class Gate(Verbs):
         if self.n_classes:
             return self.promise.losses(codes, answers)
         # Of scores it is known only which rows are right, or how far they are.
-        return (
-            Losses.graded(np.asarray(1.0 - codes, dtype=np.float64))
-            if self.reads_losses
-            else self.promise.losses_of(codes == answers)
-        )
+        if not self.reads_losses:
+            return self.promise.losses_of(codes == answers)
+        # Whole numbers where it was fitted on such, as its rule tells.
+        whole = self.certificate is not None and self.certificate.rule == FALLBACK_SEQUENCE
+        return Losses.graded(1 - codes.astype(np.intp) if whole and np.isin(codes, (0, 1)).all() else 1.0 - codes)
 
     def fitted_on(self, doubt: Float, correct: Flags | None) -> bool:
         """Whether these are the very rows that the gate was fitted on, by the fingerprint it has recorded.
