@@ -25,7 +25,6 @@ from metacal.errors import InputError
 from metacal.formulas import rowwise
 from metacal.formulas.inside import ends
 from metacal.formulas.operations import NUMPY
-from metacal.kernels import exact
 from metacal.kernels import numpy as definition
 from metacal.kernels.columns import mixed_log_odds as _mixed_log_odds
 from metacal.kernels.grid import Grid
@@ -271,4 +270,3 @@ mixed_rows = _for_either(active.mixed_rows)
 members = active.members
 members.walks_blocks = takes_whole_blocks
 looked_over = _for_either(active.looked_over)
-class_units = getattr(active, "class_units", exact.class_units)

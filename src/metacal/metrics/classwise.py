@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.kernels import class_units, exact
+from metacal.kernels import active, exact
 from metacal.metrics.binning import (
     CodeSums,
     NearlyNormal,
@@ -41,6 +41,7 @@ _MANY = 1 << 14
 _EXACT_ROWS = 1 << 21
 #: A right answer in coarse units.
 _ONE = round(1.0 / exact.UNITS[0])
+_class_units = getattr(active, "class_units", exact.class_units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +109,7 @@ class ClassGaps:
         accepted = np.ones(len(checked), dtype=bool) if accept is None else accept
         for start, block in checked.blocks():
             self._make_room(len(block))
-            class_units(block, accepted[start : start + len(block)], self._edges, self._pending, self._above)
+            _class_units(block, accepted[start : start + len(block)], self._edges, self._pending, self._above)
         part, own = accepted.astype(np.intp), bin_codes(checked.true_probability, self._edges)
         np.add.at(self._total[0], (part, checked.codes), _ONE)
         upper = own > 0
