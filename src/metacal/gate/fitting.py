@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,9 @@ from metacal.errors import InputError, warn_caller
 from metacal.gate.decision import Flags
 from metacal.gate.gate import Gate
 from metacal.gate.helping import helping
-from metacal.gate.long_rows import Counts, accepted_and_right, remarks_on_long_rows
+from metacal.gate.long_rows import Columns, Counts, decided_columns, remarks_on_long_rows
 from metacal.gate.ranked import (
     WORTH_A_THREAD,
-    Columns,
     check_other_rows,
     check_remembers,
     meanwhile,
@@ -46,7 +45,7 @@ from metacal.promises.notes import (
     suspicion,
     weights_not_certified,
 )
-from metacal.promises.parts.thresholds import Policy, policy_of
+from metacal.promises.parts.thresholds import policy_of
 from metacal.promises.parts.units import Counted
 from metacal.promises.promise import Promise
 from metacal.promises.rules.memory import Memory
@@ -140,6 +139,8 @@ def fit_gate(
     fingerprint: Callable[[], str]
     if isinstance(seen, Counts):
         fingerprint, further = partial(str, seen.fingerprint), remarks_on_long_rows(rows, score, certificate, odd)
+        assert codes is not None
+        seen = decided_columns(rows, codes, score, certificate.threshold, seen.ranking)
     else:
         hashed = seen.values, seen.correct, run_rows(rows.n_classes)
         many = len(seen.values) >= WORTH_A_THREAD
@@ -151,13 +152,15 @@ def fit_gate(
     of_weights = () if weights is None else (weights_not_certified(),)
     certificate = certificate.with_notes(*notes, *of_rows, *further, *of_weights)
     policy = policy_of(certificate, classes)
-    decided = _decided(rows, codes, score, policy, seen, None if parts is None else parts[0])
+    accept = accepts(seen.values, policy.of(None if parts is None else parts[0]))
+    # One threshold for all accepts nothing but -inf: these are the rows that those of the parts accept.
+    values = seen.values if policy.by is None else np.where(accept, -np.inf, np.inf)
     base, remarks = cast(Map, TemperatureMap(1.0)), [not_calibrated()]
     if codes is None:
         known |= {"recipe": Recipe(METHODS["temperature"].public_name)}
     else:
-        available = decided.available if rows.on_device else decided.available & (codes >= 0)
-        used = promise.for_base(available, decided.ranked, decided.correct, certificate)
+        available = seen.available if rows.on_device else seen.available & (codes >= 0)
+        used = promise.for_base(available, values, seen.correct, certificate)
         if not used.any():
             raise InputError("no row is left to fit the base calibrator on; use more rows or loosen the promise.")
         kept, own = (rows, slice(None)) if used.all() else (rows.where(used), used)
@@ -166,9 +169,9 @@ def fit_gate(
         base, remarks = early.fitted.result() if early is not None and done else fit_map(*fitting), []
         if not at:  # what is compared are answers by the largest logit
             base, remarks = _checked_help(
-                base, refit or fit_map, fitting, decided.accept[own], promise, gives_way=gives_way, classes=classes
+                base, refit or fit_map, fitting, accept[own], promise, gives_way=gives_way, classes=classes
             )
-            remarks += _about_answers(rows, base, decided.accept, certificate)
+            remarks += _about_answers(rows, base, accept, certificate)
     gate = Gate.of(
         Table(base, classes, score, decision_at=at, **known),
         policy,
@@ -178,7 +181,7 @@ def fit_gate(
         data_hash=fingerprint(),
     )
     check_other_rows(prior, gate.data_hash)
-    looked_at = profile_of(seen.ranking) if codes is None else _profile(base, rows, seen.ranking, decided, counted, at)
+    looked_at = profile_of(seen.ranking) if codes is None else _profile(base, rows, seen, accept, counted, at)
     return replace(gate, profile=looked_at)
 
 
@@ -241,47 +244,14 @@ def _checked_help(
     return (plain_softmax(fitting[0].n_classes) if given_way else base), remarks
 
 
-class _Decided(NamedTuple):
-    """Of each row: whether it is accepted and right, a number to rank it by, whether the base map may have it."""
-
-    accept: Flags
-    correct: Flags
-    ranked: NDArray[Any]
-    available: Flags
-
-
-def _decided(
-    rows: Rows,
-    codes: Any,
-    score: str | Score,
-    policy: Policy,
-    seen: Columns | Counts,
-    parts: NDArray[np.intp] | None,
-) -> _Decided:
-    """What the thresholds say of each row."""
-    if isinstance(seen, Counts):
-        accept, correct = accepted_and_right(rows, codes, score, policy.threshold)
-        # Two bytes a row in place of its score: what is accepted is below every threshold, the rest above.
-        ranked = np.where(accept, np.float16(-np.inf), np.float16(np.inf))
-        return _Decided(accept, correct, ranked, np.ones(len(accept), dtype=bool))
-    accept = accepts(seen.values, policy.of(parts))
-    if policy.by is None:
-        return _Decided(accept, seen.correct, seen.values, seen.available)
-    # One threshold for all accepts nothing but -inf: these are the rows that those of the parts accept.
-    return _Decided(accept, seen.correct, np.where(accept, -np.inf, np.inf), seen.available)
-
-
-def _profile(base: Map, rows: Rows, ranking: Ranking, decided: _Decided, counted: Counted | None, at: float) -> Profile:
+def _profile(base: Map, rows: Rows, seen: Columns, accept: Flags, counted: Counted | None, at: float) -> Profile:
     """What the gate keeps of its calibration rows: all scores, the confidence of some of the accepted rows."""
-    if rows.on_device:
-        return profile_of(ranking)
-    own = decided.accept if counted is None else decided.accept & counted.mask(len(rows))
-    chosen = np.flatnonzero(own)
-    if not len(chosen):
-        return profile_of(ranking)
+    chosen = np.flatnonzero(accept if counted is None else accept & counted.mask(len(rows)))
+    if rows.on_device or not len(chosen):
+        return profile_of(seen.ranking)
     chosen = chosen[:: -(-len(chosen) * rows.n_classes // _LOOKED_AT)]
     confidence = rows.picked(chosen).collect(partial(_confidence, base, at))
-    return profile_of(ranking, confidence, decided.correct[chosen])
+    return profile_of(seen.ranking, confidence, seen.correct[chosen])
 
 
 def _confidence(fitted: Map, at: float, block: NDArray[Any]) -> NDArray[Any]:

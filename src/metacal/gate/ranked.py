@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.gate.decision import Flags
-from metacal.gate.long_rows import Counts, certified_by_counts, counts_instead
+from metacal.gate.long_rows import Columns, Counts, certified_by_counts, counts_instead
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.maps.map import FitMap, Map
 from metacal.promises.certificate import Certificate, accepts
@@ -56,15 +56,6 @@ def parts_by_group(promise: Promise, n_rows: int, groups: Any) -> RowParts:
             "groups are for a promise per group, mc.PerGroup(...); rows that belong together are named with units=..."
         )
     return None
-
-
-class Columns(NamedTuple):
-    """The score of each row, whether it is right, whether it is left for the base map; the ranking of those counted."""
-
-    values: NDArray[np.float64]
-    correct: Flags
-    available: Flags
-    ranking: Ranking
 
 
 class Certified(NamedTuple):
