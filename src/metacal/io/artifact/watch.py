@@ -250,7 +250,9 @@ def watch_from(document: Any, gate: Any) -> Watch:
     """The watch that a document describes, or ArtifactError."""
     if not isinstance(document, dict) or document.get("kind") != MONITOR:
         raise ArtifactError("this is not the state of a monitor.")
-    seen = decode_entries(Watch, {name: document[name] for name in document if name not in ("kind", "gate")}, "the state")
+    seen = decode_entries(
+        Watch, {name: document[name] for name in document if name not in ("kind", "gate")}, "the state"
+    )
     held = getattr(gate, "gate_", gate)
     if document.get("gate") != _fingerprint(held):
         raise ArtifactError("this state belongs to another gate; give the gate that it was made with, or begin anew.")
