@@ -142,8 +142,7 @@ class Evaluation:
             shown = (value if value is None or not k else f"{value.estimate:.4f}" for value, k in found)
             rows.append((title, *(str("undefined" if text is None else text) for text in shown)))
         own = [(title, str(self.gate[name])) for name, title in registry.titles_of(self.gate, few=few).items()]
-        gate = [("ranking of the rows" if self.n_accepted is None else "gate", ""), *own]
-        return [rows, gate] if own else [rows]
+        return [rows, [("ranking of the rows" if self.n_accepted is None else "gate", ""), *own]] if own else [rows]
 
 
 def harm_in_words(after: Evaluation, before: Evaluation) -> str | None:

@@ -230,15 +230,17 @@ def _pairs(pairs: tuple[tuple[Any, Any], ...], where: str) -> dict[Any, Any]:
 ENTRIES[Watch] = {name: kind for name, kind in entries(Watch).items() if name != "gate"}
 for _row in (Counts, Waiting, Point):  # there are many of them: lists in the order of their fields
     FORMS[_row] = row_form(_row)
-FORMS[dict[Id, Waiting]] = Form(tuple[tuple[Id, Waiting], ...], lambda held, where: [*held.items()], _pairs)
-FORMS[dict[str, int]] = Form(
-    tuple[tuple[Literal[NAMES], int], ...],  # type: ignore[valid-type]
-    lambda held, where: [*held.items()],
-    _pairs,
-)
+
+
+def _paired(shape: Any) -> Form:
+    return Form(shape, lambda held, where: [*held.items()], _pairs)
+
+
+FORMS[dict[Id, Waiting]] = _paired(tuple[tuple[Id, Waiting], ...])
+FORMS[dict[str, int]] = _paired(tuple[tuple[Literal[NAMES], int], ...])  # type: ignore[valid-type]
 FORMS[dict[Id, None]] = Form(tuple[Id, ...], lambda held, where: [*held], lambda read, where: dict.fromkeys(read))
-for _row in (Counts, Point):
-    FORMS[list[_row]] = Form(tuple[_row, ...], lambda held, where: held, lambda read, where: list(read))
+FORMS[list[Counts]] = Form(tuple[Counts, ...], lambda held, where: held, lambda read, where: [*read])
+FORMS[list[Point]] = FORMS[list[Counts]]._replace(shape=tuple[Point, ...])
 
 
 def describe_watch(watch: Watch) -> dict[str, Any]:
