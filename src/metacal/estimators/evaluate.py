@@ -119,7 +119,7 @@ class GateEvaluation:
             lines += [f"  {own.part}  {own.short}" for own in self.verdict.of_parts[:_FEW]]
             lines += [f"to do     {self.verdict.advice}"]
         lines += [f"  {one.name:<8}{one}" for one in self.answered_by]
-        caveat = None if self.caveat is None else wrapped(self.caveat)
+        caveat = [] if self.caveat is None else [wrapped(self.caveat)]
         return self.after.text([*map(wrapped, lines)], self.before, caveat, few=few)
 
     def __str__(self) -> str:

@@ -95,8 +95,7 @@ class Evaluation:
         return display.frame([vars(value) for value in found.values()], list(found), ["rows", "metric"])
 
     def __str__(self) -> str:
-        marginal = None if self.marginal is None else str(self.marginal)
-        return self.text([self.size, f"(in brackets: {100 * self.level:g}% intervals)"], caveat=marginal)
+        return self.text([self.size, f"(in brackets: {100 * self.level:g}% intervals)"], caveat=self._marginal)
 
     __repr__ = __str__
 
@@ -104,9 +103,8 @@ class Evaluation:
         tables = [
             display.table((head[0], *(name or "value" for name in head[1:])), rows) for head, *rows in self._tables()
         ]
-        below = [] if self.marginal is None else [str(self.marginal)]
-        head = f"{self.size}; {100 * self.level:g}% intervals in brackets"
-        return f"<div>{display.notes(head)}{''.join(tables)}{display.notes(*below, *self._remarks)}</div>"
+        head, below = display.notes(*str(self).splitlines()[:2]), display.notes(*self._marginal, *self._remarks)
+        return f"<div>{head}{''.join(tables)}{below}</div>"
 
     @property
     def size(self) -> str:
@@ -115,15 +113,18 @@ class Evaluation:
         return f"{self.n_rows:,} rows{classes}{'' if self.n_accepted is None else f'; {self.n_accepted:,} accepted'}"
 
     def text(
-        self, head: Sequence[str], before: Evaluation | None = None, caveat: str | None = None, *, few: bool = False
+        self, head: Sequence[str], before: Evaluation | None = None, caveat: Sequence[str] = (), *, few: bool = False
     ) -> str:
         """All of it for people, below these lines: the probabilities, beside them the estimates `before`, and the gate.
 
         With `few` only the metrics that people are told of, in fewer words; otherwise all.
         """
         tables = ("\n".join(display.aligned(rows)) for rows in self._tables(before, few=few))
-        parts = ["\n".join(head), next(tables), *([] if caveat is None else [caveat]), *tables, *self._remarks]
-        return "\n\n".join(parts)
+        return "\n\n".join(["\n".join(head), next(tables), *caveat, *tables, *self._remarks])
+
+    @property
+    def _marginal(self) -> list[str]:
+        return [] if self.marginal is None else [str(self.marginal)]
 
     @property
     def _remarks(self) -> list[str]:
@@ -131,9 +132,9 @@ class Evaluation:
 
     def _tables(self, before: Evaluation | None = None, *, few: bool = False) -> list[list[tuple[str, ...]]]:
         """The numbers of the probabilities, and the gate's where there are any; the first row is the heading."""
-        groups = {"all rows": [self.all_rows] if before is None else [self.all_rows, before.all_rows]}
+        both = [self] if before is None else [self, before]
+        groups = {"all rows": [one.all_rows for one in both]}
         if self.n_accepted is not None:
-            both = [self] if before is None else [self, before]
             groups = {"accepted rows": [one.accepted_rows or {} for one in both], **groups}
         heads = [head for title, held in groups.items() for head in (title, "uncalibrated")[: len(held)]]
         rows: list[tuple[str, ...]] = [("probabilities" if self.n_classes else "confidence", *heads)]
