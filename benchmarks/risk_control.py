@@ -20,7 +20,7 @@ import json
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -257,23 +257,19 @@ def peers(row: str, seed: int) -> dict[str, dict[str, float]]:
     corrections = ("bonferroni_holm", "fixed_sequence")
     kinds = {"precision": ("precision", "recall"), "recall": ("recall", "precision"),
              "false positives": ("fpr", "recall")}  # fmt: skip
-    if row.endswith("value"):
-        ways = {how: lambda how=how: negative(how) for how in corrections}
-    elif row.startswith("one"):
-        ways = {how: lambda how=how: binary(*kinds[row.split(", ")[1]], how) for how in corrections}
-    elif row.startswith("classes"):
-        ways = {how: lambda how=how: classes(how) for how in corrections}
-    elif row.endswith("precision of each"):
-        ways = {how: lambda how=how: each(how) for how in corrections}
+    by_how = {"value": negative, "classes": classes, "each": each, "one": lambda how: binary(*kinds[said], how)}
+    said = row.split(", ")[1]
+    kind = next((name for name in by_how if row.startswith(name) or row.endswith(name)), None)
+    ways: dict[str, Callable[[], np.ndarray]]
+    if kind is not None:
+        ways = {how: partial(by_how[kind], how) for how in corrections}
     elif row.endswith("precision"):
         ways = {"ltt": lambda: several(risk="precision", method="ltt", confidence_level=confidence)}
     elif row.endswith("expectation"):
         ways = {"crc": lambda: several(risk="recall", method="crc")}
     else:
         ways = {
-            bound: lambda bound=bound: several(
-                risk="recall", method="rcps", rcps_bound=bound, confidence_level=confidence
-            )
+            bound: partial(several, risk="recall", method="rcps", rcps_bound=bound, confidence_level=confidence)
             for bound in ("hoeffding", "bernstein", "wsr")
         }
     return {name: outcome(row, _or_none(row, way)) for name, way in ways.items()}
