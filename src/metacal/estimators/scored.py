@@ -88,8 +88,8 @@ class ScoreGate(GateEstimator, kw_only=False):
             of its label. `correct` or `loss` has as many, `groups` may name the labels. `PerGroup(MinAccuracy(0.9))`
             promises the precision of each label, `PerGroup(MaxMiscoverage(0.1))` its recall. A promise for all labels
             together is about rows, each by the mean of its labels: `MinAccuracy(0.9)` the mean precision of rows that
-            are given labels, `MaxMiscoverage(0.1)` the mean recall of those that have some. One that is None, NaN or infinite is none: the row is left out here,
-            and never accepted later.
+            are given labels, `MaxMiscoverage(0.1)` the mean recall of those that have some. A score that is None, NaN
+            or infinite is none: the row is left out here, and never accepted later.
         correct : array of shape (n,)
             True or false, 1 or 0, "yes" or "no".
         loss : array of shape (n,), in place of `correct`

@@ -30,7 +30,12 @@ _TESTED = {
     "none": "whether this gate keeps its target, which it aims at without a promise (the paper's own rule)",
 }
 #: How rows were counted that belong together.
-_UNITS = {None: "", "unit": "; one row of each unit", "row": "; bets on whole units", "mean": "; bets on the mean of each unit"}
+_UNITS = {
+    None: "",
+    "unit": "; one row of each unit",
+    "row": "; bets on whole units",
+    "mean": "; bets on the mean of each unit",
+}
 #: Tests that are shown, of a promise for each class or group.
 _FEW = 8
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise
 from metacal.promises.quantity import Quantity
 from metacal.promises.rules import betting
@@ -139,6 +140,10 @@ class Costed(Promise):
             )
         answered = np.where(correct, 0.0, largest_cost(self.wrong))
         return Losses(answered, self.rejected, self.largest, self._all_or_nothing)
+
+    def is_counted(self, certificate: Certificate) -> bool:
+        """Whether the mean loss is that of so many wrong rows."""
+        return False
 
     def check_classes(self, n_classes: int) -> None:
         if not isinstance(self.wrong, float) and len(self.wrong) != n_classes:

@@ -111,7 +111,7 @@ class MeanLimit(Costed):
         if mean is None or not accepted:
             return "a promise about losses needs accepted rows and their mean loss"
         wrong = accepted - right
-        if self._is_counted(certificate) and not math.isclose(
+        if self.is_counted(certificate) and not math.isclose(
             mean, wrong / accepted * self.largest, rel_tol=1e-9, abs_tol=1e-12
         ):
             return f"{wrong:,} wrong of {accepted:,} accepted rows do not cost {mean:g} on average"
@@ -131,8 +131,7 @@ class MeanLimit(Costed):
             f"{self.limit:g}"
         )
 
-    def _is_counted(self, certificate: Certificate) -> bool:
-        """Whether the mean loss is that of so many wrong rows."""
+    def is_counted(self, certificate: Certificate) -> bool:
         return certificate.rule == FALLBACK_SEQUENCE
 
     def _certified_rows(self, ranked: CostRanking, share: float, rule: str | None) -> int:
@@ -289,7 +288,7 @@ class MaxCost(MeanLimit):
     def all_rules(self) -> tuple[str, ...]:
         return (self.rule,)
 
-    def _is_counted(self, certificate: Certificate) -> bool:
+    def is_counted(self, certificate: Certificate) -> bool:
         return is_uniform(self.wrong)
 
 
