@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from metacal.gate.judged import by_model
 from metacal.gate.traffic import LONGEST_ID, Counts, Id, Late, Lines, Point, Waiting, kept_id
 from metacal.gate.watch import MOST_POINTS, MOST_WAITING, Watch
 from metacal.io.artifact.document import Content, document_of
-from metacal.io.artifact.encoding import FORMS, decode, encode, row_form
+from metacal.io.artifact.encoding import FORMS, Form, annotations_of, decode, encode, row_form
 from metacal.io.artifact.messages import exact_keys
 from metacal.io.artifact.wrapping import checksum
 from metacal.io.journal import Journal, read_journal
@@ -220,58 +220,50 @@ def kept_from(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Kept:
     return kept
 
 
-@dataclass(frozen=True)
-class State:
-    """A watch as it stands in a journal: the fingerprint of its gate, and what it has seen."""
+def _in_order(kind: Any) -> Form:
+    """The form of a list."""
+    return Form(tuple[kind, ...], lambda held, where: tuple(held), lambda held, where: list(held))
 
-    kind: Literal["monitor"]
-    gate: str
-    alarms: Alarms
-    counts: Counts
-    classes: tuple[Counts, ...]
-    waiting: tuple[tuple[Id, Waiting], ...]
-    unknown: int
-    forgotten: int
-    gaps: int
-    confidence: float
-    variance: float
-    stride: int
-    history: tuple[Point, ...]
-    first: tuple[tuple[Literal[NAMES], int], ...]  # type: ignore[valid-type]
-    horizon: int
-    unlabelled: int
-    closed: tuple[Id, ...]
-    complete: int
-    strays: int
+
+def _by_name(name: Any, kind: Any = None) -> Form:
+    """The form of a mapping: its pairs in their order, or its names alone where nothing belongs to them."""
+
+    def read(pairs: Any, where: str) -> dict[Any, Any]:
+        found = dict(pairs) if kind else dict.fromkeys(pairs)
+        if len(found) < len(pairs):
+            raise ArtifactError(f"{where}: a name stands there twice.")
+        return found
+
+    entry: Any = tuple[name, kind] if kind else name
+    return Form(tuple[entry, ...], lambda held, where: [*(held.items() if kind else held)], read)
 
 
 for _row in (Counts, Waiting, Point):  # there are many of them: lists in the order of their fields
     FORMS[_row] = row_form(_row)
+FORMS |= {list[Counts]: _in_order(Counts), list[Point]: _in_order(Point), dict[str, int]: _by_name(Literal[NAMES], int)}
+FORMS |= {dict[Id, Waiting]: _by_name(Id, Waiting), dict[Id, None]: _by_name(Id)}
+#: A watch as it stands in a journal: the fingerprint of its gate, and what it has seen.
+State: Any = make_dataclass("State", {"kind": Literal["monitor"], **annotations_of(Watch), "gate": str}.items())
 
 
 def describe_watch(watch: Watch) -> dict[str, Any]:
     """The document of a watch."""
-    held = {**vars(watch), "waiting": tuple(watch.waiting.items()), "first": tuple(watch.first.items())}
-    held["closed"] = tuple(watch.closed)
-    return encode(State(**{**held, "kind": MONITOR, "gate": _fingerprint(watch.gate)}), "the watch")
+    return encode(State(**{**vars(watch), "kind": MONITOR, "gate": _fingerprint(watch.gate)}), "the watch")
 
 
 def watch_from(document: Any, gate: Any) -> Watch:
     """The watch that a document describes, or ArtifactError."""
     if not isinstance(document, dict) or document.get("kind") != MONITOR:
         raise ArtifactError("this is not the state of a monitor.")
-    state: State = decode(State, document, "the state")
+    state = decode(State, document, "the state")
     held = getattr(gate, "gate_", gate)
     if state.gate != _fingerprint(held):
         raise ArtifactError("this state belongs to another gate; give the gate that it was made with, or begin anew.")
     begun = _begun_like(state.alarms, held)
     if len(state.classes) != len(begun.classes):
         raise ArtifactError(f"there are counts of {len(state.classes)} classes, and the gate has {len(begun.classes)}.")
-    seen = {name: value for name, value in vars(state).items() if name not in ("kind", "gate")}
-    seen |= {"classes": list(state.classes), "history": list(state.history), "closed": dict.fromkeys(state.closed)}
-    seen |= {"waiting": dict(state.waiting), "first": dict(state.first)}
-    watch = replace(begun, **seen)
-    _agree(watch, len(state.waiting), len(state.first))
+    watch = replace(begun, **{name: value for name, value in vars(state).items() if name not in ("kind", "gate")})
+    _agree(watch)
     return watch
 
 
@@ -323,8 +315,8 @@ def _check_capital(one: Any, new: Any) -> None:
         raise ArtifactError("evidence lies above its own peak.")
 
 
-def _agree(watch: Watch, n_waiting: int, n_first: int) -> None:
-    """Raise where counts contradict each other, an id waits twice or too many do."""
+def _agree(watch: Watch) -> None:
+    """Raise where counts contradict each other, or too many rows wait."""
     for counts in (watch.counts, *watch.classes):
         least = min(vars(counts).values())
         fits = counts.accepted <= counts.rows and counts.right_accepted <= counts.labelled_accepted <= counts.labelled
@@ -342,9 +334,7 @@ def _agree(watch: Watch, n_waiting: int, n_first: int) -> None:
         raise ArtifactError("what is known of units contradicts itself or the gate.")
     if min(watch.complete, watch.strays) < 0 or len(watch.closed) > MOST_WAITING:
         raise ArtifactError("the counts of units contradict each other.")
-    if n_waiting > MOST_WAITING:
-        raise ArtifactError(f"{n_waiting:,} rows wait for a label; {MOST_WAITING:,} is the most.")
+    if len(watch.waiting) > MOST_WAITING:
+        raise ArtifactError(f"{len(watch.waiting):,} rows wait for a label; {MOST_WAITING:,} is the most.")
     if any(isinstance(name, str) and len(name) > LONGEST_ID for name in watch.waiting):
         raise ArtifactError("an id is too long.")
-    if len(watch.waiting) < n_waiting or len(watch.first) < n_first:
-        raise ArtifactError("an id waits twice, or an alarm was first raised twice.")
