@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import listed
@@ -162,6 +163,13 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.table)
+
+    def in_order(self, columns: Sequence[int]) -> Self:
+        """The same with these columns of the table alone, in this order."""
+        table, chosen = self.table, {"class_names": self.class_names, "places": self.places}
+        ordered = table.in_order(columns) if isinstance(table, StoredTable) else np.ascontiguousarray(table[:, columns])
+        kept = {name: None if held is None else tuple(held[k] for k in columns) for name, held in chosen.items()}
+        return replace(self, table=ordered, **kept)  # type: ignore[arg-type]
 
     def place(self, row: int) -> str:
         """What messages call a row."""

@@ -23,7 +23,6 @@ from metacal.io.reading import read_columns
 from metacal.io.strays import strays_among
 from metacal.rows.labels import as_class_names, several_labels
 from metacal.rows.plausibility import suspicion_in
-from metacal.rows.stored import StoredTable
 from metacal.rows.validate import class_list, label_codes, two_columns
 
 if TYPE_CHECKING:
@@ -167,23 +166,10 @@ def _finished(request: Request, columns: Columns) -> Columns:
     strays, remarks = strays_among(columns.class_names, columns.labels.ravel(), columns.table)
     for remark in remarks:
         warn_caller(remark)
-    return replace(_without(columns, strays), remarks=tuple(remarks), **flat)
-
-
-def _without(columns: Columns, strays: list[int]) -> Columns:
-    """The same without these columns of the table."""
-    if not strays or columns.class_names is None or columns.places is None:
-        return columns
-    rest = [k for k in range(len(columns.class_names)) if k not in strays]
-    table, names, places = columns.table, columns.class_names, columns.places
-    left = tuple(str(names[k]) for k in strays)
-    return replace(
-        columns,
-        table=table.in_order(rest) if isinstance(table, StoredTable) else np.ascontiguousarray(table[:, rest]),
-        class_names=tuple(names[k] for k in rest),
-        places=tuple(places[k] for k in rest),
-        unused=(*columns.unused, *left),
-    )
+    unused = (*columns.unused, *(str(columns.class_names[k]) for k in strays))
+    if strays:
+        columns = columns.in_order([k for k in range(len(columns.class_names)) if k not in strays])
+    return replace(columns, unused=unused, remarks=tuple(remarks), **flat)
 
 
 def _two_classes(request: Request, columns: Columns) -> Columns:
@@ -273,9 +259,7 @@ def read_for_gate(
     order = order_of_classes(predictions.class_names, own, shown, fitted)
     if order is None:
         return predictions
-    table = predictions.table
-    table = table.in_order(order) if isinstance(table, StoredTable) else table[:, order]
-    return replace(predictions, table=table, class_names=own, labels=_renumbered(predictions, order))
+    return replace(predictions.in_order(order), labels=_renumbered(predictions, order))
 
 
 def order_of_classes(names: ClassNames | None, own: ClassNames, held: str, fitted: str) -> list[int] | None:
