@@ -164,7 +164,7 @@ def test_other_gates():
         (lambda d: d["alarms"]["promise"][0]["capital"].update(log_peak=-1.0), "peak"),
         (lambda d: d["alarms"]["promise"][0]["capital"]["wagers"][0].update(gamblers=[]), "gamblers"),
         (lambda d: d["alarms"].update(delta=2.0), "delta"),
-        (lambda d: d["waiting"].append(d["waiting"][0]), "waiting: a name stands there twice"),
+        (lambda d: d["waiting"].append(d["waiting"][0]), "waits twice"),
         (lambda d: d["waiting"].append([]), "waiting"),
         (lambda d: d.update(stride=0), "history"),
         (lambda d: d.update(extra=1), "does not belong"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, make_dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from metacal.gate.judged import by_model
 from metacal.gate.traffic import LONGEST_ID, Counts, Id, Late, Lines, Point, Waiting, kept_id
 from metacal.gate.watch import MOST_POINTS, MOST_WAITING, Watch
 from metacal.io.artifact.document import Content, document_of
-from metacal.io.artifact.encoding import FORMS, Form, annotations_of, decode, encode, row_form
+from metacal.io.artifact.encoding import ENTRIES, FORMS, Form, decode, decode_entries, encode, entries, row_form
 from metacal.io.artifact.messages import exact_keys
 from metacal.io.artifact.wrapping import checksum
 from metacal.io.journal import Journal, read_journal
@@ -220,49 +220,50 @@ def kept_from(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Kept:
     return kept
 
 
-def _in_order(kind: Any) -> Form:
-    """The form of a list."""
-    return Form(tuple[kind, ...], lambda held, where: tuple(held), lambda held, where: list(held))
+def _pairs(pairs: tuple[tuple[Any, Any], ...], where: str) -> dict[Any, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise ArtifactError("an id waits twice, or an alarm was first raised twice.")
+    return found
 
 
-def _by_name(name: Any, kind: Any = None) -> Form:
-    """The form of a mapping: its pairs in their order, or its names alone where nothing belongs to them."""
-
-    def read(pairs: Any, where: str) -> dict[Any, Any]:
-        found = dict(pairs) if kind else dict.fromkeys(pairs)
-        if len(found) < len(pairs):
-            raise ArtifactError(f"{where}: a name stands there twice.")
-        return found
-
-    entry: Any = tuple[name, kind] if kind else name
-    return Form(tuple[entry, ...], lambda held, where: [*(held.items() if kind else held)], read)
-
-
+#: What stands in a journal of each field of a watch, all but its gate: a dict is the list of its pairs.
+ENTRIES[Watch] = {name: kind for name, kind in entries(Watch).items() if name != "gate"}
 for _row in (Counts, Waiting, Point):  # there are many of them: lists in the order of their fields
     FORMS[_row] = row_form(_row)
-FORMS |= {list[Counts]: _in_order(Counts), list[Point]: _in_order(Point), dict[str, int]: _by_name(Literal[NAMES], int)}
-FORMS |= {dict[Id, Waiting]: _by_name(Id, Waiting), dict[Id, None]: _by_name(Id)}
-#: A watch as it stands in a journal: the fingerprint of its gate, and what it has seen.
-State: Any = make_dataclass("State", {"kind": Literal["monitor"], **annotations_of(Watch), "gate": str}.items())
+
+
+def _paired(shape: Any) -> Form:
+    return Form(shape, lambda held, where: [*held.items()], _pairs)
+
+
+FORMS[dict[Id, Waiting]] = _paired(tuple[tuple[Id, Waiting], ...])
+FORMS[dict[str, int]] = _paired(tuple[tuple[Literal[NAMES], int], ...])  # type: ignore[valid-type]
+FORMS[dict[Id, None]] = Form(tuple[Id, ...], lambda held, where: [*held], lambda read, where: dict.fromkeys(read))
+FORMS[list[Counts]] = Form(tuple[Counts, ...], lambda held, where: held, lambda read, where: [*read])
+FORMS[list[Point]] = FORMS[list[Counts]]._replace(shape=tuple[Point, ...])
 
 
 def describe_watch(watch: Watch) -> dict[str, Any]:
-    """The document of a watch."""
-    return encode(State(**{**vars(watch), "kind": MONITOR, "gate": _fingerprint(watch.gate)}), "the watch")
+    """The document of a watch: the fingerprint of its gate, and what it has seen."""
+    return {"kind": MONITOR, "gate": _fingerprint(watch.gate), **encode(watch, "the watch")}
 
 
 def watch_from(document: Any, gate: Any) -> Watch:
     """The watch that a document describes, or ArtifactError."""
     if not isinstance(document, dict) or document.get("kind") != MONITOR:
         raise ArtifactError("this is not the state of a monitor.")
-    state = decode(State, document, "the state")
+    seen = decode_entries(
+        Watch, {name: document[name] for name in document if name not in ("kind", "gate")}, "the state"
+    )
     held = getattr(gate, "gate_", gate)
-    if state.gate != _fingerprint(held):
+    if document.get("gate") != _fingerprint(held):
         raise ArtifactError("this state belongs to another gate; give the gate that it was made with, or begin anew.")
-    begun = _begun_like(state.alarms, held)
-    if len(state.classes) != len(begun.classes):
-        raise ArtifactError(f"there are counts of {len(state.classes)} classes, and the gate has {len(begun.classes)}.")
-    watch = replace(begun, **{name: value for name, value in vars(state).items() if name not in ("kind", "gate")})
+    begun = _begun_like(seen["alarms"], held)
+    if len(seen["classes"]) != len(begun.classes):
+        raise ArtifactError(
+            f"there are counts of {len(seen['classes'])} classes, and the gate has {len(begun.classes)}."
+        )
+    watch = replace(begun, **seen)
     _agree(watch)
     return watch
 
