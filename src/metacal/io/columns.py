@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import listed
@@ -164,13 +163,6 @@ class Columns:
     def __len__(self) -> int:
         return len(self.table)
 
-    def in_order(self, columns: Sequence[int]) -> Self:
-        """The same with these columns of the table alone, in this order."""
-        table, chosen = self.table, {"class_names": self.class_names, "places": self.places}
-        ordered = table.in_order(columns) if isinstance(table, StoredTable) else np.ascontiguousarray(table[:, columns])
-        kept = {name: None if held is None else tuple(held[k] for k in columns) for name, held in chosen.items()}
-        return replace(self, table=ordered, **kept)  # type: ignore[arg-type]
-
     def place(self, row: int) -> str:
         """What messages call a row."""
         return f"{self.path}: row {row}" if self.lines is None else f"{self.path}:{self.lines[row]}"
@@ -230,7 +222,13 @@ def pick_arrays(request: Request, arrays: Mapping[str, str]) -> Picked:
     """
     table = one_of(request, arrays, request.logits_key, TABLE_KEYS[request.input], "logits_key")
     if table is None:
-        raise _no_table(request, arrays)
+        few = list(arrays.items())[:8]
+        held = ", ".join(f"{name[:80]} {what[:80]}" for name, what in few) or "nothing"
+        held += f" and {len(arrays) - len(few)} more" if len(arrays) > len(few) else ""
+        known = "labels" in pick_beside(request, arrays)
+        labels = "" if known else f" and the labels, if any, with {option('label_key')}"
+        advice = f"; name the table with {option('logits_key')}{labels}."
+        raise _no_table(request, "array", arrays, f"it holds {held}", advice)
     beside = pick_beside(request, arrays, (table,))
     classes = None if request.scores else next((key for key in CLASS_KEYS if key in arrays), None)
     kept = _kept(request, arrays)
@@ -238,16 +236,12 @@ def pick_arrays(request: Request, arrays: Mapping[str, str]) -> Picked:
     return Picked((table,), beside, tuple(name for name in arrays if name not in used), classes=classes, kept=kept)
 
 
-def _no_table(request: Request, arrays: Mapping[str, str]) -> InputError:
-    few = list(arrays.items())[:8]
-    held = ", ".join(f"{name[:80]} {what[:80]}" for name, what in few) or "nothing"
-    held += f" and {len(arrays) - len(few)} more" if len(arrays) > len(few) else ""
+def _no_table(request: Request, what: str, among: Collection[str], held: str, advice: str) -> InputError:
     other = next(kind for kind in TABLE_KEYS if kind != request.input)
-    missing = f"{request.path}: there is no array {TABLE_KEYS[request.input][0]!r}; it holds {held}; "
-    if any(name in arrays for name in TABLE_KEYS[other]):
-        return OtherKindError(f"{missing}to read its {other} say {option('input', other)}.")
-    labels = "" if "labels" in pick_beside(request, arrays) else f" and the labels, if any, with {option('label_key')}"
-    return InputError(f"{missing}name the table with {option('logits_key')}{labels}.")
+    missing = f"{request.path}: there is no {what} {TABLE_KEYS[request.input][0]!r}; {held}"
+    if any(name in among for name in TABLE_KEYS[other]):
+        return OtherKindError(f"{missing}; to read its {other} say {option('input', other)}.")
+    return InputError(missing + advice)
 
 
 def pick_columns(
@@ -328,14 +322,9 @@ def _column_of_lists(request: Request, header: Sequence[str], lists: Collection[
     name = one_of(request, [name for name in header if name in lists], None, TABLE_KEYS[request.input], "logits_key")
     if name is not None or not lists:
         return name
-    other = next(kind for kind in TABLE_KEYS if kind != request.input)
-    missing = f"{request.path}: there is no column {TABLE_KEYS[request.input][0]!r}; it has {listed(header)}"
-    if any(name in lists for name in TABLE_KEYS[other]):
-        raise OtherKindError(f"{missing}; to read its {other} say {option('input', other)}.")
-    raise InputError(
-        f"{missing}, of which {listed(lists)} hold lists; name the one with the {request.input} with "
-        f"{option('logits_key')}."
-    )
+    advice = f"; name the one with the {request.input} with {option('logits_key')}."
+    advice = f", of which {listed(lists)} hold lists{advice}"
+    raise _no_table(request, "column", lists, f"it has {listed(header)}", advice)
 
 
 def _other_columns(

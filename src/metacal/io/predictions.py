@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,13 @@ from metacal.io.reading import read_columns
 from metacal.io.strays import strays_among
 from metacal.rows.labels import as_class_names, several_labels
 from metacal.rows.plausibility import suspicion_in
+from metacal.rows.stored import StoredTable
 from metacal.rows.validate import class_list, label_codes, two_columns
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
+
+_Some = TypeVar("_Some", bound=Columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,8 +171,19 @@ def _finished(request: Request, columns: Columns) -> Columns:
         warn_caller(remark)
     unused = (*columns.unused, *(str(columns.class_names[k]) for k in strays))
     if strays:
-        columns = columns.in_order([k for k in range(len(columns.class_names)) if k not in strays])
+        columns = _in_order(columns, [k for k in range(len(columns.class_names)) if k not in strays])
     return replace(columns, unused=unused, remarks=tuple(remarks), **flat)
+
+
+def _in_order(columns: _Some, order: Sequence[int]) -> _Some:
+    """The same with these columns of the table alone, in this order."""
+    table, names, places = columns.table, columns.class_names, columns.places
+    return replace(
+        columns,
+        table=table.in_order(order) if isinstance(table, StoredTable) else np.ascontiguousarray(table[:, order]),
+        class_names=None if names is None else tuple(names[k] for k in order),
+        places=None if places is None else tuple(places[k] for k in order),
+    )
 
 
 def _two_classes(request: Request, columns: Columns) -> Columns:
@@ -259,7 +273,7 @@ def read_for_gate(
     order = order_of_classes(predictions.class_names, own, shown, fitted)
     if order is None:
         return predictions
-    return replace(predictions.in_order(order), labels=_renumbered(predictions, order))
+    return replace(_in_order(predictions, order), labels=_renumbered(predictions, order))
 
 
 def order_of_classes(names: ClassNames | None, own: ClassNames, held: str, fitted: str) -> list[int] | None:
