@@ -107,7 +107,9 @@ def test_sides_that_overlap_meet_at_even_odds():
 
 def test_a_side_that_cannot_be_certified_is_closed():
     s, few = np.arange(2000.0), np.arange(2000) >= 1980
-    certificate = mc.TwoSided(mc.MinPrecision(0.5), mc.MinRecall(0.99)).certify(Sample(s, few, names=("fine", "fraud")))
+    certificate = mc.TwoSided(mc.MinPrecision(0.5, share=0.01), mc.MinRecall(0.99)).certify(
+        Sample(s, few, names=("fine", "fraud"))
+    )
     closed, opened = certificate.parts.items
     assert (closed.status, opened.n_accepted > 10) == ("always rejected", True)
     assert "nothing is called fine: recall 0.99 is not certified; it takes at least" in str(certificate)
