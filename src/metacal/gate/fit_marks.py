@@ -106,9 +106,8 @@ def fit_scored(
     losses = promise.losses_of(right) if isinstance(promise, Costed) else None
     if lost is not None:
         losses = Losses.graded(lost)
-    together = None if units is None else Units.of(units)
-    there_units = None if together is None else together.taken(together.codes(len(given))[there])
-    counted = counted_rows(len(right), there_units, _weights_there(importance, there), random_state)
+    together = None if units is None else Units.of(units).at(np.flatnonzero(there), len(given))
+    counted = counted_rows(len(right), together, _weights_there(importance, there), random_state)
     seen = slice(None) if counted is None else counted.rows
     if lost is None:
         require_some_correct(right[seen])
