@@ -121,8 +121,9 @@ class Seen:
 
         Small is bad news. Bets stake what suits a test at `level`.
 
+        >>> from metacal.promises.quantity import COVERAGE_ACCURACY
         >>> right = np.arange(20) >= 3
-        >>> seen = Seen.of(quantity("coverage accuracy"), 0.95, np.ones(20, dtype=bool), right)
+        >>> seen = Seen.of(COVERAGE_ACCURACY, 0.95, np.ones(20, dtype=bool), right)
         >>> round(seen.p_value(0.05), 4)
         0.0755
         """
