@@ -60,7 +60,7 @@ from metacal.promises.sample import Codes, Flags, Sample
 _SCOUTS = 4
 _ENOUGH = 2
 #: Under the false-coverage rate tests are laid out for this share of delta: that of the parts that accept, about.
-_PLANNED = 0.35
+_PLANNED = 0.6
 
 
 @dataclass
