@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import metacal as mc
 from metacal import kernels
+from metacal.kernels import exact
 from metacal.kernels import numpy as definition
 from metacal.kernels.columns import Curve, mixed_log_odds, mixed_sums
 from metacal.kernels.grid import Grid
@@ -238,6 +239,26 @@ def test_real_logits_give_the_same_temperature_and_certificate():
     np.testing.assert_array_equal(answers[0][:, 2], answers[1][:, 2])
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(("n_classes", "n_bins"), [(2, 15), (3, 1), (7, 2), (17, 4), (130, 15)])
+def test_class_sums_in_whole_units_are_those_of_the_definition_to_the_bit(instruction_set, dtype, n_classes, n_bins):
+    random = np.random.default_rng(n_classes)
+    table = random.dirichlet(np.full(n_classes, 0.2), size=150).astype(dtype)
+    table[::5] = np.eye(n_classes)[random.integers(n_classes, size=30)]
+    table[1::5] = dtype(1.0 / n_bins)  # on an edge, or beside it
+    accept, edges = random.random(150) < 0.6, np.arange(n_bins + 1) / n_bins
+    found = []
+    for add in (exact.class_units, fused.class_units):
+        totals, above = np.zeros((2, 2, n_classes)), np.zeros((2, 2, n_classes * n_bins), dtype=np.int64)
+        for block, flags in ((table[:100], accept[:100]), (table[100:], accept[100:])):
+            add(block, flags, edges, totals, above)
+        found.append((totals, above))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert found[1][0].sum() == pytest.approx(table.astype(float).sum(), rel=1e-12)
+    assert (above.reshape(2, 2, n_classes, n_bins)[..., 0] == 0).all()
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -262,6 +283,10 @@ def test_real_logits_give_the_same_temperature_and_certificate():
         lambda t, o: _fused.tempered_loss(t, None, np.zeros(4, np.int64), None, 1.0, np.array([0, 3]), o),
         lambda t, o: _fused.tempered_loss(t, None, np.zeros(4, np.int64), None, 1.0, np.array([0, 5, 4]), np.empty(8)),
         lambda t, o: _fused.tempered_loss(t, None, np.zeros(4, np.int64), None, 1.0, None, o),
+        lambda t, o: _fused.class_units(t, np.ones(4, bool), np.zeros(1), np.empty(24), np.empty(0, np.int64)),
+        lambda t, o: _fused.class_units(t, np.ones(3, bool), np.zeros(2), np.empty(24), np.empty(24, np.int64)),
+        lambda t, o: _fused.class_units(t, np.ones(4, bool), np.zeros(2), np.empty(23), np.empty(24, np.int64)),
+        lambda t, o: _fused.class_units(t, np.ones(4, bool), np.zeros(3), np.empty(24), np.empty(24, np.int64)),
         lambda t, o: _fused.use("sse9"),
     ],
 )

@@ -154,7 +154,7 @@ def _older(prior: Any, source: Marks, promise: Promise) -> tuple[Float | None, M
         return Ranking.of(source.doubts(scores[~np.isnan(scores)]), right[~np.isnan(scores)])
 
     check_remembers(promise)
-    memory, gate = memory_of(prior, "Marks", ranking)
+    memory, gate = memory_of(prior, "scores", ranking)
     if not memory.declared or (gate is not None and gate.profile is None):
         return None, memory, False  # from another source their scores would mislead: some of the new rows choose
     if gate is None:

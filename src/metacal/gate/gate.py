@@ -373,3 +373,20 @@ class Gate(Verbs):
         if not accept.all():
             kernels.device_kernels().fill_rows(probabilities, ~accept, 1.0 / logits.shape[1])
         return probabilities
+
+
+def gate_in(fitted: Any, needs: str = "this needs a fitted gate, or an estimator that holds one") -> Gate:
+    """The gate inside of what was fitted; InputError, which says what it `needs` and what came, where there is none."""
+    if isinstance(fitted, Gate):
+        return fitted
+    if hasattr(fitted, "steps"):
+        return gate_in(fitted[-1], needs)
+    cls = type(fitted)
+    if not (hasattr(cls, "gate_") or hasattr(cls, "map_") or hasattr(fitted, "gate_")):
+        raise InputError(f"{needs}; got {fitted.__name__ if isinstance(fitted, type) else cls.__name__}.")
+    try:
+        return gate_in(fitted.gate_, needs)
+    except AttributeError as error:  # scikit-learn's "not fitted" is a ValueError besides
+        if hasattr(cls, "gate_") and not isinstance(error, ValueError):
+            raise InputError(f"this {cls.__name__} has no gate: {error}") from None
+        raise InputError(f"this {cls.__name__} is not fitted; call fit first.") from None

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.gate.ranked import Certified, Columns, RowParts
+from metacal.gate.long_rows import Columns
+from metacal.gate.ranked import Certified, RowParts
 from metacal.gate.table import moved_rows
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.monotone import log_odds

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from metacal import display
 from metacal.errors import InputError
-from metacal.gate.gate import Gate
-from metacal.gate.judged import check_watchable, gate_in, of_the_given, stacked
+from metacal.gate.gate import Gate, gate_in
+from metacal.gate.judged import check_watchable, of_the_given, stacked
 from metacal.gate.traffic import Counts, Flags, Id, Late, Lines, Point, Waiting, kept_id, together, unit_names
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
-from metacal.gate.judged import gate_in
+from metacal.gate.gate import gate_in
 from metacal.io.columns import ClassNames, Picked, Request
 from metacal.io.formats.arrow import (
     InMemory,

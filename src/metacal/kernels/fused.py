@@ -112,6 +112,12 @@ def ranked_rows(
     _fused.ranked_rows(_readable(block), _SCORES.index(score), careful, labels, grid.dropped, grid.floor, scores, right)
 
 
+def class_units(block: NDArray[Any], accept: NDArray[np.bool_], edges: Float, totals: Float, above: Any) -> None:
+    """Add the probabilities of a block up in whole units, as `kernels.exact.class_units` does."""
+    accept = np.ascontiguousarray(accept, dtype=bool)
+    _fused.class_units(_readable(block), accept, edges, totals.reshape(-1), above.reshape(-1))
+
+
 def rounded(values: Float, grid: Grid) -> Float:
     """The point of a grid nearest to each value, as `Grid.rounded` has it."""
     out = np.empty(len(values))

@@ -406,6 +406,7 @@ static double NAME(margin)(const struct row *row) {
 #if DOUBLE
 #include "fused_scores.h"
 #include "fused_sums.h"
+#include "fused_units.h"
 #endif
 
 #undef V
