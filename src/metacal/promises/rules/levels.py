@@ -42,7 +42,7 @@ LEVELS, (EXITS_PER_LEVEL, JOINT_EXITS_PER_LEVEL) = _TABLES[0], np.split(_TABLES[
 #: What is left of the level of a flat population, for those that are not.
 _NOT_FLAT = 0.8
 #: Error rates that have levels of their own.
-_RATES = 0.5 * 0.8 ** np.arange(24)
+_RATES: Column = 0.5 * np.power(0.8, np.arange(24.0))
 #: Interpolating the table errs by less than this.
 _MARGIN = 1.006
 
