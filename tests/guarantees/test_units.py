@@ -138,7 +138,7 @@ def test_several_labels_of_a_row_together_are_promised_by_the_mean_of_each_row(p
     rows = np.repeat(np.arange(len(score)), 6)
     found = mc.verify(gate, score.ravel(), truth.ravel(), units=rows)
     shown = mean_of_rows(promise, gate.accepts(score), truth)
-    assert found.verdict.parts[0].value == pytest.approx(shown if isinstance(promise, mc.MinAccuracy) else 1.0 - shown)
+    assert found.tests[0].value == pytest.approx(shown if isinstance(promise, mc.MinAccuracy) else 1.0 - shown)
     assert (found.units, found.refuted) == ("mean", False)
     watch = mc.Watch.of(gate)
     watch.update(score.ravel(), truth.ravel(), units=rows)
