@@ -24,7 +24,7 @@ from metacal.gate.gate import Source
 from metacal.gate.marks import plain_name
 from metacal.io.artifact.audit import check_classes, check_cost, check_promise, check_reach, check_settled
 from metacal.io.artifact.encoding import CHOICES, built, decode, encode, entries
-from metacal.io.artifact.messages import article, exact_keys, shown
+from metacal.io.artifact.messages import article, exact_keys, naming, shown
 from metacal.io.artifact.probe import check_map
 from metacal.io.artifact.signature import Key, KeySource, read_key
 from metacal.io.artifact.sources import RANKERS, calibrator_kinds, check_jobs, method_of
@@ -291,10 +291,8 @@ def read_content(
     """All that a file holds, and what it says about itself: its format, writer, checksum and signature."""
     verifying = None if key is None else read_key(key)
     raw = read_file(path, max_bytes)
-    try:
+    with naming(os.fspath(path)):
         return loaded(raw, verifying, max_bytes)
-    except ArtifactError as error:
-        raise ArtifactError(f"{os.fspath(path)}: {error}") from error.__cause__
 
 
 def text_that_loads(content: Content, *, key: KeySource | None = None, max_bytes: int | None = None) -> str:
