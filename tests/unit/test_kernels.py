@@ -259,9 +259,26 @@ def test_class_sums_in_whole_units_are_those_of_the_definition_to_the_bit(instru
     assert (above.reshape(2, 2, n_classes, n_bins)[..., 0] == 0).all()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@given(block=blocks())
+@settings(max_examples=25, deadline=None)
+def test_probabilities_are_brought_inside_as_by_the_definition(dtype, block):
+    rng = np.random.default_rng(block.shape[1])
+    out = rng.choice(np.array([0.0, 5e-324, 1e-30, 0.3, 1.0 - 2.0**-25, 1.0, np.nan]), size=block.shape).astype(dtype)
+    expected, wide = out.copy(), np.repeat(out, 2, axis=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "takes_whole_blocks", False)
+        kernels.put_inside(expected, block)
+    for found in (out, wide[:, ::2]):  # the last by NumPy: its rows are not side by side
+        kernels.put_inside(found, block)
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize(
     "call",
     [
+        lambda t, o: _fused.inside(t, 0.1, 0.9, np.empty((4, 5))),
+        lambda t, o: _fused.inside(t, 0.1, 0.9, np.empty(t.shape, np.float16)),
         lambda t, o: _fused.scores(t[0], None, 0, False, o, None),
         lambda t, o: _fused.scores(t.astype(np.int64), None, 0, False, o, None),
         lambda t, o: _fused.scores(t[:, ::2], None, 0, False, o, None),

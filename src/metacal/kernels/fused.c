@@ -115,6 +115,7 @@ typedef void mixed_sums_kernel(
     const double *, Py_ssize_t, const double *, double, double, double, Py_ssize_t, Py_ssize_t, double *
 );
 typedef void units_kernel(const struct table *, const unsigned char *, const struct bins *, double *);
+typedef void inside_kernel(const struct table *, double, double, char *, Py_ssize_t);
 typedef Py_ssize_t first_bad_kernel(const struct table *);
 
 struct kernels {
@@ -129,6 +130,7 @@ struct kernels {
     mixed_kernel *mixed[2];
     members_kernel *members[2];
     lifted_kernel *lifted[2];
+    inside_kernel *inside[2];
     first_bad_kernel *first_bad[2];
 };
 
@@ -136,7 +138,7 @@ struct kernels {
 #define KERNELS(set) \
     {#set, scores_twice_##set, predicted_twice_##set, mixed_sums_twice_##set, log_odds_twice_##set, \
      class_units_twice_##set, BOTH(softmax, set), BOTH(tempered, set), BOTH(mixed, set), BOTH(members, set), \
-     BOTH(lifted, set), BOTH(first_bad, set)}
+     BOTH(lifted, set), BOTH(inside, set), BOTH(first_bad, set)}
 
 static const struct kernels all_kernels[] = {
 #if X86
@@ -303,6 +305,25 @@ static PyObject *lifted(PyObject *self, PyObject *args) {
         active->lifted[table.kind == 'd'](
             &table, b, uniform, &curve, (char *)target.data, target.step, target.kind == 'f'
         );
+        Py_END_ALLOW_THREADS
+    }
+    return release(&opened, fine);
+}
+
+static PyObject *inside(PyObject *self, PyObject *args) {
+    PyObject *block, *out;
+    double least, most;
+    struct opened opened = {0};
+    struct table table, target;
+    if (!PyArg_ParseTuple(args, "OddO", &block, &least, &most, &out)) return NULL;
+    int fine = open_table(&opened, block, &table, 0) && open_table(&opened, out, &target, 1);
+    if (fine && (target.n != table.n || target.k != table.k || target.kind == 'e')) {
+        PyErr_SetString(PyExc_ValueError, "inside needs float32 or float64 probabilities of the block's shape");
+        fine = 0;
+    }
+    if (fine) {
+        Py_BEGIN_ALLOW_THREADS
+        active->inside[target.kind == 'd'](&table, least, most, (char *)target.data, target.step);
         Py_END_ALLOW_THREADS
     }
     return release(&opened, fine);
@@ -610,6 +631,7 @@ static PyMethodDef methods[] = {
     {"softmax", softmax, METH_VARARGS, "softmax(block, rows, b, out): softmax(b x) of each row."},
     {"lifted", lifted, METH_VARARGS,
      "lifted(block, b, uniform, curve, out): softmax(b x) with a uniform part, its largest entry through a curve."},
+    {"inside", inside, METH_VARARGS, "inside(block, least, most, out): bring the probabilities of rows between the two."},
     {"tempered_loss", tempered_loss, METH_VARARGS,
      "tempered_loss(block, rows, labels, weights, b, ends, out): sums of the loss and its derivatives, strip by strip."},
     {"mixed_sums", mixed_sums, METH_VARARGS,

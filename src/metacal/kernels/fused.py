@@ -58,6 +58,14 @@ def lifted_softmax(
         out[...] = written
 
 
+def inside(block: NDArray[Any], least: float, most: float, out: NDArray[Any]) -> bool:
+    """Bring the probabilities of rows of logits between the two, in place; False where the C code cannot walk them."""
+    fits = walkable(out) and out.dtype.itemsize >= 4
+    if fits:
+        _fused.inside(_readable(block), least, most, out)
+    return fits
+
+
 def tempered_loss(
     block: NDArray[Any],
     labels: NDArray[np.intp],

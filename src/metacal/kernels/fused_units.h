@@ -33,20 +33,25 @@ static void NAME(class_units)(const struct table *table, const unsigned char *ac
         const Py_ssize_t part = accept[i] != 0;
         double *coarse = totals + part * k, *fine = coarse + 2 * k;
         long long *high = bins->above + part * k * n, *low = high + 2 * k * n;
+        const Py_ssize_t whole = NAME(whole)(&row);
         Py_ssize_t j = 0;
-        for (; j < NAME(whole)(&row); j += LANES) {
-            const V p = NAME(load)(&row, j), whole = (p + to_coarse) - to_coarse;
-            prefetch(&row, j);
-            NAME(add_to)(coarse + j, whole);
-            NAME(add_to)(fine + j, ((p - whole) + to_fine) - to_fine);
-            if (NAME(any)((M)(p > edge)))
-                for (Py_ssize_t t = j; t < j + LANES; t++)
-                    NAME(take_off)(logit(&row, t), bins, high + t * n, low + t * n);
+        while (j < whole) { /* few entries lie above the first bin: four vectors are asked about them together */
+            const Py_ssize_t from = j, end = j + 4 * LANES < whole ? j + 4 * LANES : whole;
+            M above = (M)(edge != edge);
+            for (; j < end; j += LANES) {
+                const V p = NAME(load)(&row, j), units = (p + to_coarse) - to_coarse;
+                prefetch(&row, j);
+                NAME(add_to)(coarse + j, units);
+                NAME(add_to)(fine + j, ((p - units) + to_fine) - to_fine);
+                above |= (M)(p > edge);
+            }
+            if (NAME(any)(above))
+                for (Py_ssize_t t = from; t < end; t++) NAME(take_off)(logit(&row, t), bins, high + t * n, low + t * n);
         }
         for (; j < k; j++) {
-            const double p = logit(&row, j), whole = (p + COARSE_SHIFT) - COARSE_SHIFT;
-            coarse[j] += whole;
-            fine[j] += ((p - whole) + FINE_SHIFT) - FINE_SHIFT;
+            const double p = logit(&row, j), units = (p + COARSE_SHIFT) - COARSE_SHIFT;
+            coarse[j] += units;
+            fine[j] += ((p - units) + FINE_SHIFT) - FINE_SHIFT;
             NAME(take_off)(p, bins, high + j * n, low + j * n);
         }
     }
