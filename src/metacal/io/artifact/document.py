@@ -173,8 +173,6 @@ def content_of(document: Document) -> Content:
         raise ArtifactError(f'data_hash must be "sha256:" and 64 hexadecimal digits, not {shown(saved.data_hash)}.')
     held = {"certificate": certificate, "promise": promise, "data_hash": saved.data_hash, "profile": profile}
     gate: Gate = built(Gate, {"stages": _stages(saved.stages, certificate), **held}, "stages")
-    if len({type(stage.source) for stage in gate.stages}) > 1:
-        raise ArtifactError("the models of a cascade read logits, all of them, or scores that are given.")
     gate = replace(gate, reject_label=_reject_label(saved.reject_label, gate))
     if kind != kind_of(gate):
         raise ArtifactError(f"this is no {kind}: its stages and its promise are those of {article(kind_of(gate))}.")
@@ -246,10 +244,10 @@ def _marks(source: Marks, stage: Stage, certificate: Certificate | None, where: 
     corners = 0 if source.curve is None else len(source.curve.knots)
     if corners > _MOST_CORNERS:
         raise ArtifactError(f"{where}.source.curve has {corners:,} corners; {_MOST_CORNERS:,} is the most.")
-    if source.truth == "losses" and (certificate is None or not certificate.quantity.mean):
-        raise ArtifactError(f"{where}.source.truth: losses belong to a promise about them.")
     if certificate is None:
-        return stage
+        raise ArtifactError(f"{where}.source: scores that are given belong to a certificate.")
+    if source.truth == "losses" and not certificate.quantity.mean:
+        raise ArtifactError(f"{where}.source.truth: losses belong to a promise about them.")
     beside = source if certificate.stages is not None else source.of(certificate)
     return _with_policy(stage, beside, certificate, RELATIVE, np.empty(0))
 
