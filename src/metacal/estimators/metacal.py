@@ -327,7 +327,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device):
             rows, codes = rows.on_host(), validate.on_host(codes)
         if isinstance(base, Calibrator):
-            self.calibrator_ = base.fit_rows(rows, codes, weights).settled
+            self.calibrator_ = base.fit_rows(rows, codes, weights)
             return base.map_
         keywords = {} if weights is None else {"sample_weight": weights}
         kept = slice(None) if rows.keep is None else rows.keep

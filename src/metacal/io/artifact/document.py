@@ -25,7 +25,7 @@ from metacal.gate.marks import plain_name
 from metacal.io.artifact.audit import check_classes, check_cost, check_promise, check_reach, check_settled
 from metacal.io.artifact.encoding import CHOICES, built, decode, encode, entries
 from metacal.io.artifact.messages import article, exact_keys, shown
-from metacal.io.artifact.probe import check_map, same_answers
+from metacal.io.artifact.probe import check_map
 from metacal.io.artifact.signature import Key, KeySource, read_key
 from metacal.io.artifact.sources import RANKERS, calibrator_kinds, check_jobs, method_of
 from metacal.io.artifact.wrapping import MAX_BYTES, Wrapping, read_file, text_of, unwrapped
@@ -108,15 +108,12 @@ def document_of(content: Content) -> Document:
             "this gate has a threshold without a certificate, and a threshold is only saved with its promise; "
             "fit it with one, say MetaCal(MaxMiscoverage(0.05))."
         )
-    for stage in gate.stages:
-        if isinstance(stage.source, Table):
-            _check_can_be_saved(stage.source)
     saved = Saved(
         Kind(kind_of(gate)),
         content.n_jobs,
         content.feature_names,
         gate.reject_label if promised and gate.n_classes else None,
-        tuple(SavedStage(stage.name, stage.policy.threshold, stage.source) for stage in gate.stages),
+        tuple(SavedStage(stage.name, stage.policy.threshold, _as_saved(stage.source)) for stage in gate.stages),
         gate.promise if promised else None,
         gate.certificate,
         gate.data_hash,
@@ -125,12 +122,16 @@ def document_of(content: Content) -> Document:
     return {name: encode(entry, name) for name, entry in vars(saved).items()}
 
 
-def _check_can_be_saved(source: Table) -> None:
-    """Raise where the map or the score of a source is code."""
+def _as_saved(source: Source) -> Source:
+    """A source as a file has it; raise where its map or its score is code."""
+    if not isinstance(source, Table):
+        return source
     method_of(source)
     score, name = source.score, name_of(source.score)
+    # Names always come from a user, numbers may not.
+    source = replace(source, classes_given=source.classes_given or source.classes.dtype.kind == "U")
     if isinstance(score, str):
-        return
+        return source
     if type(score) is not RANKERS.get(name):
         raise ArtifactError(
             f"the score is a function ({name}), which a file cannot hold; use a named score: "
@@ -138,6 +139,7 @@ def _check_can_be_saved(source: Table) -> None:
         )
     if not score.n_classes_:
         raise ArtifactError(f"the score is a {name} that has not been trained; train it, fit again, then save.")
+    return source
 
 
 # ── loading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -228,13 +230,11 @@ def _table(source: Table, stage: Stage, certificate: Certificate | None, where: 
         raise ArtifactError(f"{where}.source: n_classes is {trained}, but there are {n} classes.")
     if needs_logits(source.score) and source.input == "probabilities":
         raise ArtifactError(f"the score {name_of(source.score)} is the same for every row of probabilities.")
-    # Names always come from a user, numbers may not.
-    source = replace(source, classes_given=source.classes_given or source.classes.dtype.kind == "U")
     moved = source.decision_at
     if (n != 2 and moved) or moved != (0.0 if certificate is None else certificate.decision_at):
         raise ArtifactError(f"{where}.source: decision_at {moved} is not that of the certificate of two classes.")
     if certificate is None:
-        return replace(stage, source=source)
+        return stage
     check_reach(certificate, n, source.score_name, stage.policy.threshold)
     return _with_policy(stage, source, certificate, grid_of(source.score), source.classes)
 
@@ -303,7 +303,8 @@ def text_that_loads(content: Content, *, key: KeySource | None = None, max_bytes
     Raises ArtifactError, with what to do, where there is no such file.
     """
     signing = None if key is None else read_key(key)
-    text = text_of(document_of(content), signing)
+    document = document_of(content)
+    text = text_of(document, signing)
     raw = text.encode()
     if len(raw) > (max_bytes or MAX_BYTES):
         raise ArtifactError(
@@ -311,11 +312,11 @@ def text_that_loads(content: Content, *, key: KeySource | None = None, max_bytes
             f"({MAX_BYTES / 2**20:.0f} MB); save and load it with max_bytes={len(raw)} if it must be so large."
         )
     try:
-        again = loaded(raw, signing, max_bytes)[0].gate
+        again = loaded(raw, signing, max_bytes)[0]
     except ArtifactError as error:
         raise ArtifactError(f"this cannot be saved, for it could not be loaded: {error}") from error
-    if not same_answers(content.gate, again):
-        raise ArtifactError("this cannot be saved: what is read back predicts otherwise; please report it.")
+    if document_of(again) != document:
+        raise ArtifactError("this cannot be saved: what is read back is another gate; please report it.")
     return text
 
 
