@@ -287,7 +287,7 @@ def test_a_cascade_over_tables_by_whole_files(kind, tmp_path):
         (["good.csv", "--state", "odd.csv"], 2, "odd.csv: this is no journal of metacal monitor; give another name"),
         (["wide.jsonl", "--format", "csv"], 2, "wide.jsonl: it begins as JSON does, and is read as csv; say --format"),
         (["good.npz", "--probability-key", "p"], 2, "are for text"),
-        (["good.csv", "--probability-key", "q"], 2, "there is no column 'q'"),
+        (["good.csv", "--probability-key", "q"], 2, "there is no 'q'"),
         (
             ["good.csv", "--probability-key", "p", "--least-probability", 0.9],
             2,

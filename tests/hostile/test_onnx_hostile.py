@@ -168,6 +168,23 @@ def _external(tensor, location):
 # ── the runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+#: One child for many requests, which says besides how much memory it has held at most.
+MANY = """
+import json, runpy, sys
+answer = runpy.run_path(sys.argv[1])["main"]
+for path in sys.argv[2:]:
+    answer(path)
+    with open(path) as file:
+        reply = json.load(file)["reply"]
+    with open("/proc/self/status") as file:
+        peak = 1024 * int(next(line for line in file if line.startswith("VmHWM")).split()[1])
+    with open(reply) as file:
+        said = json.load(file)
+    with open(reply, "w") as file:
+        json.dump({**said, "peak_bytes": peak}, file)
+"""
+
+
 def probe_all(paths, folder):
     """Check and run files in one child; return those for which it left no reply."""
     requests = []
@@ -184,7 +201,7 @@ def probe_all(paths, folder):
         with open(f"{stem}.request.json", "w", encoding="utf-8") as file:
             json.dump(body, file)
         requests.append(f"{stem}.request.json")
-    subprocess.run([sys.executable, "-P", PROBE, *requests], capture_output=True, timeout=300, check=False)
+    subprocess.run([sys.executable, "-P", "-c", MANY, PROBE, *requests], capture_output=True, timeout=300, check=False)
     return [path for path in paths if not (folder / f"{path.stem}.reply.json").exists()]
 
 

@@ -66,7 +66,7 @@ class History:
         state = kept.sources.get(LOG) or None
         request = Request(LOG, classes=tuple(gate().classes.tolist()))
         names = (None, []) if state is None else (state["header"], state["lists"])
-        reader = Reader(request, self.folder.kind, None, None, *names)
+        reader = Reader(request, self.folder.kind, None, *names)
         since = None if state is None else Position.of(state["position"])
         return Text(kept.watch, reader, Tail(LOG, follow=True, since=since, logs=self.folder, longest=LONGEST), LOG)
 

@@ -1,4 +1,4 @@
-"""AutoCalibrator: a mixture better than its members; the simplest one where a choice is asked for."""
+"""AutoCalibrator: a mixture better than its members."""
 
 from __future__ import annotations
 
@@ -188,30 +188,10 @@ def test_a_stack_must_be_one():
             StackMap(members, weights)
 
 
-class TestSelect:
-    @pytest.mark.slow
-    def test_prefers_the_simplest(self):
-        logits, labels = noisy(n=1500)
-        auto = mc.AutoCalibrator(combine="select").fit(logits, labels)
-        assert isinstance(auto.best_estimator_, mc.TemperatureScaling)
-        assert len(auto.losses_) == 6
-        np.testing.assert_array_equal(auto.predict_proba(logits), auto.best_estimator_.predict_proba(logits))
-        assert type(saved(auto)) is mc.TemperatureScaling
-
-    @pytest.mark.slow
-    def test_takes_the_better_one_when_it_is_clearly_better(self):
-        logits, labels = noisy(n=3000)
-        bent = logits * [1.0, 2.5, 0.4, 1.0] + [0, 2.0, -1.0, 0]
-        auto = mc.AutoCalibrator(combine="select").fit(bent, labels)
-        assert isinstance(auto.best_estimator_, mc.StructuredScaling)
-        assert not auto.preserves_accuracy
-
-
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
         ({"candidates": []}, "candidates is empty"),
-        ({"combine": "vote"}, "combine must be"),
         ({"candidates": ["x"]}, "x"),
     ],
 )

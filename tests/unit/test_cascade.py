@@ -260,7 +260,7 @@ def test_evaluate_counts_who_answers_and_how_right_each_is(data, absolute):
     assert found.verdict.value == mc.verify(absolute, small, y, large=large).tests[0].value
     assert found.after.gate["coverage"].estimate == decided.accept.mean()
     assert str(found) == str(mc.evaluate(absolute.gate_, small, y, large=large, n_resamples=20))
-    assert "person   answers" in str(found)
+    assert "  person  answers" in str(found)
     for measure in (mc.evaluate, mc.verify):
         with pytest.raises(InputError, match="the same rows"):
             measure(absolute, small, y, large=large[1:])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import metacal as mc
 from metacal import kernels
+from metacal.kernels import exact
 from metacal.kernels import numpy as definition
 from metacal.kernels.columns import Curve, mixed_log_odds, mixed_sums
 from metacal.kernels.grid import Grid
@@ -238,9 +239,46 @@ def test_real_logits_give_the_same_temperature_and_certificate():
     np.testing.assert_array_equal(answers[0][:, 2], answers[1][:, 2])
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(("n_classes", "n_bins"), [(2, 15), (3, 1), (7, 2), (17, 4), (130, 15)])
+def test_class_sums_in_whole_units_are_those_of_the_definition_to_the_bit(instruction_set, dtype, n_classes, n_bins):
+    random = np.random.default_rng(n_classes)
+    table = random.dirichlet(np.full(n_classes, 0.2), size=150).astype(dtype)
+    table[::5] = np.eye(n_classes)[random.integers(n_classes, size=30)]
+    table[1::5] = dtype(1.0 / n_bins)  # on an edge, or beside it
+    accept, edges = random.random(150) < 0.6, np.arange(n_bins + 1) / n_bins
+    found = []
+    for add in (exact.class_units, fused.class_units):
+        totals, above = np.zeros((2, 2, n_classes)), np.zeros((2, 2, n_classes * n_bins), dtype=np.int64)
+        for block, flags in ((table[:100], accept[:100]), (table[100:], accept[100:])):
+            add(block, flags, edges, totals, above)
+        found.append((totals, above))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert found[1][0].sum() == pytest.approx(table.astype(float).sum(), rel=1e-12)
+    assert (above.reshape(2, 2, n_classes, n_bins)[..., 0] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@given(block=blocks())
+@settings(max_examples=25, deadline=None)
+def test_probabilities_are_brought_inside_as_by_the_definition(dtype, block):
+    rng = np.random.default_rng(block.shape[1])
+    out = rng.choice(np.array([0.0, 5e-324, 1e-30, 0.3, 1.0 - 2.0**-25, 1.0, np.nan]), size=block.shape).astype(dtype)
+    expected, wide = out.copy(), np.repeat(out, 2, axis=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "takes_whole_blocks", False)
+        kernels.put_inside(expected, block)
+    for found in (out, wide[:, ::2]):  # the last by NumPy: its rows are not side by side
+        kernels.put_inside(found, block)
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize(
     "call",
     [
+        lambda t, o: _fused.inside(t, 0.1, 0.9, np.empty((4, 5))),
+        lambda t, o: _fused.inside(t, 0.1, 0.9, np.empty(t.shape, np.float16)),
         lambda t, o: _fused.scores(t[0], None, 0, False, o, None),
         lambda t, o: _fused.scores(t.astype(np.int64), None, 0, False, o, None),
         lambda t, o: _fused.scores(t[:, ::2], None, 0, False, o, None),
@@ -262,6 +300,10 @@ def test_real_logits_give_the_same_temperature_and_certificate():
         lambda t, o: _fused.tempered_loss(t, None, np.zeros(4, np.int64), None, 1.0, np.array([0, 3]), o),
         lambda t, o: _fused.tempered_loss(t, None, np.zeros(4, np.int64), None, 1.0, np.array([0, 5, 4]), np.empty(8)),
         lambda t, o: _fused.tempered_loss(t, None, np.zeros(4, np.int64), None, 1.0, None, o),
+        lambda t, o: _fused.class_units(t, np.ones(4, bool), np.zeros(1), np.empty(24), np.empty(0, np.int64)),
+        lambda t, o: _fused.class_units(t, np.ones(3, bool), np.zeros(2), np.empty(24), np.empty(24, np.int64)),
+        lambda t, o: _fused.class_units(t, np.ones(4, bool), np.zeros(2), np.empty(23), np.empty(24, np.int64)),
+        lambda t, o: _fused.class_units(t, np.ones(4, bool), np.zeros(3), np.empty(24), np.empty(24, np.int64)),
         lambda t, o: _fused.use("sse9"),
     ],
 )

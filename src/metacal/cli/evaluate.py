@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -27,15 +28,11 @@ from metacal.cli.options import (
     with_options,
 )
 from metacal.cli.printing import progress_bar, say, wrapped
-from metacal.display import aligned
 from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from metacal.estimators.evaluate import GateEvaluation
     from metacal.gate import Gate
-    from metacal.promises.certificate import Certificate
     from metacal.promises.estimate import AccuracyEstimate
 
     Measured = GateEvaluation | AccuracyEstimate
@@ -103,7 +100,8 @@ def command(artifact: str | None, file: str, options: Options) -> None:
         )
         answer, text = {"estimate": result.to_dict()}, wrapped(str(result), hang=0)
     else:
-        answer, text = result.to_dict(), _text(result, file, artifact)
+        about = f"{file}: " if artifact is None else f"{file}, through {artifact}: "
+        answer, text = result.to_dict(), result.text(about, partial(wrapped, hang=10), few=True)
     say({"file": file, "artifact": artifact, **answer}, text, as_json=options.as_json)
 
 
@@ -156,74 +154,3 @@ def _measured_table(gate: Gate | None, artifact: str | None, file: str, options:
     if result.fitted_here:
         warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     return result
-
-
-def _text(found: GateEvaluation, file: str, artifact: str | None) -> str:
-    after = found.after
-    gated = "" if after.n_accepted is None else f"; {after.n_accepted:,} accepted"
-    through = "" if artifact is None else f", through {artifact}"
-    classes = f", {after.n_classes} classes" if after.n_classes else ""
-    lines = [
-        f"{file}{through}: {after.n_rows:,} rows{classes}{gated}",
-        f"(in brackets: {100 * after.level:g}% intervals{which_confidence(found.certificate)})",
-    ]
-    if found.certificate is not None:
-        lines += ["", f"promised  {found.certificate.statement}", f"measured  {found.verdict}"]
-        if found.verdict is not None:
-            lines += [f"  {own.part}  {own.short}" for own in found.verdict.of_parts[:_FEW]]
-            lines += [f"to do     {found.verdict.advice}"]
-    lines += [f"  {one.name:<8}{one}" for one in found.answered_by]
-    lines = [wrapped(line, hang=10) for line in lines]
-    lines += ["", *_probabilities(found)]
-    if (caveat := found.caveat) is not None:
-        lines += ["", wrapped(caveat)]
-    words = metric_words(after.gate)
-    ranking = [(words[name], str(after.gate[name])) for name in words]
-    lines += ["", *aligned([("ranking of the rows" if after.n_accepted is None else "gate", ""), *ranking])]
-    if after.n_accepted is not None and after.n_classes:
-        lines += ["", _NOTE]
-    return "\n".join(lines)
-
-
-def _probabilities(found: GateEvaluation) -> list[str]:
-    after, before = found.after, found.before
-    groups = [("all rows", after.all_rows, None if before is None else before.all_rows)]
-    if after.n_accepted is not None:
-        kept = None if before is None else before.accepted_rows or {}
-        groups.insert(0, ("accepted rows", after.accepted_rows or {}, kept))
-    words = metric_words(after.all_rows)
-    names = list(words)
-    heads, columns = [], []
-    for title, now, earlier in groups:
-        heads.append(title)
-        columns.append([str(now.get(name, "undefined")) for name in names])
-        if earlier is not None:
-            heads.append("uncalibrated")
-            points = (earlier.get(name) for name in names)
-            columns.append(["undefined" if point is None else f"{point.estimate:.4f}" for point in points])
-    return aligned([("probabilities" if after.n_classes else "confidence", *heads), *zip(words.values(), *columns)])
-
-
-def which_confidence(certificate: Certificate | None) -> str:
-    """Two percentages stand close together; they are about different rows."""
-    from metacal.promises.words import at_least
-
-    if certificate is None or certificate.confidence is None:
-        return ""
-    return f" of what these rows show; the promise's {at_least(certificate.confidence)} is about the fit"
-
-
-def metric_words(names: Iterable[str]) -> dict[str, str]:
-    """What people see of these metrics, and under which words; --json has all of them."""
-    from metacal.metrics.registry import METRICS
-
-    rows = [METRICS[name] for name in names]
-    return {row.name: row.words or row.title for row in rows if row.words is not None}
-
-
-#: Classes or groups that are shown, the worst first; --json has all.
-_FEW = 10
-_NOTE = (
-    "Rejected rows have probability 1/K in every class, which dilutes the ECE of all rows and lowers\n"
-    "their accuracy: judge calibration by the accepted rows, next to the coverage."
-)

@@ -245,7 +245,7 @@ def _prior(options: Options) -> Any:
 
 def _fitted(found: Predictions, options: Options) -> Gate:
     """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
-    from metacal.gate import check_gate, fit_gate, fit_unlabelled
+    from metacal.gate import check_gate, fit_gate
     from metacal.promises.notes import remark
     from metacal.promises.parts.units import counted_rows
     from metacal.rows import Rows, validate, workers
@@ -277,7 +277,7 @@ def _fitted(found: Predictions, options: Options) -> Gate:
             if calibrator is not None:
                 why = "a calibrator learns from labels, and FILE has none."
                 raise click.BadParameter(why, param_hint="'--calibrator'")
-            return fit_unlabelled(rows, promise, score, **known)
+            return fit_gate(rows, None, promise, score, fit_map, **known)
         codes = validate.label_codes(found.require_truth(), len(table), classes)
         known |= {"gives_way": calibrator is None, "decision": options.decision, "prior": _prior(options)}
         gate = fit_gate(rows, codes, promise, score, fit_map, groups=found.groups, **known)

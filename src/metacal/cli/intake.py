@@ -199,7 +199,7 @@ class Shown:
         self.prometheus, self.otlp, self.quarantine = options.prometheus, options.otlp, options.put_aside
         self.page: Server | None = None
         self.last = self.status()
-        self._seen: tuple[Any, ...] = ()
+        self._silent: bool | None = None
         self._named, self._said = 0, ""
 
     def status(self, *, ended: bool = False) -> dict[str, Any]:
@@ -225,16 +225,14 @@ class Shown:
                 self.say(str(error))
         return found
 
-    def __call__(self) -> None:
-        """Publish what is new."""
-        watch = self.intake.watch
-        now: tuple[int, ...] = (watch.counts.rows, watch.counts.labelled, watch.unknown, watch.gaps, self.intake.silent)
-        now += tuple(one.lines for one in watch.alarms.unreadable)
-        if now == self._seen:
+    def __call__(self, *, came: bool) -> None:
+        """Publish what is new: what came, and silence."""
+        silent, before = self.intake.silent, self._silent
+        if not came and silent == before:
             return
-        if self.intake.silent and self._seen[4:5] != (True,):
+        if silent and not before:
             self.say(f"ALARM: nothing has come in for {self.intake.silence:g} seconds.")
-        self._seen, self._said = now, ""
+        self._silent, self._said = silent, ""
         if self.page is not None or self.prometheus is not None or self.otlp is not None:
             self.publish()
 
@@ -297,11 +295,10 @@ def _read_all(intake: Intake, source: Text | Table, shown: Shown) -> None:
             note(text)
         if came:
             shown.name_unreadable()
-        shown()
-        if came:
-            continue
-        if source.ended:
+        shown(came=came)
+        if source.ended and not came:
             break
-        source.wait()
+        if not came:
+            source.wait()
     if source.waits:
         note(f"The last line of {source.place} has no end yet; it counts once it has.")

@@ -45,27 +45,31 @@ SEED = click.IntRange(0, 2**32 - 1)
 MOST_JOBS = 1024
 
 
-def as_number(value: Any, wanted: str) -> float:
-    """Parse a number; what is wanted is said of anything else."""
-    try:
-        return float(value)
-    except ValueError:
-        raise click.BadParameter(f"{str(value)[:40]!r} is not a number; give {wanted}.") from None
+def between(low: float, high: float, wanted: str, why: str) -> Callable[[Any], float]:
+    """What parses a number strictly between two: what is `wanted` instead of another text, `why` not another number.
 
-
-def share(value: Any) -> float:
-    """Parse a number strictly between 0 and 1, and help whoever wrote a percentage.
+    Whoever wrote a percentage is helped.
 
     Examples
     --------
-    >>> share("0.97")
-    0.97
+    >>> between(0.0, 1e15, "a cost, such as 50", "is not a positive number")("50")
+    50.0
     """
-    number = as_number(value, "one between 0 and 1, such as 0.95")
-    if not 0.0 < number < 1.0:
-        hint = f"; write {number:g}% as {number / 100:g}" if 1.0 < number < 100.0 else ""
-        raise click.BadParameter(f"{value} is not strictly between 0 and 1{hint}.")
-    return number
+
+    def parsed(value: Any) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            raise click.BadParameter(f"{str(value)[:40]!r} is not a number; give {wanted}.") from None
+        if not low < number < high:
+            hint = f"; write {number:g}% as {number / 100:g}" if high == 1.0 < number < 100.0 else ""
+            raise click.BadParameter(f"{value} {why}{hint}.")
+        return number
+
+    return parsed
+
+
+share = between(0.0, 1.0, "one between 0 and 1, such as 0.95", "is not strictly between 0 and 1")
 
 
 def numbers(value: str) -> list[float]:

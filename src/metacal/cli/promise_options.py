@@ -12,25 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from metacal.cli.options import as_number, file_option, flag, option, share_option
+from metacal.cli.options import between, file_option, flag, option, share_option
 from metacal.errors import InputError
 
 if TYPE_CHECKING:
     from metacal.promises.promise import Promise
 
 
-def cost(value: Any) -> float:
-    """Parse a positive number.
-
-    Examples
-    --------
-    >>> cost("50")
-    50.0
-    """
-    number = as_number(value, "a cost, such as 50")
-    if not 0.0 < number < 1e15:
-        raise click.BadParameter(f"{value} is not a positive number.")
-    return number
+cost = between(0.0, 1e15, "a cost, such as 50", "is not a positive number")
 
 
 def min_accuracy_field(what: str = "is accepted") -> Any:

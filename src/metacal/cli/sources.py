@@ -72,8 +72,7 @@ def source_of(kept: Kept, artifact: str, path: str, options: Options) -> Text | 
         since = Position.of(state["position"]) if state else None
         lines = Tail(path, follow=follow, since=since, unfinished=not (follow or options.state is not None))
     header, lists = state.get("header"), state.get("lists", [])
-    keys = options.probability_key, reading.group_key
-    reader = Reader(_request(gate, path, reading), kind, *keys, header, lists, options.unit_key)
+    reader = Reader(_request(gate, path, reading), kind, options.probability_key, header, lists)
     return Text(kept.watch, reader, lines, name, strict=is_strict())
 
 
@@ -117,21 +116,20 @@ def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, options: Options
 
 def _request(gate: Gate, path: str, reading: Reading) -> Request:
     """What is what in FILE, for this gate."""
+    own = Request(path, id_key=reading.id_key, group_key=reading.group_key, unit_key=reading.unit_key)
     if gate.kind == "scores":
         name, key = reading.score_key or gate.source.score, reading.loss_key or reading.correct_key
-        own = Request(path, logits_key=name, label_key=key, id_key=reading.id_key, scores=True)
-        return replace(own, losses=gate.reads_losses)
+        return replace(own, logits_key=name, label_key=key, scores=True, losses=gate.reads_losses)
     if gate.kind == "cascade":
         scores, agrees = keys_of_models(gate, reading)
-        own = Request(path, logits_key=scores[0], id_key=reading.id_key, scores=True)
+        own = replace(own, logits_key=scores[0], scores=True)
         return replace(own, later_scores=tuple(scores[1:]), agrees=tuple(agrees))
-    return Request(
-        path,
+    return replace(
+        own,
         input=gate.source.input,
         logits_key=reading.logits_key or gate.source.score_column,
         label_key=reading.label_key,
         classes=tuple(gate.classes.tolist()),
-        id_key=reading.id_key,
     )
 
 
@@ -277,7 +275,7 @@ class Text:
                 "a line without a row says the label of an earlier one: it needs an id and a label",
             )
         self._check_probability(record, label)
-        if record.row is not None and record.unit is None and self.reader.unit_key is not None:
+        if record.row is not None and record.unit is None and self.reader.request.unit_key is not None:
             raise LineError(self.place, line.number, "it does not say of which unit the row is")
         return record, label
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from metacal.cli.options import (
     Reading,
     Sectioned,
-    as_number,
     as_words,
+    between,
     option,
     reading_options,
     share,
@@ -27,12 +27,8 @@ if TYPE_CHECKING:
     from metacal.io.look import Look
 
 
-def _cost(value: Any) -> float:
-    """Parse what a mistake costs, more than a review does."""
-    number = as_number(value, "one above 1, such as 20")
-    if not 1.0 < number < 1e6:
-        raise click.BadParameter(f"{value} is not above 1; a mistake that costs no more needs no review.")
-    return number
+#: What a mistake costs, more than a review does.
+_cost = between(1.0, 1e6, "one above 1, such as 20", "is not above 1; a mistake that costs no more needs no review")
 
 
 @dataclass(frozen=True)

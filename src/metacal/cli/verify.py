@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import click
 
 from metacal.cli.options import (
     Reading,
     Sectioned,
+    between,
     json_option,
     key_option,
     large_option,
     name_option,
     option,
     reading_options,
-    share,
     shared,
     with_options,
 )
 from metacal.cli.printing import REFUTED, say, wrapped
 
-
-def surer_than_half(value: Any) -> float:
-    """Parse a confidence above 0.5."""
-    number = share(value)
-    if number <= 0.5:
-        raise click.BadParameter(f"{value} is not above 0.5; give the confidence of the interval, such as 0.95.")
-    return number
+surer_than_half = between(
+    0.5, 1.0, "one above 0.5, such as 0.95", "is not above 0.5 and below 1; give a confidence such as 0.95"
+)
 
 
 @dataclass(frozen=True)
@@ -86,7 +81,7 @@ def command(artifact: str, file: str, options: Options) -> None:
     given = read_rows(gate, artifact, file, replace(options.reading, unit_key=options.unit_key), options.large)
     bare = not any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
     seen = given.judged(gate, artifact, bare=bare)
-    units = None if given.found.units is None else Units(given.found.units).at(seen.rows)
+    units = None if given.found.units is None else Units(given.found.units).at(seen.rows, len(given))
     result = verify_decisions(
         gate.certificate, seen.accept, seen.correct, options.confidence, seen.losses, seen.names, units
     )

@@ -1,4 +1,4 @@
-"""AutoCalibrator: several calibrators, weighed by cross-validation; or the simplest one that is as good as the best."""
+"""AutoCalibrator: several calibrators, weighed by cross-validation."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator, calibrator_from, name_of
-from metacal.gate import Gate, Recipe
+from metacal.gate import Recipe
 from metacal.maps.map import Map
 from metacal.maps.members import default_members, fit_members
-from metacal.maps.stack import Stacked, StackMap, simplest, stack
+from metacal.maps.stack import StackMap, stack
 from metacal.rows import Rows
-
-#: What is chosen from with `combine="select"`, simplest first: by the number of parameters.
-CANDIDATES = ("temperature", "uniform-temperature", "local-temperature", "spline", "gaussian-process", "structured")
 
 
 class AutoCalibrator(Calibrator):
@@ -40,10 +37,7 @@ class AutoCalibrator(Calibrator):
         local temperature, IRM, and a Gaussian process on the uniform part; on top of that process intercepts,
         structured scaling, and Dirichlet calibration at three strengths (of more than 300 classes: structured scaling
         at three). Of two classes increasing curves alone, so that the mixture increases too: `MonotoneCalibration`,
-        beta calibration, isotonic regression. With "select": simplest first.
-    combine : "stack" or "select"
-        "select" takes the simplest candidate whose cross-validated log loss is as good as the best one's: within two
-        standard errors of the paired difference (the rule of Breiman, Friedman, Olshen & Stone 1984, for pairs).
+        beta calibration, isotonic regression. To choose one of them in place of mixing: `metacal.compare`.
     keep_predictions : bool
         Whether only candidates that keep every prediction take part.
     n_splits : int, optional
@@ -57,13 +51,11 @@ class AutoCalibrator(Calibrator):
     Attributes
     ----------
     map_ : StackMap
-        The fitted mixture, a frozen value; with "select" the map of `best_estimator_`.
+        The fitted mixture, a frozen value.
     weights_ : dict
         The weight of each member that was kept.
     losses_ : dict
         Cross-validated log loss of each candidate.
-    best_estimator_ : calibrator
-        With "select" only: the chosen one, fitted on all rows.
 
     References
     ----------
@@ -80,12 +72,11 @@ class AutoCalibrator(Calibrator):
     """
 
     candidates: Sequence[Any] | None = field(default=None, kw_only=False)
-    combine: str = "stack"
     keep_predictions: bool = False
     n_splits: int | None = None
     random_state: int = 0
 
-    best_estimator_: Calibrator = field(init=False)
+    map_: StackMap = field(init=False)
     losses_: Mapping[str, float] = field(init=False)
     weights_: Mapping[str, float] = field(init=False)
 
@@ -95,34 +86,16 @@ class AutoCalibrator(Calibrator):
         check_is_fitted(self)
         return bool(self.map_.preserves_accuracy)
 
-    @property
-    def gate_(self) -> Gate:
-        """The fitted map as a gate; where one was chosen, the chosen calibrator's: a file needs to know no more."""
-        check_is_fitted(self)
-        return super().gate_ if self.settled is self else self.settled.gate_
-
-    @property
-    def settled(self) -> Calibrator:
-        """Itself; with "select" the chosen one."""
-        return self.best_estimator_ if self.combine == "select" else self
-
     def recipe(self) -> Recipe:
         """How it is fitted, the candidates by their names."""
         plain = super().recipe()
-        own = {name: value for name, value in plain.parameters.items() if name != "combine"}
         candidates = None if self.candidates is None else tuple(map(name_of, self.candidates))
-        return Recipe(plain.estimator, {**own, "candidates": candidates})
+        return Recipe(plain.estimator, {**plain.parameters, "candidates": candidates})
 
-    def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
-        if self.combine not in ("stack", "select"):
-            raise InputError(f"combine must be 'stack' or 'select', got {self.combine!r}.")
-        if self.candidates is not None and not len(self.candidates):
+    def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> StackMap:
+        given = list(default_members(rows.n_classes) if self.candidates is None else self.candidates)
+        if not given:
             raise InputError("candidates is empty; give at least one calibrator.")
-        how = (self.keep_predictions, self.n_splits, self.random_state)
-        usual = CANDIDATES if self.combine == "select" else default_members(rows.n_classes)
-        given = list(usual if self.candidates is None else self.candidates)
-        if self.combine == "stack" and all(isinstance(candidate, str) for candidate in given):
-            return self._told(stack(rows, codes, weights, fit_members, given, *how))
         named = {name_of(candidate): candidate for candidate in given}
         if len(named) < len(given):
             named = {repr(candidate): candidate for candidate in given}
@@ -130,16 +103,8 @@ class AutoCalibrator(Calibrator):
         def fit(names: Sequence[str], *sample: Any) -> dict[str, Map]:
             return {name: calibrator_from(named[name]).fit_rows(*sample).map_ for name in names}
 
-        if self.combine == "stack":
-            return self._told(stack(rows, codes, weights, fit, list(named), *how))
-        mixed = self._told(stack(rows, codes, weights, fit, list(named), *how, simplest))
-        (name,), (self.map_,) = self.weights_, mixed.members
-        best = calibrator_from(named[name]).set_params(input=self.input, classes=self.classes, n_jobs=self.n_jobs)
-        best.classes_, best.n_features_in_, best.map_ = self.classes_, rows.n_classes, self.map_
-        self.best_estimator_ = best
-        return self.map_
-
-    def _told(self, found: Stacked) -> StackMap:
-        """The mixture; losses and weights are kept."""
+        by_name = all(isinstance(candidate, str) for candidate in given)
+        names, how = given if by_name else list(named), (self.keep_predictions, self.n_splits, self.random_state)
+        found = stack(rows, codes, weights, fit_members if by_name else fit, names, *how)
         self.losses_, self.weights_ = found.losses, dict(zip(found.names, found.map.weights))
         return found.map

@@ -265,11 +265,6 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Parameters):
         given = self._classes_given
         return Gate.of(Table(self.map_, self.classes_, input=self.input, recipe=self.recipe(), classes_given=given))
 
-    @property
-    def settled(self) -> Calibrator:
-        """What the fit has come to: itself, or the one it has chosen."""
-        return self
-
     def recipe(self) -> Recipe:
         """How it is fitted, in values that a file can hold."""
         return Recipe(type(self).__name__, self.get_params(deep=False))

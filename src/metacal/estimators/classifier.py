@@ -217,8 +217,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         It holds no classifier, so `mc.save` saves it: `gate_.predict(clf.logits(X))` is `clf.predict(X)`.
         """
         check_is_fitted(self)
-        inner = self.calibrator_
-        gate = copy(inner.settled if isinstance(inner, Calibrator) else inner)
+        gate = copy(self.calibrator_)
         if not isinstance(gate, MetaCal | Calibrator):
             raise AttributeError(f"a {type(gate).__name__} is somebody else's calibrator: store it as it asks for.")
         gate.classes, gate.classes_ = self.classes_.tolist(), self.classes_

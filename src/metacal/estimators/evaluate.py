@@ -5,6 +5,7 @@ One walk over the rows (`metacal.estimators.walk`) leaves all that is measured.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,10 +26,14 @@ from metacal.metrics.resampling import Resampling
 from metacal.promises.certificate import Certificate
 from metacal.promises.notes import off_by_class
 from metacal.promises.verdict import Verdict, judge
+from metacal.promises.words import at_least
 from metacal.rows import Rows, workers
 from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import label_codes
+
+#: Classes or groups that are shown, the worst first; `to_dict` has all.
+_FEW = 10
 
 
 @dataclass(frozen=True)
@@ -100,10 +105,25 @@ class GateEvaluation:
             for title, group in groups.items()
         }
 
+    def text(self, about: str = "", wrapped: Callable[[str], str] = str, *, few: bool = False) -> str:
+        """All of it for people: `about` says of what, `wrapped` breaks long lines; with `few` in fewer numbers."""
+        sure, lines = "", [f"{about}{self.after.size}"]
+        if self.certificate is not None and self.certificate.confidence is not None:
+            # Two percentages stand close together; they are about different rows.
+            surely = at_least(self.certificate.confidence)
+            sure = f" of what these rows show; the promise's {surely} is about the fit"
+        lines.append(f"(in brackets: {100 * self.after.level:g}% intervals{sure})")
+        if self.certificate is not None:
+            lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
+        if self.verdict is not None:
+            lines += [f"  {own.part}  {own.short}" for own in self.verdict.of_parts[:_FEW]]
+            lines += [f"to do     {self.verdict.advice}"]
+        lines += [f"  {one.name:<8}{one}" for one in self.answered_by]
+        caveat = [] if self.caveat is None else [wrapped(self.caveat)]
+        return self.after.text([*map(wrapped, lines)], self.before, caveat, few=few)
+
     def __str__(self) -> str:
-        promised = "" if self.certificate is None else f"{self.certificate.statement}\n{self.verdict}\n\n"
-        answers = "".join(f"{one.name:<8} {one}\n" for one in self.answered_by)
-        return f"{promised}{answers}{self.after}"
+        return self.text()
 
     __repr__ = __str__
 

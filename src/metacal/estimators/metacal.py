@@ -20,7 +20,7 @@ from metacal.estimators.base import (
     calibrator_from,
     like_the_table,
 )
-from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate, fit_unlabelled
+from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
 from metacal.promises.parts.units import Counted, Importance, Units, counted_rows
@@ -244,7 +244,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         if self.calibrator is not None:
             raise InputError("a calibrator learns from labels; give y, or leave the calibrator out.")
         self.classes_ = validate.class_list(self.classes, rows.n_classes)
-        gate = fit_unlabelled(rows, self.promise, self.score, counted=counted, **self._known())
+        gate = fit_gate(rows, None, self.promise, self.score, self._fit_base, counted=counted, **self._known())
         base: Calibrator = calibrator_from("temperature")
         base.classes_, base.n_features_in_, base.map_ = np.arange(rows.n_classes), rows.n_classes, gate.source.map
         self.calibrator_, self.gate_ = base, gate.with_source(recipe=None)
@@ -327,7 +327,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device):
             rows, codes = rows.on_host(), validate.on_host(codes)
         if isinstance(base, Calibrator):
-            self.calibrator_ = base.fit_rows(rows, codes, weights).settled
+            self.calibrator_ = base.fit_rows(rows, codes, weights)
             return base.map_
         keywords = {} if weights is None else {"sample_weight": weights}
         kept = slice(None) if rows.keep is None else rows.keep

@@ -30,7 +30,6 @@ _FREE = ("n_jobs", "score_name", "calibrator", "large_score", "people")
 
 def content_of(estimator: Any) -> Content:
     """What a file would hold of a fitted MetaCal or calibrator, or ArtifactError with what to do instead."""
-    estimator = estimator.settled if isinstance(estimator, Calibrator) else estimator
     kind = type(estimator).__name__
     if isinstance(estimator, type):
         raise ArtifactError(f"cannot save the class {estimator.__name__}; save a fitted {estimator.__name__}(...).")

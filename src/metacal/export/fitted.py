@@ -12,11 +12,17 @@ from typing import Any
 
 from metacal.errors import InputError, spelled
 from metacal.gate import Gate, Table
+from metacal.gate.gate import gate_in
 from metacal.maps.methods import method_of_map
 from metacal.scores import NAMED, name_of, needs_logits
 
 #: How far a row of probabilities may be from summing to one, as in `metacal.rows.validate`.
 SUM_TOLERANCE = {"float16": 5e-3, "bfloat16": 1e-2, "float32": 1e-4, "float64": 1e-4}
+
+_EXPORTED = (
+    "what can be exported is a Gate or a fitted MetaCal, calibrator or CalibratedClassifier (of gates on scores and "
+    "cascades metacal.export.onnx makes a graph)"
+)
 
 
 def exportable(gate: Gate, input: str | None = None) -> Gate:
@@ -82,27 +88,10 @@ def gate_of(cal: Any, *, on_tables: bool = False) -> Gate:
     Traceback (most recent call last):
     metacal.errors.InputError: what can be exported is a Gate or a fitted MetaCal, calibrator ...
     """
-    held = cal
-    while not (hasattr(held, "stages") and hasattr(held, "certificate")):
-        cls = type(held)
-        if not (hasattr(cls, "gate_") or hasattr(cls, "map_") or hasattr(held, "gate_")):
-            raise _other(_kind(cal))
-        try:
-            held = held.gate_
-        except AttributeError as error:  # scikit-learn's "not fitted" is a ValueError besides
-            if hasattr(cls, "gate_") and not isinstance(error, ValueError):
-                raise InputError(f"this {_kind(cal)} has no gate to export: {error}") from None
-            raise InputError(f"this {_kind(cal)} is not fitted; call fit(logits, labels) first, then export.") from None
+    held = gate_in(cal, _EXPORTED)
     if on_tables and held.kind != "logits":
-        raise _other(f"a Gate ({held.kind})" if held is cal else _kind(cal))
+        raise InputError(f"{_EXPORTED}; got {f'a Gate ({held.kind})' if held is cal else type(cal).__name__}.")
     return held
-
-
-def _other(came: str) -> InputError:
-    return InputError(
-        "what can be exported is a Gate or a fitted MetaCal, calibrator or CalibratedClassifier; "
-        f"got {came}. Of gates on scores and cascades metacal.export.onnx makes a graph."
-    )
 
 
 def _kind(thing: Any) -> str:

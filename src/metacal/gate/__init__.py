@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from metacal.gate.fitting import Decided as Decided
     from metacal.gate.fitting import check_gate as check_gate
     from metacal.gate.fitting import fit_gate as fit_gate
-    from metacal.gate.fitting import fit_unlabelled as fit_unlabelled
     from metacal.gate.gate import Gate as Gate
     from metacal.gate.gate import Stage as Stage
     from metacal.gate.marks import Marks as Marks

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
-from metacal.gate.gate import Gate, Stage
+from metacal.gate.decision import Flags, Float
+from metacal.gate.gate import Gate, Source, Stage
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
 from metacal.gate.table import Table
 from metacal.maps.map import FitMap
@@ -28,7 +29,7 @@ from metacal.promises.rules.cascade_walks import PLAN, Paired, Plan, aside_rows
 from metacal.promises.rules.staged import Staged
 from metacal.rows import Rows
 from metacal.rows.score_columns import agreement, score_column
-from metacal.scores import Score, grid_of, name_of, score_rows
+from metacal.scores import Score, grid_of, score_rows
 
 
 def fit_cascade(
@@ -70,7 +71,6 @@ def fit_cascade(
     scores = (score, score if large_score is None else large_score)
     rows = paired(small, large, codes, scores)
     certificate = promise.certify(Pair(rows, plan, (grid_of(scores[0]), grid_of(scores[1]))))
-    certificate = _named(certificate, [name_of(own) for own in scores])
     if rows.known.all():
         maps = [fit_map(small, codes, None), fit_map(large, codes, None)]
     else:
@@ -80,13 +80,8 @@ def fit_cascade(
         maps = [TemperatureMap(1.0), TemperatureMap(1.0)]
         known = {**known, "recipe": None}
     columns = np.arange(small.n_classes) if classes is None else classes
-    assert certificate.stages is not None
-    stages = tuple(
-        Stage(Table(base, columns, own, **known), One(stage.threshold), stage.name)
-        for base, own, stage in zip(maps, scores, certificate.stages.items, strict=True)
-    )
-    hashed = data_hash(rows.small_score, rows.agree)
-    return Gate(stages, certificate, promise, reject_label=reject_label, data_hash=hashed)
+    sources = [Table(base, columns, own, **known) for base, own in zip(maps, scores)]
+    return replace(_gate(sources, certificate, promise, rows.small_score, rows.agree), reject_label=reject_label)
 
 
 def fit_scored_cascade(
@@ -146,20 +141,18 @@ def fit_scored_cascade(
     if prices.shape != (m + 1,) or not (prices >= 0.0).all() or not prices[-1] > 0.0:
         raise InputError(f"costs must be {m + 1} numbers, what it costs to ask each{' and people' if people else ''}.")
     rows = Staged(doubt[known], ~flags[known], prices, doubt[~known], pool, people, random_state, joint)
-    certificate = _named(promise.certify(rows), [source.score_name for source in sources])
+    return _gate(sources, promise.certify(rows), promise, doubt[known, 0], flags[known, 0])
+
+
+def _gate(sources: Sequence[Source], certificate: Certificate, promise: Promise, score: Float, agree: Flags) -> Gate:
+    """The stages of a certificate, which gets the names of their scores; the hash is of the first score and `agree`."""
     assert certificate.stages is not None
-    stages = tuple(
-        Stage(source, One(stage.threshold), stage.name)
-        for source, stage in zip(sources, certificate.stages.items, strict=True)
+    items = tuple(
+        replace(one, score=own.score_name) for one, own in zip(certificate.stages.items, sources, strict=True)
     )
-    return Gate(stages, certificate, promise, data_hash=data_hash(doubt[known, 0], flags[known, 0]))
-
-
-def _named(certificate: Certificate, scores: Sequence[str]) -> Certificate:
-    """The certificate with the names of the scores."""
-    assert certificate.stages is not None
-    items = tuple(replace(stage, score=name) for stage, name in zip(certificate.stages.items, scores, strict=True))
-    return replace(certificate, score=scores[0], stages=replace(certificate.stages, items=items))
+    stages = tuple(Stage(own, One(one.threshold), one.name) for one, own in zip(items, sources))
+    named = replace(certificate, score=items[0].score, stages=replace(certificate.stages, items=items))
+    return Gate(stages, named, promise, data_hash=data_hash(score, agree))
 
 
 def paired(small: Rows, large: Rows, codes: NDArray[np.intp], scores: tuple[str | Score, str | Score]) -> Paired:

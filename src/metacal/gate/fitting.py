@@ -1,14 +1,11 @@
-"""fit_gate: certify a threshold on the rows' scores, fit the base map, and put both into a gate.
-
-`fit_unlabelled` does so from rows without labels, for promises that look at none.
-"""
+"""fit_gate: certify a threshold on the rows' scores, fit the base map, and put both into a gate."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +15,9 @@ from metacal.errors import InputError, warn_caller
 from metacal.gate.decision import Flags
 from metacal.gate.gate import Gate
 from metacal.gate.helping import helping
-from metacal.gate.long_rows import Counts, accepted_and_right, remarks_on_long_rows
+from metacal.gate.long_rows import Columns, Counts, decided_columns, remarks_on_long_rows
 from metacal.gate.ranked import (
     WORTH_A_THREAD,
-    Columns,
-    certified,
     check_other_rows,
     check_remembers,
     meanwhile,
@@ -42,7 +37,6 @@ from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import (
     Note,
     about_largest_logit,
-    many_ties,
     not_calibrated,
     not_compared,
     off_by_class,
@@ -51,18 +45,18 @@ from metacal.promises.notes import (
     suspicion,
     weights_not_certified,
 )
-from metacal.promises.parts.thresholds import Policy, policy_of
+from metacal.promises.parts.thresholds import policy_of
 from metacal.promises.parts.units import Counted
 from metacal.promises.promise import Promise
 from metacal.promises.rules.memory import Memory
 from metacal.promises.rules.two_sided import Sided
-from metacal.promises.sample import Ranking, Sample
+from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows import Rows, run_rows, validate
 from metacal.rows.arrays import on_host
 from metacal.rows.executors import started
 from metacal.rows.plausibility import Suspicion, warn_of_suspicion
-from metacal.scores import Score, grid_of, name_of, ranked, score_rows
+from metacal.scores import Score, ranked
 from metacal.scores.registry import AUTO
 
 #: Whose decision a promise is about: the largest logit, or of two classes even calibrated odds.
@@ -73,7 +67,7 @@ _LOOKED_AT = 1 << 20
 
 def fit_gate(
     rows: Rows,
-    codes: NDArray[np.intp],
+    codes: NDArray[np.intp] | None,
     promise: Promise,
     score: str | Score,
     fit_map: FitMap,
@@ -92,7 +86,8 @@ def fit_gate(
 ) -> Gate:
     """Certify a threshold on the rows' scores, then fit the base map on the rows that the promise names for it.
 
-    A code below 0 is a label that is none of the classes: the row counts as wrong, and no map is fitted on it.
+    A code below 0 is a label that is none of the classes: the row counts as wrong, and no map is fitted on it. Without
+    codes, for a promise that looks at no labels, the map is the softmax.
 
     `fit_map(rows, codes, weights)` is a method's fit function, its options bound; which rows it gets is for
     `promise.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those of `counted`
@@ -115,7 +110,13 @@ def fit_gate(
     >>> gate = fit_gate(rows, labels, MaxMiscoverage(0.1), "entropy", fit_temperature)
     >>> gate.threshold == gate.certificate.threshold, gate.certificate.n_rows
     (True, 400)
+    >>> from metacal.promises import MaxReview
+    >>> gate = fit_gate(rows, None, MaxReview(0.2), "entropy", fit_temperature)
+    >>> gate.certificate.n_rows, gate.certificate.labelled, gate.source.map.temperature
+    (400, False, 1.0)
     """
+    if codes is None:
+        _check_needs_no_labels(promise, score)
     classes = np.arange(rows.n_classes) if classes is None else classes
     odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
     parts, at, early = parts_of_rows(promise, rows, classes, groups), 0.0, None
@@ -138,6 +139,8 @@ def fit_gate(
     fingerprint: Callable[[], str]
     if isinstance(seen, Counts):
         fingerprint, further = partial(str, seen.fingerprint), remarks_on_long_rows(rows, score, certificate, odd)
+        assert codes is not None
+        seen = decided_columns(rows, codes, score, certificate.threshold, seen.ranking)
     else:
         hashed = seen.values, seen.correct, run_rows(rows.n_classes)
         many = len(seen.values) >= WORTH_A_THREAD
@@ -149,31 +152,37 @@ def fit_gate(
     of_weights = () if weights is None else (weights_not_certified(),)
     certificate = certificate.with_notes(*notes, *of_rows, *further, *of_weights)
     policy = policy_of(certificate, classes)
-    decided = _decided(rows, codes, score, policy, seen, None if parts is None else parts[0])
-    available = decided.available
-    if not rows.on_device and (codes < 0).any():
-        available = available & (codes >= 0)
-    used = promise.for_base(available, decided.ranked, decided.correct, certificate)
-    if not used.any():
-        raise InputError("no row is left to fit the base calibrator on; use more rows or loosen the promise.")
-    kept, own = (rows, slice(None)) if used.all() else (rows.where(used), used)
-    fitting = kept, codes[own], None if weights is None else weights[own]
-    base = (early.told() if early is not None and kept is rows else None) or fit_map(*fitting)
-    if not at:  # what is compared are answers by the largest logit
-        base, remarks = _checked_help(
-            base, refit or fit_map, fitting, decided.accept[own], promise, gives_way=gives_way, classes=classes
-        )
-        certificate = certificate.with_notes(*remarks, *_about_answers(rows, base, decided.accept, certificate))
+    accept = accepts(seen.values, policy.of(None if parts is None else parts[0]))
+    # One threshold for all accepts nothing but -inf: these are the rows that those of the parts accept.
+    values = seen.values if policy.by is None else np.where(accept, -np.inf, np.inf)
+    base, remarks = cast(Map, TemperatureMap(1.0)), [not_calibrated()]
+    if codes is None:
+        known |= {"recipe": Recipe(METHODS["temperature"].public_name)}
+    else:
+        available = seen.available if rows.on_device else seen.available & (codes >= 0)
+        used = promise.for_base(available, values, seen.correct, certificate)
+        if not used.any():
+            raise InputError("no row is left to fit the base calibrator on; use more rows or loosen the promise.")
+        kept, own = (rows, slice(None)) if used.all() else (rows.where(used), used)
+        fitting = kept, codes[own], None if weights is None else weights[own]
+        done = early is not None and kept is rows and early.fitted.done()
+        base, remarks = early.fitted.result() if early is not None and done else fit_map(*fitting), []
+        if not at:  # what is compared are answers by the largest logit
+            base, remarks = _checked_help(
+                base, refit or fit_map, fitting, accept[own], promise, gives_way=gives_way, classes=classes
+            )
+            remarks += _about_answers(rows, base, accept, certificate)
     gate = Gate.of(
         Table(base, classes, score, decision_at=at, **known),
         policy,
-        certificate=certificate,
+        certificate=certificate.with_notes(*remarks),
         promise=promise,
         reject_label=reject_label,
         data_hash=fingerprint(),
     )
     check_other_rows(prior, gate.data_hash)
-    return replace(gate, profile=_profile(base, rows, seen.ranking, decided, counted, at))
+    looked_at = profile_of(seen.ranking) if codes is None else _profile(base, rows, seen, accept, counted, at)
+    return replace(gate, profile=looked_at)
 
 
 def _remembered(prior: Any, promise: Promise, classes: NDArray[Any], input: str) -> Callable[[str | Score], Memory]:
@@ -185,61 +194,17 @@ def _remembered(prior: Any, promise: Promise, classes: NDArray[Any], input: str)
         _, values, correct = ranked(Rows(table), score, validate.label_codes(labels, len(table), classes))
         return Ranking.of(on_host(values), on_host(correct))
 
-    return lambda score: memory_of(prior, "Table", partial(ranking, score))[0]
+    return lambda score: memory_of(prior, "logits", partial(ranking, score))[0]
 
 
-def fit_unlabelled(
-    rows: Rows,
-    promise: Promise,
-    score: str | Score,
-    *,
-    counted: Counted | None = None,
-    classes: NDArray[Any] | None = None,
-    notes: Sequence[Note] = (),
-    reject_label: Any = -1,
-    **known: Any,
-) -> Gate:
-    """Certify a threshold on the scores of rows whose labels nobody knows; the map is the softmax.
-
-    The arguments are those of `fit_gate`, less the labels and what learns from them.
-
-    Examples
-    --------
-    >>> from metacal.promises import MaxReview
-    >>> gate = fit_unlabelled(Rows(np.random.default_rng(0).normal(size=(500, 3))), MaxReview(0.2), "entropy")
-    >>> gate.certificate.n_rows, gate.certificate.labelled, gate.source.map.temperature
-    (500, False, 1.0)
-    """
+def _check_needs_no_labels(promise: Promise, score: str | Score) -> None:
+    """Raise where rows without labels can certify nothing."""
     if promise.needs_labels:
         raise InputError(f"{type(promise).__name__} is about right and wrong answers; give the true labels.")
     if score == AUTO:
         raise InputError(
             "which score is best shows on labelled rows only; name one, say 'entropy', or give the labels."
         )
-    odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
-    rows = rows.looked_over()
-    values = score_rows(rows, score)
-    none, seen = np.zeros(len(values), dtype=bool), slice(None) if counted is None else counted.rows
-    ranking = Ranking.of(values[seen], none[seen])
-    certificate, _ = certified(promise, Sample(values), ranking, (grid_of(score), name_of(score)), counted)
-    further = [] if odd is not None else many_ties(Ranking.of(values, none) if counted else ranking)
-    if odd is None and counted is None:
-        further += remarks_on_rows(rows, values, len(ranking.ranks))
-    for note in further:
-        warn_caller(str(note))
-    odd_remarks = () if odd is None else (suspicion(looks=odd.kind, lowest=odd.lowest),)
-    certificate = certificate.with_notes(*notes, *odd_remarks, *further, not_calibrated())
-    classes = np.arange(rows.n_classes) if classes is None else classes
-    recipe = Recipe(METHODS["temperature"].public_name)
-    return Gate.of(
-        Table(TemperatureMap(1.0), classes, score, recipe=recipe, **known),
-        certificate.threshold,
-        certificate=certificate,
-        promise=promise,
-        reject_label=reject_label,
-        data_hash=data_hash(values, none, run_rows(rows.n_classes)),
-        profile=profile_of(ranking),
-    )
 
 
 def _about_answers(rows: Rows, base: Map, accept: Flags, certificate: Certificate) -> list[Note]:
@@ -263,7 +228,7 @@ def _checked_help(
     classes: NDArray[Any],
 ) -> tuple[Map, list[Note]]:
     """The base map, or the softmax in its place, and what there is to say of how it helps."""
-    if isinstance(promise, Promise) and promise.calibrator is not None:  # the paper's, to the letter
+    if promise.calibrator is not None:  # the paper's, to the letter
         return base, []
     if not soon_fitted(base, fitting[0].n_classes):
         return base, [not_compared()]
@@ -279,47 +244,14 @@ def _checked_help(
     return (plain_softmax(fitting[0].n_classes) if given_way else base), remarks
 
 
-class _Decided(NamedTuple):
-    """Of each row: whether it is accepted and right, a number to rank it by, whether the base map may have it."""
-
-    accept: Flags
-    correct: Flags
-    ranked: NDArray[Any]
-    available: Flags
-
-
-def _decided(
-    rows: Rows,
-    codes: NDArray[np.intp],
-    score: str | Score,
-    policy: Policy,
-    seen: Columns | Counts,
-    parts: NDArray[np.intp] | None,
-) -> _Decided:
-    """What the thresholds say of each row."""
-    if isinstance(seen, Counts):
-        accept, correct = accepted_and_right(rows, codes, score, policy.threshold)
-        # Two bytes a row in place of its score: what is accepted is below every threshold, the rest above.
-        ranked = np.where(accept, np.float16(-np.inf), np.float16(np.inf))
-        return _Decided(accept, correct, ranked, np.ones(len(accept), dtype=bool))
-    accept = accepts(seen.values, policy.of(parts))
-    if policy.by is None:
-        return _Decided(accept, seen.correct, seen.values, seen.available)
-    # One threshold for all accepts nothing but -inf: these are the rows that those of the parts accept.
-    return _Decided(accept, seen.correct, np.where(accept, -np.inf, np.inf), seen.available)
-
-
-def _profile(base: Map, rows: Rows, ranking: Ranking, decided: _Decided, counted: Counted | None, at: float) -> Profile:
+def _profile(base: Map, rows: Rows, seen: Columns, accept: Flags, counted: Counted | None, at: float) -> Profile:
     """What the gate keeps of its calibration rows: all scores, the confidence of some of the accepted rows."""
-    if rows.on_device:
-        return profile_of(ranking)
-    own = decided.accept if counted is None else decided.accept & counted.mask(len(rows))
-    chosen = np.flatnonzero(own)
-    if not len(chosen):
-        return profile_of(ranking)
+    chosen = np.flatnonzero(accept if counted is None else accept & counted.mask(len(rows)))
+    if rows.on_device or not len(chosen):
+        return profile_of(seen.ranking)
     chosen = chosen[:: -(-len(chosen) * rows.n_classes // _LOOKED_AT)]
     confidence = rows.picked(chosen).collect(partial(_confidence, base, at))
-    return profile_of(ranking, confidence, decided.correct[chosen])
+    return profile_of(seen.ranking, confidence, seen.correct[chosen])
 
 
 def _confidence(fitted: Map, at: float, block: NDArray[Any]) -> NDArray[Any]:
@@ -339,7 +271,7 @@ def check_gate(promise: Any, score: str | Score, input: str, decision: str = "la
         raise InputError(f"promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.97); got {promise!r}.")
     if score != AUTO:
         check_score(score, input)
-    elif not isinstance(promise, Promise) or promise.delta is None:
+    elif promise.delta is None:
         raise InputError(
             f"score='auto' lets several scores share delta, and {promise!r} has none; give a delta, or name a score."
         )

@@ -255,11 +255,11 @@ class Gate(Verbs):
         if self.n_classes:
             return self.promise.losses(codes, answers)
         # Of scores it is known only which rows are right, or how far they are.
-        return (
-            Losses.graded(np.asarray(1.0 - codes, dtype=np.float64))
-            if self.reads_losses
-            else self.promise.losses_of(codes == answers)
-        )
+        if not self.reads_losses:
+            return self.promise.losses_of(codes == answers)
+        # Whole numbers where it was fitted on such, as its rule tells.
+        whole = self.certificate is not None and self.promise.is_counted(self.certificate)
+        return Losses.graded(1 - codes.astype(np.intp) if whole and np.isin(codes, (0, 1)).all() else 1.0 - codes)
 
     def fitted_on(self, doubt: Float, correct: Flags | None) -> bool:
         """Whether these are the very rows that the gate was fitted on, by the fingerprint it has recorded.
@@ -373,3 +373,20 @@ class Gate(Verbs):
         if not accept.all():
             kernels.device_kernels().fill_rows(probabilities, ~accept, 1.0 / logits.shape[1])
         return probabilities
+
+
+def gate_in(fitted: Any, needs: str = "this needs a fitted gate, or an estimator that holds one") -> Gate:
+    """The gate inside of what was fitted; InputError, which says what it `needs` and what came, where there is none."""
+    if isinstance(fitted, Gate):
+        return fitted
+    if hasattr(fitted, "steps"):
+        return gate_in(fitted[-1], needs)
+    cls = type(fitted)
+    if not (hasattr(cls, "gate_") or hasattr(cls, "map_") or hasattr(fitted, "gate_")):
+        raise InputError(f"{needs}; got {fitted.__name__ if isinstance(fitted, type) else cls.__name__}.")
+    try:
+        return gate_in(fitted.gate_, needs)
+    except AttributeError as error:  # scikit-learn's "not fitted" is a ValueError besides
+        if hasattr(cls, "gate_") and not isinstance(error, ValueError):
+            raise InputError(f"this {cls.__name__} has no gate: {error}") from None
+        raise InputError(f"this {cls.__name__} is not fitted; call fit first.") from None

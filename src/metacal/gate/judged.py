@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError
 from metacal.gate.decision import Codes, Decision, Flags
-from metacal.gate.gate import Gate
+from metacal.gate.gate import Gate, gate_in
 from metacal.promises.rules.costs import Losses
 from metacal.rows import Rows
 from metacal.rows.labels import codes_where_known
@@ -56,17 +56,6 @@ class Judged:
 
     def __len__(self) -> int:
         return len(self.decision)
-
-
-def gate_in(fitted: Any) -> Gate:
-    """The gate inside of what was fitted; InputError where there is none."""
-    if isinstance(fitted, Gate):
-        return fitted
-    if hasattr(fitted, "steps"):
-        return gate_in(fitted[-1])
-    if not hasattr(fitted, "gate_"):
-        raise InputError(f"this needs a fitted gate, or an estimator that holds one; got {type(fitted).__name__}.")
-    return gate_in(fitted.gate_)
 
 
 def opened(fitted: Any, X: Any, large: Any = None) -> tuple[Any, tuple[Any, ...]]:

@@ -116,6 +116,15 @@ class _Share:
         return self._counter.result(), self._hashes
 
 
+class Columns(NamedTuple):
+    """The score of each row, whether it is right, whether it is left for the base map; the ranking of those counted."""
+
+    values: NDArray[Any]
+    correct: Flags
+    available: Flags
+    ranking: Ranking
+
+
 class Counts(NamedTuple):
     """What is known of rows that were counted."""
 
@@ -135,12 +144,17 @@ def certified_by_counts(
     return counting.rows, found, Counts(fingerprint.joined_hash(counting.hashes), passes.ranking)
 
 
-def accepted_and_right(
-    rows: Rows, codes: NDArray[np.intp], score: str | Score, threshold: float
-) -> tuple[Flags, Flags]:
-    """Whether each row is accepted, and whether it is right: a byte comes back for each."""
+def decided_columns(
+    rows: Rows, codes: NDArray[np.intp], score: str | Score, threshold: float, ranking: Ranking
+) -> Columns:
+    """Of rows that were counted: a byte comes back for each.
+
+    Two bytes a row stand in place of its score: what is accepted is below every threshold, the rest above.
+    """
     said = rows.collect(_Accepted(score, threshold), codes)
-    return (said & 1).view(bool), (said >> 1).view(bool)
+    accept = (said & 1).view(bool)
+    values = np.where(accept, np.float16(-np.inf), np.float16(np.inf))
+    return Columns(values, (said >> 1).view(bool), np.ones(len(accept), dtype=bool), ranking)
 
 
 class _Accepted:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.gate.decision import Flags
-from metacal.gate.long_rows import Counts, certified_by_counts, counts_instead
+from metacal.gate.long_rows import Columns, Counts, certified_by_counts, counts_instead
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.maps.map import FitMap, Map
 from metacal.promises.certificate import Certificate, accepts
@@ -31,7 +31,7 @@ from metacal.promises.scouts import Scouting
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.executors import started
-from metacal.scores import Score, grid_of, name_of, ranked
+from metacal.scores import Score, grid_of, name_of, ranked, score_rows
 from metacal.scores.registry import AUTO, candidates
 
 #: The number of each row's class or group, and what these are called; nothing where one threshold is for all.
@@ -56,15 +56,6 @@ def parts_by_group(promise: Promise, n_rows: int, groups: Any) -> RowParts:
             "groups are for a promise per group, mc.PerGroup(...); rows that belong together are named with units=..."
         )
     return None
-
-
-class Columns(NamedTuple):
-    """The score of each row, whether it is right, whether it is left for the base map; the ranking of those counted."""
-
-    values: NDArray[np.float64]
-    correct: Flags
-    available: Flags
-    ranking: Ranking
 
 
 class Certified(NamedTuple):
@@ -98,12 +89,14 @@ def check_other_rows(prior: Any, hashed: str | None) -> None:
         raise InputError("prior must be a gate of other rows: it was fitted on the very rows that are tested.")
 
 
-def memory_of(prior: Any, kind: str, ranking_of: Callable[[Any, Any], Ranking]) -> tuple[Memory, Any]:
+def memory_of(
+    prior: Any, kind: Literal["logits", "scores"], ranking_of: Callable[[Any, Any], Ranking]
+) -> tuple[Memory, Any]:
     """What older rows say of where tests begin, and the older gate where that is what is known of them."""
     given, gate, declared = prior_of(prior)
     if isinstance(given, tuple) and len(given) == 2:
         return Memory.of(ranking_of(*given), declared=declared), None
-    if getattr(gate, "certificate", None) is None or type(gate.source).__name__ != kind:
+    if getattr(gate, "certificate", None) is None or gate.kind != kind:
         raise InputError(
             "prior must be older rows with their labels, (logits, labels) or (scores, correct), a gate of the same "
             f"kind with its certificate, or SameSource of these; got {type(given).__name__}."
@@ -113,12 +106,12 @@ def memory_of(prior: Any, kind: str, ranking_of: Callable[[Any, Any], Ranking]) 
 
 def ranked_and_certified(
     rows: Rows,
-    codes: NDArray[np.intp],
+    codes: NDArray[np.intp] | None,
     promise: Promise,
     score: str | Score,
     counted: Counted | None,
     parts: RowParts = None,
-    early: Meanwhile | None = None,
+    early: Early | None = None,
     remembered: Callable[[str | Score], Memory] | None = None,
 ) -> Certified:
     """Certify with the score, or with the best of several that share delta.
@@ -128,22 +121,22 @@ def ranked_and_certified(
     as many, the one that accepts the fewest wrong rows.
     """
     if score != AUTO:
-        if counted is None and parts is None and counts_instead(rows, promise):
+        if codes is not None and counted is None and parts is None and counts_instead(rows, promise):
             rows, certificate, counts = certified_by_counts(rows, codes, promise, score)
             return Certified(rows, score, certificate, counts)
         rows, values, correct, ranking = _scored(rows, score, codes)
         losses = _losses(promise, rows, codes)
+        for seen in () if codes is None else (correct, correct if counted is None else correct[counted.rows]):
+            require_some_correct(seen)
         if counted is not None or ranking is None:
-            require_some_correct(correct)
             rank = started(None if early is None else rows.executor, _ranking_of, values, correct, score, counted)
             if early is not None:
-                early(rows)
+                early.fit(rows)
             ranking = rank()
         by, older = (grid_of(score), name_of(score)), remembered and remembered(score)
-        sample = Sample(values, correct, losses, *(parts or ()))
+        sample = Sample(values, None if codes is None else correct, losses, *(parts or ()))
         certificate, available = certified(promise, sample, ranking, by, counted, memory=older)
         return Certified(rows, score, certificate, Columns(values, correct, available, ranking))
-    assert isinstance(promise, Promise)
     shares = candidates(rows.n_classes)
     found: list[Certified] = []
     failed: list[InfeasibleTargetError] = []
@@ -173,12 +166,15 @@ def _merit(certificate: Certificate) -> tuple[float, int]:
 
 
 def _scored(
-    rows: Rows, score: str | Score, codes: NDArray[np.intp]
+    rows: Rows, score: str | Score, codes: NDArray[np.intp] | None
 ) -> tuple[Rows, NDArray[np.float64], Flags, Ranking | None]:
     """The rows, looked over, the score of each and whether its largest logit is the true class: one walk for all.
 
-    Scores that lie on a device are ranked there before they come here.
+    Scores that lie on a device are ranked there before they come here. Without labels no row is right.
     """
+    if codes is None:
+        rows = rows.looked_over()
+        return rows, score_rows(rows, score), np.zeros(len(rows), dtype=bool), None
     rows, values, correct = ranked(rows, score, codes)
     ranking = _ranking_of(values, correct, score) if kernels.on_device(values) else None
     return rows, on_host(values), on_host(correct), ranking
@@ -186,14 +182,12 @@ def _scored(
 
 def _ranking_of(values: Any, correct: Any, score: str | Score, counted: Counted | None = None) -> Ranking:
     """The ranking of the rows that count, on the grid that all certificates share."""
-    require_some_correct(correct)
     if counted is not None:
         values, correct = values[counted.rows], correct[counted.rows]
-        require_some_correct(correct)
     return Ranking.of(values if grid_of(score) == RELATIVE else kernels.rounded(values, RELATIVE), correct)
 
 
-def _losses(promise: Promise, rows: Rows, codes: NDArray[np.intp]) -> Losses | None:
+def _losses(promise: Promise, rows: Rows, codes: NDArray[np.intp] | None) -> Losses | None:
     """What each answer costs, where the promise is about that."""
     if not isinstance(promise, Costed):
         return None
@@ -249,33 +243,26 @@ def certified(
 # ── the base map, fitted while another thread ranks the rows: where it has all rows anyway, neither waits ─────────────
 
 
-class Meanwhile:
-    """Fits the base map once it is called; what that gives, or raises, is told when it is asked for."""
+class Early(NamedTuple):
+    """What fits the base map while rows are ranked, and what that gives or raises, once it is done."""
 
-    def __init__(self, fit_map: FitMap, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> None:
-        self.fit_map, self.codes, self.weights = fit_map, codes, weights
-        self.fitted: Map | None = None
-        self.error: Exception | None = None
+    fit_map: Callable[[Rows], Map]
+    fitted: Future[Map]
 
-    def __call__(self, rows: Rows) -> None:
-        """Fit on all rows."""
+    def fit(self, rows: Rows) -> None:
+        """Fit on all rows; what is wrong with the promise comes first, so errors wait."""
         try:
-            self.fitted = self.fit_map(rows, self.codes, self.weights)
-        except Exception as error:  # what is wrong with the promise comes first
-            self.error = error
-
-    def told(self) -> Map | None:
-        """The map, or the error that there was; None where nothing was fitted."""
-        if self.error is not None:
-            raise self.error
-        return self.fitted
+            self.fitted.set_result(self.fit_map(rows))
+        except Exception as error:
+            self.fitted.set_exception(error)
 
 
-def meanwhile(rows: Rows, promise: Promise, fit_map: FitMap, codes: NDArray[np.intp], weights: Any) -> Meanwhile | None:
+def meanwhile(
+    rows: Rows, promise: Promise, fit_map: FitMap, codes: NDArray[np.intp] | None, weights: Any
+) -> Early | None:
     """What fits the base map while rows are ranked; None where it may not get all of them, or there is one thread."""
     threads = isinstance(rows.executor, ThreadPoolExecutor) and len(rows) >= WORTH_A_THREAD
-    if not threads or not isinstance(promise, Promise) or not (codes >= 0).all():
+    if not threads or codes is None or not (codes >= 0).all():
         return None
-    kind = type(promise)
-    usual = kind.split is Promise.split and kind.for_base is Promise.for_base
-    return Meanwhile(fit_map, codes, weights) if usual else None
+    usual = type(promise).split is Promise.split and type(promise).for_base is Promise.for_base
+    return Early(lambda here: fit_map(here, codes, weights), Future()) if usual else None

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from metacal import display
 from metacal.errors import InputError
-from metacal.gate.gate import Gate
-from metacal.gate.judged import check_watchable, gate_in, of_the_given, stacked
+from metacal.gate.gate import Gate, gate_in
+from metacal.gate.judged import check_watchable, of_the_given, stacked
 from metacal.gate.traffic import Counts, Flags, Id, Late, Lines, Point, Waiting, kept_id, together, unit_names
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
@@ -337,7 +337,7 @@ class Watch:
         units = None
         if told and self.by_unit:
             rows = [row for row, _ in told]
-            units = together(rows, self._certified.largest_unit)
+            units = together(rows, 0 if self._certified.units == "mean" else self._certified.largest_unit)
             accept, doubt = np.array([row.accept for row in rows]), np.array([row.doubt for row in rows], np.float64)
             self.alarms.decided(accept, doubt, np.array([row.part for row in rows], dtype=object), units)
             units = units.of(np.array([code >= 0 for _, code in told]))

@@ -222,7 +222,13 @@ def pick_arrays(request: Request, arrays: Mapping[str, str]) -> Picked:
     """
     table = one_of(request, arrays, request.logits_key, TABLE_KEYS[request.input], "logits_key")
     if table is None:
-        raise _no_table(request, arrays)
+        few = list(arrays.items())[:8]
+        held = ", ".join(f"{name[:80]} {what[:80]}" for name, what in few) or "nothing"
+        held += f" and {len(arrays) - len(few)} more" if len(arrays) > len(few) else ""
+        known = "labels" in pick_beside(request, arrays)
+        labels = "" if known else f" and the labels, if any, with {option('label_key')}"
+        advice = f"; name the table with {option('logits_key')}{labels}."
+        raise _no_table(request, "array", arrays, f"it holds {held}", advice)
     beside = pick_beside(request, arrays, (table,))
     classes = None if request.scores else next((key for key in CLASS_KEYS if key in arrays), None)
     kept = _kept(request, arrays)
@@ -230,16 +236,12 @@ def pick_arrays(request: Request, arrays: Mapping[str, str]) -> Picked:
     return Picked((table,), beside, tuple(name for name in arrays if name not in used), classes=classes, kept=kept)
 
 
-def _no_table(request: Request, arrays: Mapping[str, str]) -> InputError:
-    few = list(arrays.items())[:8]
-    held = ", ".join(f"{name[:80]} {what[:80]}" for name, what in few) or "nothing"
-    held += f" and {len(arrays) - len(few)} more" if len(arrays) > len(few) else ""
+def _no_table(request: Request, what: str, among: Collection[str], held: str, advice: str) -> InputError:
     other = next(kind for kind in TABLE_KEYS if kind != request.input)
-    missing = f"{request.path}: there is no array {TABLE_KEYS[request.input][0]!r}; it holds {held}; "
-    if any(name in arrays for name in TABLE_KEYS[other]):
-        return OtherKindError(f"{missing}to read its {other} say {option('input', other)}.")
-    labels = "" if "labels" in pick_beside(request, arrays) else f" and the labels, if any, with {option('label_key')}"
-    return InputError(f"{missing}name the table with {option('logits_key')}{labels}.")
+    missing = f"{request.path}: there is no {what} {TABLE_KEYS[request.input][0]!r}; {held}"
+    if any(name in among for name in TABLE_KEYS[other]):
+        return OtherKindError(f"{missing}; to read its {other} say {option('input', other)}.")
+    return InputError(missing + advice)
 
 
 def pick_columns(
@@ -320,14 +322,9 @@ def _column_of_lists(request: Request, header: Sequence[str], lists: Collection[
     name = one_of(request, [name for name in header if name in lists], None, TABLE_KEYS[request.input], "logits_key")
     if name is not None or not lists:
         return name
-    other = next(kind for kind in TABLE_KEYS if kind != request.input)
-    missing = f"{request.path}: there is no column {TABLE_KEYS[request.input][0]!r}; it has {listed(header)}"
-    if any(name in lists for name in TABLE_KEYS[other]):
-        raise OtherKindError(f"{missing}; to read its {other} say {option('input', other)}.")
-    raise InputError(
-        f"{missing}, of which {listed(lists)} hold lists; name the one with the {request.input} with "
-        f"{option('logits_key')}."
-    )
+    advice = f"; name the one with the {request.input} with {option('logits_key')}."
+    advice = f", of which {listed(lists)} hold lists{advice}"
+    raise _no_table(request, "column", lists, f"it has {listed(header)}", advice)
 
 
 def _other_columns(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from itertools import islice
@@ -14,9 +13,11 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.io.columns import Request
-from metacal.io.formats import FORMATS
-from metacal.io.formats.delimited import delimiter_of, is_number
+from metacal.io.formats import FORMATS, feather, parquet
+from metacal.io.formats.delimited import delimiter_of, header_of
+from metacal.io.formats.jsonl import objects_in
 from metacal.io.opening import decoding
+from metacal.io.predictions import read_predictions
 from metacal.io.reading import opened
 
 #: Rows that are looked at.
@@ -34,20 +35,15 @@ def first_rows(path: str, format: str | None) -> tuple[str, dict[str, NDArray[An
             try:
                 with open(source, encoding="utf-8-sig", newline="") as file:
                     mark = delimiter_of(file, "\t" if ending == ".tsv" else ",")
-                    rows = list(islice((row for row in csv.reader(file, delimiter=mark) if row), _ROWS + 1))
+                    header, _ = header_of(path, file, mark)
+                    rows = list(islice((row for row in csv.reader(file, delimiter=mark) if row), _ROWS))
             except UnicodeDecodeError:
                 raise InputError(f"{path}: this is not UTF-8 text; save it as UTF-8.") from None
-            if all(map(is_number, rows[0])) and rows[0] != [str(k) for k in range(len(rows[0]))]:
-                raise InputError(
-                    f"{path}:1: the first line holds numbers; put a line with the names of the columns first."
-                )
-            cells = zip(*rows[1:]) if len(rows) > 1 else [() for _ in rows[0]]
-            columns = {name.strip(): _array(list(values)) for name, values in zip(rows[0], cells)}
+            columns = {name: _array(list(values)) for name, values in zip(header, zip(*rows))}
             return f"{how}text, columns separated by {_SEPARATORS[mark]}", columns
         if ending in (".jsonl", ".ndjson"):
-            with open(source, encoding="utf-8-sig", errors="replace") as file:
-                lines = [json.loads(line) for line in islice((line for line in file if line.strip()), _ROWS)]
-            flat = [dict(_entries(line)) for line in lines if isinstance(line, dict)]
+            with open(source, "rb") as file:
+                flat = [dict(_entries(row)) for _, row in islice(objects_in(path, file), _ROWS)]
             names = dict.fromkeys(name for line in flat for name in line)
             return f"{how}JSON, an object for each row", {n: _array([line.get(n) for line in flat]) for n in names}
         if ending == ".npz":
@@ -57,29 +53,18 @@ def first_rows(path: str, format: str | None) -> tuple[str, dict[str, NDArray[An
             array = np.load(source, mmap_mode="r", allow_pickle=False)[:_ROWS]
             names = array.dtype.names
             return "a NumPy array", {"logits": array} if names is None else {name: array[name] for name in names}
-        return _arrow(source, ending)
+        if ending in (".safetensors", ".pt", ".pth"):
+            found = read_predictions(source)
+            columns = {"logits": np.asarray(found.table)[:_ROWS]}
+            columns |= {} if found.labels is None else {"labels": found.labels[:_ROWS]}
+            return f"tensors ({ending[1:]})", columns
+        held = (parquet if ending in (".parquet", ".pq") else feather).opened(request)
+        batch = next(iter(held.batches(held.schema.names, _ROWS))).slice(0, _ROWS)
+        columns = {name: _array(column.to_pylist()) for name, column in zip(batch.schema.names, batch.columns)}
+        return held.kind, columns
 
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-
-
-def _arrow(source: str, ending: str) -> tuple[str, dict[str, NDArray[Any]]]:
-    if ending in (".parquet", ".pq"):
-        import pyarrow.parquet as parquet
-
-        batch = next(parquet.ParquetFile(source).iter_batches(batch_size=_ROWS))
-        kind = "a Parquet file"
-    elif ending in (".arrow", ".arrows", ".feather"):
-        import pyarrow.feather as feather
-
-        batch, kind = feather.read_table(source).slice(0, _ROWS), "an Arrow file"
-    else:
-        from metacal.io.predictions import read_predictions
-
-        found = read_predictions(source)
-        columns = {"logits": np.asarray(found.table)[:_ROWS]}
-        return f"tensors ({ending[1:]})", columns | ({} if found.labels is None else {"labels": found.labels[:_ROWS]})
-    return kind, {name: _array(column.to_pylist()) for name, column in zip(batch.schema.names, batch.columns)}
 
 
 def _entries(value: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

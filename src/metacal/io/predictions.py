@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ from metacal.rows.validate import class_list, label_codes, two_columns
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
+
+_Some = TypeVar("_Some", bound=Columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,22 +169,20 @@ def _finished(request: Request, columns: Columns) -> Columns:
     strays, remarks = strays_among(columns.class_names, columns.labels.ravel(), columns.table)
     for remark in remarks:
         warn_caller(remark)
-    return replace(_without(columns, strays), remarks=tuple(remarks), **flat)
+    unused = (*columns.unused, *(str(columns.class_names[k]) for k in strays))
+    if strays:
+        columns = _in_order(columns, [k for k in range(len(columns.class_names)) if k not in strays])
+    return replace(columns, unused=unused, remarks=tuple(remarks), **flat)
 
 
-def _without(columns: Columns, strays: list[int]) -> Columns:
-    """The same without these columns of the table."""
-    if not strays or columns.class_names is None or columns.places is None:
-        return columns
-    rest = [k for k in range(len(columns.class_names)) if k not in strays]
+def _in_order(columns: _Some, order: Sequence[int]) -> _Some:
+    """The same with these columns of the table alone, in this order."""
     table, names, places = columns.table, columns.class_names, columns.places
-    left = tuple(str(names[k]) for k in strays)
     return replace(
         columns,
-        table=table.in_order(rest) if isinstance(table, StoredTable) else np.ascontiguousarray(table[:, rest]),
-        class_names=tuple(names[k] for k in rest),
-        places=tuple(places[k] for k in rest),
-        unused=(*columns.unused, *left),
+        table=table.in_order(order) if isinstance(table, StoredTable) else np.ascontiguousarray(table[:, order]),
+        class_names=None if names is None else tuple(names[k] for k in order),
+        places=None if places is None else tuple(places[k] for k in order),
     )
 
 
@@ -273,9 +273,7 @@ def read_for_gate(
     order = order_of_classes(predictions.class_names, own, shown, fitted)
     if order is None:
         return predictions
-    table = predictions.table
-    table = table.in_order(order) if isinstance(table, StoredTable) else table[:, order]
-    return replace(predictions, table=table, class_names=own, labels=_renumbered(predictions, order))
+    return replace(_in_order(predictions, order), labels=_renumbered(predictions, order))
 
 
 def order_of_classes(names: ClassNames | None, own: ClassNames, held: str, fitted: str) -> list[int] | None:

@@ -134,15 +134,22 @@ def opened(request: Request, format: str | None = None) -> Iterator[tuple[Reques
             f"{path}: a pickle can run any code when it is read, so metacal never reads one; {SAVE_AS_NPZ}."
         )
     with contextlib.ExitStack() as stack:
+
+        def copied(fill: Callable[[Request, str], None], ending: str = ".csv") -> Request:
+            room = stack.enter_context(tempfile.TemporaryDirectory(prefix="metacal-"))
+            copy = os.path.join(room, f"copy{ending}")
+            fill(request, copy)
+            return replace(request, file=copy, lasting=False)
+
         # Read once alone: standard input, a named pipe, or what the shell puts for <(...).
         if request.file is None and (path == "-" or (os.path.exists(path) and not os.path.isfile(path))):
-            request = replace(request, file=stack.enter_context(_copied(path, named or ".csv")), lasting=False)
+            request = copied(_drain, named or ".csv")
         if named == ".gz":
             check_head(request.source, None, shown=path)
         head = _head(request.source)
         if head.startswith(b"\x1f\x8b") and (named in _TEXT or named == ".gz"):
             named, done = suffix_of(path.removesuffix(".gz")) if named == ".gz" else named, "compressed "
-            request = replace(request, file=stack.enter_context(_unpacked(request)), lasting=False)
+            request = copied(_unpack)
             head = _head(request.source)
         ending = named if format is not None else ending_of(named, head)
         if ending not in FORMATS:
@@ -153,7 +160,7 @@ def opened(request: Request, format: str | None = None) -> Iterator[tuple[Reques
         check_head(request.source, FORMATS[ending].begins, shown=path)
         start = head.lstrip(_SPACE)
         if ending == ".jsonl" and start[:1] == b"[" and start[1:].lstrip(_SPACE)[:1] == b"{":
-            request = replace(request, file=stack.enter_context(_as_lines(request)), lasting=False)
+            request = copied(_as_lines)
         yield request, ending, done
 
 
@@ -195,66 +202,54 @@ def _head(source: str) -> bytes:
         return b""
 
 
-@contextlib.contextmanager
-def _unpacked(request: Request) -> Iterator[str]:
-    """A copy of compressed text, as long as the limit allows."""
+def _unpack(request: Request, copy: str) -> None:
+    """Copy compressed text, as long as the limit allows."""
     held, size = os.path.getsize(request.source), 0
-    with _room() as copy, plain_read_errors(request.path), decoding(request.path):
-        with gzip.open(request.source) as packed, open(copy, "wb") as file:
-            while block := packed.read(1 << 20):
-                size += len(block)
-                check_unpacked(request.path, size, held)
-                file.write(block)
-        yield copy
+    plain = plain_read_errors(request.path)
+    with open(copy, "wb") as file, plain, decoding(request.path), gzip.open(request.source) as packed:
+        while block := packed.read(1 << 20):
+            size += len(block)
+            check_unpacked(request.path, size, held)
+            file.write(block)
 
 
-@contextlib.contextmanager
-def _as_lines(request: Request) -> Iterator[str]:
-    """A copy of a JSON array, an object on each line."""
-    with _room() as copy, decoding(request.path):
-        with open(request.source, encoding="utf-8-sig") as file, open(copy, "w", encoding="utf-8") as lines:
-            lines.writelines(json.dumps(row) + "\n" for row in json.load(file))
-        yield copy
+def _as_lines(request: Request, copy: str) -> None:
+    """Copy a JSON array, an object on each line."""
+    with decoding(request.path), open(request.source, encoding="utf-8-sig") as file:
+        rows = json.load(file)
+    with open(copy, "w", encoding="utf-8") as lines:
+        lines.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-@contextlib.contextmanager
-def _room(ending: str = ".csv") -> Iterator[str]:
-    """Where a copy may stand for a while."""
-    with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
-        yield os.path.join(folder, f"copy{ending}")
-
-
-@contextlib.contextmanager
-def _copied(path: str, ending: str) -> Iterator[str]:
-    with _room(ending) as copy:
-        with open(copy, "wb") as file, contextlib.ExitStack() as stack:
-            if path != "-":
-                pipe: Any = stack.enter_context(open(path, "rb"))
-            else:  # what stands in for standard input may have text alone
-                pipe = getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode())
-            shutil.copyfileobj(pipe, file)
-        yield copy
+def _drain(request: Request, copy: str) -> None:
+    """Copy what can be read once alone."""
+    with open(copy, "wb") as file, contextlib.ExitStack() as stack:
+        if request.path != "-":
+            pipe: Any = stack.enter_context(open(request.path, "rb"))
+        else:  # what stands in for standard input may have text alone
+            pipe = getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode())
+        shutil.copyfileobj(pipe, file)
 
 
 def _read_labels(labels: Part, request: Request) -> NDArray[Any]:
     """The labels of a file of their own."""
+    from metacal.io.formats.delimited import read_labels
+    from metacal.io.formats.numpy import whole_npy
+
     path, ending = labels.name, suffix_of(labels.name)
+    wrong = InputError(f"{path}: labels are read from .npy, or from .csv, .tsv or .txt with one per line.")
     if ending not in _LABEL_ENDINGS and path != "-":
-        raise InputError(f"{path}: labels are read from .npy, or from .csv, .tsv or .txt with one per line.")
-    with contextlib.ExitStack() as stack:
-        source = stack.enter_context(_copied(path, ".csv")) if path == "-" else labels.path
-        try:
-            check_head(source, (b"\x93NUMPY",) if ending == ".npy" else (), shown=path)
-        except NoRowsError as error:  # a table with rows is at hand: this is no part that may be left out
-            raise InputError(str(error)) from None
-        if ending == ".npy":
-            from metacal.io.formats.numpy import whole_npy
-
+        raise wrong
+    try:
+        with opened(Request(path, file=labels.copy)) as (one, kind, _):
+            if kind in (".csv", ".tsv"):
+                return read_labels(path, one.source, ending, request.label_key)
+            if kind != ".npy":
+                raise wrong
             with decoding(path):
-                return whole_npy(path, source)
-        from metacal.io.formats.delimited import read_labels
-
-        return read_labels(path, source, ending, request.label_key)
+                return whole_npy(path, one.source)
+    except NoRowsError as error:  # a table with rows is at hand: this is no part that may be left out
+        raise InputError(str(error)) from None
 
 
 def _joined(path: str, parts: Sequence[Columns]) -> Columns:

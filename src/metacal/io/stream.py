@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from metacal.display import listed
 from metacal.errors import InputError, option
-from metacal.io.columns import ID_KEYS, TABLE_KEYS, Request, pick_beside, pick_columns
+from metacal.io.columns import BESIDE, ID_KEYS, TABLE_KEYS, Request, pick_beside, pick_columns
 from metacal.io.formats.delimited import line_cells, lists_of_numbers
 from metacal.io.formats.jsonl import LineError, nested_in, parsed_object
 from metacal.rows.score_columns import mark_of
@@ -66,10 +66,8 @@ class Reader:
     request: Request
     kind: str
     probability_key: str | None = None
-    group_key: str | None = None
     header: list[str] | None = None
     lists: list[str] = field(default_factory=list)
-    unit_key: str | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -78,7 +76,6 @@ class Reader:
         #: The columns of a row, and whether it is one that holds lists; the names of labels and ids.
         self._table, self._listed = tuple[str, ...](), False
         self._label, self._id = self.request.label_key, self.request.id_key
-        self._beside = self.probability_key, self.group_key, self.unit_key
         if self.header is not None:
             self._name(self.header, self.lists)
 
@@ -91,7 +88,7 @@ class Reader:
             return None
         if self._delimiter is None:
             plain = parsed_object(self.request.path, line, content)
-            return self._object(line, nested_in(self.request, line, plain, *self._beside))
+            return self._object(line, nested_in(self.request, line, plain, self.probability_key))
         cells = self._cells(line, content)
         if self.header is None or (line == 1 and not self._goes_on(cells)):
             self._name_anew(line, cells)
@@ -172,8 +169,8 @@ class Reader:
             label,
             self._text(line, "id", self._value(cells, self._id, ID_KEYS)),
             None if chance is None else self._numbers(line, (str(self.probability_key),), [chance])[0],
-            self._text(line, "group", cells.get(self.group_key)),
-            self._text(line, "unit", cells.get(self.unit_key)),
+            self._text(line, "group", cells.get(self.request.group_key)),
+            self._text(line, "unit", cells.get(self.request.unit_key)),
         )
 
     def _value(self, cells: dict[str, Any], name: str | None, usual: tuple[str, ...]) -> Any:
@@ -184,13 +181,13 @@ class Reader:
 
     def _name(self, header: list[str], lists: list[str]) -> None:
         """Which entry is what."""
-        path = self.request.path
-        for key, flag in zip(self._beside, ("--probability-key", "--group-key", "--unit-key")):
-            if key is not None and key not in header and self._delimiter is not None:
-                raise HeaderError(f"{path}: there is no column {key!r} as {flag} says; it has {listed(header)}.")
-        here = [name for name in header if name not in self._beside]
+        key, path = self.probability_key, self.request.path
+        if key is not None and key not in header and self._delimiter is not None:
+            raise HeaderError(
+                f"{path}: there is no {key!r}, which --probability-key asks for; it has {listed(header)}."
+            )
         try:
-            beside = self._pick(here, lists)
+            beside = self._pick([name for name in header if name != key], lists)
         except InputError as error:
             raise HeaderError(str(error)) from None
         self._label = beside.get("labels", self.request.label_key)
@@ -200,8 +197,8 @@ class Reader:
         """Find the columns of a row, of which a file of late labels alone has none; labels and ids are returned."""
         request, self._table, self._listed = self.request, (), False
         if self._delimiter is None:  # the label or the id of a row may stand in other objects only
-            label, ids = (name if name in here else None for name in (request.label_key, request.id_key))
-            request = replace(request, label_key=label, id_key=ids)
+            missing: dict[str, Any] = {key: None for key in BESIDE.values() if getattr(request, key) not in here}
+            request = replace(request, **missing)
         else:
             lists = [name for name in here if name in (request.logits_key, *TABLE_KEYS[request.input])]
         beside = pick_beside(request, here)

@@ -203,6 +203,8 @@ def keep_winner(winner: NDArray[np.intp], out: NDArray[Any]) -> None:
 def put_inside(out: NDArray[Any], block: NDArray[Any], possible: NDArray[np.bool_] | None = None) -> None:
     """What `formulas.inside` says, in place; `possible` where the block has been written over."""
     least, most = ends(np.finfo(out.dtype))
+    if possible is None and takes_whole_blocks and active.inside(block, least, most, out):
+        return
     if not out.size or (out.min() >= least and out.max() <= most):
         return
     flags = block > -np.inf if possible is None else possible

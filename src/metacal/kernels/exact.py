@@ -50,6 +50,33 @@ def counted(parts: Float, unit: float) -> NDArray[np.int64]:
     return (parts / unit).astype(np.int64)
 
 
+def class_units(block: NDArray[Any], accept: NDArray[np.bool_], edges: Float, totals: Float, above: Any) -> None:
+    """Add the probabilities of a block up in whole units, rows that are rejected and those that are accepted apart.
+
+    Each class's sum goes to `totals`, shape (units, accepted, classes), as floats, which hold those of 2²¹ rows. An
+    entry above the first of the bins that `edges` part is taken off its place in `above`, shape (units, accepted,
+    classes × bins): with many classes there are few. In C a block is gone through once (`fused.py`).
+    """
+    flags = np.stack([~accept, accept]).astype(np.float64)
+    for total, own in zip(totals, in_units(block)):
+        total += flags @ own  # exact, in whatever order a product adds whole units up
+    places, values = entries_above(block, edges)
+    row, column = np.divmod(places, block.shape[1])
+    cell = column * (len(edges) - 1) + np.searchsorted(edges[1:-1], values, side="left")
+    for sums, unit, own in zip(above, UNITS, in_units(values)):
+        np.subtract.at(sums, (accept[row].astype(np.intp), cell), counted(own, unit))
+
+
+def entries_above(block: NDArray[Any], edges: Float) -> tuple[NDArray[np.intp], Float]:
+    """The places in a block, row after row, of the entries above the first bin, and the entries."""
+    flat = np.ascontiguousarray(block).reshape(-1)
+    edge = edges[1] if len(edges) > 2 else np.inf
+    rounded = flat.dtype.type(edge)  # to compare with the largest such number not above the edge is to compare with it
+    threshold = rounded if float(rounded) <= edge else np.nextafter(rounded, flat.dtype.type(0))
+    places = np.flatnonzero(flat > threshold)
+    return places, flat[places].astype(np.float64)
+
+
 def value(units: NDArray[np.int64]) -> Float:
     """What sums of coarse and fine units, shape (2, ...), come to."""
     return np.asarray(units[0] * UNITS[0] + units[1] * UNITS[1])

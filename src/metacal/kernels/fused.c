@@ -114,6 +114,8 @@ typedef void log_odds_kernel(const double *, Py_ssize_t, double, double, Py_ssiz
 typedef void mixed_sums_kernel(
     const double *, Py_ssize_t, const double *, double, double, double, Py_ssize_t, Py_ssize_t, double *
 );
+typedef void units_kernel(const struct table *, const unsigned char *, const struct bins *, double *);
+typedef void inside_kernel(const struct table *, double, double, char *, Py_ssize_t);
 typedef Py_ssize_t first_bad_kernel(const struct table *);
 
 struct kernels {
@@ -122,19 +124,21 @@ struct kernels {
     void (*predicted)(const struct table *, long long *);
     mixed_sums_kernel *mixed_sums;
     log_odds_kernel *log_odds;
+    units_kernel *class_units;
     softmax_kernel *softmax[2]; /* for tables of at most 32 bits, and of 64 */
     tempered_kernel *tempered[2];
     mixed_kernel *mixed[2];
     members_kernel *members[2];
     lifted_kernel *lifted[2];
+    inside_kernel *inside[2];
     first_bad_kernel *first_bad[2];
 };
 
 #define BOTH(x, set) {x##_single_##set, x##_twice_##set}
 #define KERNELS(set) \
     {#set, scores_twice_##set, predicted_twice_##set, mixed_sums_twice_##set, log_odds_twice_##set, \
-     BOTH(softmax, set), BOTH(tempered, set), BOTH(mixed, set), BOTH(members, set), BOTH(lifted, set), \
-     BOTH(first_bad, set)}
+     class_units_twice_##set, BOTH(softmax, set), BOTH(tempered, set), BOTH(mixed, set), BOTH(members, set), \
+     BOTH(lifted, set), BOTH(inside, set), BOTH(first_bad, set)}
 
 static const struct kernels all_kernels[] = {
 #if X86
@@ -301,6 +305,25 @@ static PyObject *lifted(PyObject *self, PyObject *args) {
         active->lifted[table.kind == 'd'](
             &table, b, uniform, &curve, (char *)target.data, target.step, target.kind == 'f'
         );
+        Py_END_ALLOW_THREADS
+    }
+    return release(&opened, fine);
+}
+
+static PyObject *inside(PyObject *self, PyObject *args) {
+    PyObject *block, *out;
+    double least, most;
+    struct opened opened = {0};
+    struct table table, target;
+    if (!PyArg_ParseTuple(args, "OddO", &block, &least, &most, &out)) return NULL;
+    int fine = open_table(&opened, block, &table, 0) && open_table(&opened, out, &target, 1);
+    if (fine && (target.n != table.n || target.k != table.k || target.kind == 'e')) {
+        PyErr_SetString(PyExc_ValueError, "inside needs float32 or float64 probabilities of the block's shape");
+        fine = 0;
+    }
+    if (fine) {
+        Py_BEGIN_ALLOW_THREADS
+        active->inside[target.kind == 'd'](&table, least, most, (char *)target.data, target.step);
         Py_END_ALLOW_THREADS
     }
     return release(&opened, fine);
@@ -556,6 +579,28 @@ static PyObject *on_grid(PyObject *self, PyObject *args) {
     return release(&opened, fine);
 }
 
+static PyObject *class_units(PyObject *self, PyObject *args) {
+    PyObject *block, *accept, *edges, *totals, *above;
+    void *edge, *sums, *counts;
+    unsigned char *flags;
+    struct opened opened = {0};
+    struct table table;
+    if (!PyArg_ParseTuple(args, "OOOOO", &block, &accept, &edges, &totals, &above)) return NULL;
+    int fine = open_table(&opened, block, &table, 0) && open_flags(&opened, accept, table.n, 0, &flags) &&
+               open_column(&opened, edges, -1, 1, 0, &edge);
+    const Py_ssize_t n_bins = fine ? last_length(&opened) - 1 : 0;
+    if (fine && n_bins < 1) return PyErr_SetString(PyExc_ValueError, "bins need two edges"), release(&opened, 0);
+    fine = fine && open_column(&opened, totals, 4 * table.k, 1, 1, &sums) &&
+           open_column(&opened, above, 4 * table.k * n_bins, 0, 1, &counts);
+    if (fine) {
+        const struct bins bins = {edge, n_bins, counts};
+        Py_BEGIN_ALLOW_THREADS
+        active->class_units(&table, flags, &bins, sums);
+        Py_END_ALLOW_THREADS
+    }
+    return release(&opened, fine);
+}
+
 static PyObject *instruction_sets(PyObject *self, PyObject *none) {
     PyObject *names = PyList_New(0);
     for (int i = 0; names && i < N_KERNELS; i++) {
@@ -586,6 +631,7 @@ static PyMethodDef methods[] = {
     {"softmax", softmax, METH_VARARGS, "softmax(block, rows, b, out): softmax(b x) of each row."},
     {"lifted", lifted, METH_VARARGS,
      "lifted(block, b, uniform, curve, out): softmax(b x) with a uniform part, its largest entry through a curve."},
+    {"inside", inside, METH_VARARGS, "inside(block, least, most, out): bring the probabilities of rows between the two."},
     {"tempered_loss", tempered_loss, METH_VARARGS,
      "tempered_loss(block, rows, labels, weights, b, ends, out): sums of the loss and its derivatives, strip by strip."},
     {"mixed_sums", mixed_sums, METH_VARARGS,
@@ -594,6 +640,8 @@ static PyMethodDef methods[] = {
      "log_odds(columns, step, uniform, first, last, out): the log-odds of the confidence of these rows."},
     {"on_grid", on_grid, METH_VARARGS,
      "on_grid(z, right, weights, grid, reach, low, out): weights of rows, and of right ones, at the points beside each z."},
+    {"class_units", class_units, METH_VARARGS,
+     "class_units(block, accept, edges, totals, above): add probabilities up in whole units, by class, and by bin of it."},
     {"rounded", rounded, METH_VARARGS, "rounded(values, dropped, floor, out): the nearest points of a grid."},
     {"ranked_rows", ranked_rows, METH_VARARGS,
      "ranked_rows(block, kind, careful, labels, dropped, floor, out, flags): rounded scores, and which rows are right."},

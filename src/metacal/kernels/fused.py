@@ -58,6 +58,14 @@ def lifted_softmax(
         out[...] = written
 
 
+def inside(block: NDArray[Any], least: float, most: float, out: NDArray[Any]) -> bool:
+    """Bring the probabilities of rows of logits between the two, in place; False where the C code cannot walk them."""
+    fits = walkable(out) and out.dtype.itemsize >= 4
+    if fits:
+        _fused.inside(_readable(block), least, most, out)
+    return fits
+
+
 def tempered_loss(
     block: NDArray[Any],
     labels: NDArray[np.intp],
@@ -110,6 +118,12 @@ def ranked_rows(
     """Write the score of each row, on its grid, and whether its largest logit is the true class, in one walk."""
     labels = np.require(labels, np.int64, _COLUMN)
     _fused.ranked_rows(_readable(block), _SCORES.index(score), careful, labels, grid.dropped, grid.floor, scores, right)
+
+
+def class_units(block: NDArray[Any], accept: NDArray[np.bool_], edges: Float, totals: Float, above: Any) -> None:
+    """Add the probabilities of a block up in whole units, as `kernels.exact.class_units` does."""
+    accept = np.ascontiguousarray(accept, dtype=bool)
+    _fused.class_units(_readable(block), accept, edges, totals.reshape(-1), above.reshape(-1))
 
 
 def rounded(values: Float, grid: Grid) -> Float:

@@ -379,6 +379,7 @@ static void NAME(members)(const struct table *table, const long long *labels, do
 #include "fused_mixed.h"
 #include "fused_lifted.h"
 #include "fused_checks.h"
+#include "fused_inside.h"
 
 /* The second largest less the largest. */
 static double NAME(margin)(const struct row *row) {
@@ -406,6 +407,7 @@ static double NAME(margin)(const struct row *row) {
 #if DOUBLE
 #include "fused_scores.h"
 #include "fused_sums.h"
+#include "fused_units.h"
 #endif
 
 #undef V

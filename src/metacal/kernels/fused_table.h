@@ -14,6 +14,19 @@
 #define LOWEST_ORDINARY_HALF 0xf0e0u
 #define LOW -2
 
+/* Whole units of probabilities (kernels/exact.py): how many there are in 1, and x + shift - shift is x in whole units. */
+#define COARSE_UNITS 1073741824.0        /* 2^30 */
+#define FINE_UNITS 4611686018427387904.0 /* 2^62 */
+#define COARSE_SHIFT (1.5 * 4503599627370496.0 / COARSE_UNITS)
+#define FINE_SHIFT (1.5 * 4503599627370496.0 / FINE_UNITS)
+
+/* Bins of each column of probabilities: their n + 1 edges, and what lies in them; the first stays empty. */
+struct bins {
+    const double *edges;
+    Py_ssize_t n;
+    long long *above;
+};
+
 enum { ENTROPY, DOUBT, MARGIN, ENERGY, KINDS };
 
 /* A block of logits: n rows of k columns, rows `step` bytes apart; kind 'e', 'f' or 'd'. Where some rows are chosen, n

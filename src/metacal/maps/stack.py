@@ -42,8 +42,6 @@ _GATHERED = 1 << 25
 
 #: fit(names, rows, labels, weights) -> the fitted maps of these names.
 FitMembers = Callable[[Sequence[str], Rows, Labels, Weights], dict[str, Map]]
-#: weigh(chances, counts, candidates) -> the weight of each: see `likeliest` and `simplest`.
-Weigh = Callable[[Float, Weights, "Candidates"], Float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,16 +117,14 @@ def stack(
     keep_predictions: bool,
     n_splits: int | None,
     random_state: int,
-    weigh: Weigh | None = None,
 ) -> Stacked:
     """Every candidate is fitted on k - 1 folds and gives the true classes of the k-th a probability, p_im.
 
     The weights on the simplex make Σ_i log Σ_m w_m p_im large (see `likeliest`). Those with less than 3% are left out;
     who is left is fitted on all rows. With `keep_predictions` only candidates that keep every prediction take part.
     Without a number of folds there are 5, of up to 1,000 rows of 3 to 300 classes 10, of up to 2,000 rows of more 3.
-    They are not stratified (see `random_folds`). `weigh` says another way to weigh them.
+    They are not stratified (see `random_folds`).
     """
-    weigh = weigh or likeliest
     if keep_predictions:
         names = [name for name in names if name not in MEMBERS or MEMBERS[name].keeps_predictions]
     if not names:
@@ -150,14 +146,14 @@ def stack(
     else:
         names, chances, counts = names[:1], np.ones((1, 1)), None
     known = Candidates.of(names, rows.n_classes)
-    mixture = weigh(chances, counts, known)
+    mixture = likeliest(chances, counts, known)
     fitted = fit([name for name, weight in zip(names, mixture) if weight], rows, labels, weights)
     if keep_predictions and not all(found.preserves_accuracy for found in fitted.values()):
         keeps = np.array([name in fitted and fitted[name].preserves_accuracy for name in names])
         if not keeps.any():
             raise InputError("no candidate keeps every prediction; add one that does, such as 'temperature'.")
         mixture = np.zeros(len(names))
-        mixture[keeps] = weigh(chances[:, keeps], counts, known.where(keeps))
+        mixture[keeps] = likeliest(chances[:, keeps], counts, known.where(keeps))
     chosen = {name: weight for name, weight in zip(names, mixture.tolist()) if weight}
     return Stacked(StackMap(tuple(fitted[name] for name in chosen), tuple(chosen.values())), tuple(chosen), losses)
 
@@ -245,19 +241,3 @@ def _likeliest(chances: Float, counts: Float, prior: float) -> Float:
     """The likeliest mixture, with a prior of so many rows for each candidate, on which it alone is right."""
     own = np.full(chances.shape[1], prior * counts.mean())
     return likeliest_mixture(np.concatenate([chances, np.eye(len(own))]), np.append(counts, own))
-
-
-def simplest(chances: Float, counts: Weights, candidates: Candidates) -> Float:
-    """All of the weight to the first candidate within two standard errors (of the paired difference) of the best."""
-    counts = np.ones(len(chances)) if counts is None else counts
-    with np.errstate(divide="ignore"):
-        losses = -np.log(chances)
-    best = losses[:, np.argmin(np.average(losses, axis=0, weights=counts))]
-    for i, own in enumerate(losses.T):  # noqa: B007 the weights say which
-        difference = own - best
-        if np.isfinite(difference).all():
-            gap = np.average(difference, weights=counts)
-            spread = np.sqrt(np.average((difference - gap) ** 2, weights=counts) / counts.sum())
-            if gap <= 2.0 * spread:
-                break
-    return np.eye(len(losses.T))[i]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.kernels import exact
+from metacal.kernels import active, exact
 from metacal.metrics.binning import (
     CodeSums,
     NearlyNormal,
@@ -41,6 +41,7 @@ _MANY = 1 << 14
 _EXACT_ROWS = 1 << 21
 #: A right answer in coarse units.
 _ONE = round(1.0 / exact.UNITS[0])
+_class_units = getattr(active, "class_units", exact.class_units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,16 +70,10 @@ def upper_entries(checked: CheckedTable, n_bins: int) -> UpperEntries:
     """List the entries above the first of `n_bins` equal-width bins."""
     n_classes = checked.n_classes
     edges = equal_width(np.empty(0), n_bins)
-    threshold = _largest_at_most(edges[1], checked.whole.dtype)
-    places: list[NDArray[np.intp]] = []
-    values: list[NDArray[Any]] = []
-    for start, block in checked.blocks():
-        flat = np.ascontiguousarray(block).reshape(-1)
-        above = np.flatnonzero(flat > threshold)
-        places.append(above + start * n_classes)
-        values.append(flat[above])
-    row, column = np.divmod(np.concatenate(places), n_classes)
-    probability = np.concatenate(values).astype(np.float64)
+    found = [(start * n_classes, *exact.entries_above(block, edges)) for start, block in checked.blocks()]
+    places = np.concatenate([first + own for first, own, _ in found])
+    probability = np.concatenate([values for *_, values in found])
+    row, column = np.divmod(places, n_classes)
     cell = column * n_bins + bin_codes(probability, edges)
     return UpperEntries(row, cell, probability, (column == checked.codes[row]).astype(np.float64))
 
@@ -102,6 +97,7 @@ class ClassGaps:
 
     def __init__(self, n_classes: int, n_bins: int = 15) -> None:
         self.n_bins, self.n_rows = bin_count(n_bins), np.zeros(2, dtype=np.int64)
+        self._edges = equal_width(np.empty(0), self.n_bins)
         # Coarse and fine units of the rejected and of the accepted rows; the first bin of a class stays 0.
         self._total = np.zeros((2, 2, n_classes), dtype=np.int64)
         self._above = np.zeros((2, 2, n_classes * self.n_bins), dtype=np.int64)
@@ -110,20 +106,14 @@ class ClassGaps:
 
     def add(self, checked: CheckedTable, accept: NDArray[np.bool_] | None = None) -> None:
         """Add some rows, all of them accepted or those of `accept`."""
-        upper = upper_entries(checked, self.n_bins)
-        part = np.ones(len(checked), dtype=np.intp) if accept is None else accept.astype(np.intp)
-        flags = np.stack([part == 0, part == 1]).astype(np.float64)
+        accepted = np.ones(len(checked), dtype=bool) if accept is None else accept
         for start, block in checked.blocks():
             self._make_room(len(block))
-            for pending, own in zip(self._pending, exact.in_units(block)):
-                # Exact, in whatever order a product adds whole units up.
-                pending += flags[:, start : start + len(block)] @ own
-        units = [exact.counted(own, unit) for unit, own in zip(exact.UNITS, exact.in_units(upper.probability))]
-        units[0] -= exact.counted(upper.hit, exact.UNITS[0])
-        place = part[upper.row] * self._above.shape[2] + upper.cell
-        for above, counts in zip(self._above, units):
-            np.subtract.at(above.reshape(-1), place, counts)
-        np.add.at(self._total[0].reshape(-1), part * checked.n_classes + checked.codes, _ONE)
+            _class_units(block, accepted[start : start + len(block)], self._edges, self._pending, self._above)
+        part, own = accepted.astype(np.intp), bin_codes(checked.true_probability, self._edges)
+        np.add.at(self._total[0], (part, checked.codes), _ONE)
+        upper = own > 0
+        np.add.at(self._above[0], (part[upper], (checked.codes * self.n_bins + own)[upper]), _ONE)
         self.n_rows += np.bincount(part, minlength=2)
 
     def _make_room(self, n_rows: int) -> None:
@@ -216,9 +206,3 @@ def weighted_column_sums(checked: CheckedTable, batch: Weights) -> FloatColumn:
         block = checked.rows(start, start + step).astype(kind, copy=False)
         totals += batch[:, start : start + len(block)].astype(kind, copy=False) @ block
     return totals
-
-
-def _largest_at_most(edge: float, dtype: np.dtype[Any]) -> Any:
-    """Return the largest `dtype` number not above `edge`; comparing with it is comparing with `edge` exactly."""
-    rounded = dtype.type(edge)
-    return rounded if float(rounded) <= edge else np.nextafter(rounded, dtype.type(0))

@@ -34,7 +34,10 @@ from metacal.rows.memory import give_back_freed_memory
 #: Metrics to compute, each with what it is computed from.
 Wanted = list[tuple[Metric, Measured]]
 
-_DILUTED = "Rejected rows dilute the errors of all rows: judge calibration by the accepted rows, next to the coverage."
+_DILUTED = (
+    "Rejected rows have probability 1/K in every class, which dilutes the ECE of all rows and lowers\n"
+    "their accuracy: judge calibration by the accepted rows, next to the coverage."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,11 +95,7 @@ class Evaluation:
         return display.frame([vars(value) for value in found.values()], list(found), ["rows", "metric"])
 
     def __str__(self) -> str:
-        lines = [self._head()]
-        for rows in self._tables():
-            lines += ["", *display.aligned(rows)]
-        lines += [] if self.marginal is None else ["", str(self.marginal)]
-        return "\n".join([*lines, *(() if self.n_accepted is None else ("", _DILUTED))])
+        return self.text([self.size, f"(in brackets: {100 * self.level:g}% intervals)"], caveat=self._marginal)
 
     __repr__ = __str__
 
@@ -104,26 +103,47 @@ class Evaluation:
         tables = [
             display.table((head[0], *(name or "value" for name in head[1:])), rows) for head, *rows in self._tables()
         ]
-        below = [] if self.marginal is None else [str(self.marginal)]
-        below += [] if self.n_accepted is None else [_DILUTED]
-        return f"<div>{display.notes(self._head())}{''.join(tables)}{display.notes(*below)}</div>"
+        head, below = display.notes(*str(self).splitlines()[:2]), display.notes(*self._marginal, *self._remarks)
+        return f"<div>{head}{''.join(tables)}{below}</div>"
 
-    def _head(self) -> str:
-        accepted = "" if self.n_accepted is None else f" {self.n_accepted} accepted,"
-        return f"{self.n_rows} rows,{accepted} {self.n_classes} classes; {100 * self.level:g}% intervals in brackets"
+    @property
+    def size(self) -> str:
+        """How many rows there are, of how many classes, and how many of them are accepted."""
+        classes = f", {self.n_classes} classes" if self.n_classes else ""
+        return f"{self.n_rows:,} rows{classes}{'' if self.n_accepted is None else f'; {self.n_accepted:,} accepted'}"
 
-    def _tables(self) -> list[list[tuple[str, ...]]]:
-        """The gate's numbers where there are any, and those of the probabilities; the first row is the heading."""
-        own = [(registry.title_of(name), str(value)) for name, value in self.gate.items()]
-        tables: list[list[tuple[str, ...]]] = [[("gate", ""), *own]] if own else []
-        groups: dict[str, Mapping[str, Interval]] = {"all rows": self.all_rows}
+    def text(
+        self, head: Sequence[str], before: Evaluation | None = None, caveat: Sequence[str] = (), *, few: bool = False
+    ) -> str:
+        """All of it for people, below these lines: the probabilities, beside them the estimates `before`, and the gate.
+
+        With `few` only the metrics that people are told of, in fewer words; otherwise all.
+        """
+        tables = ("\n".join(display.aligned(rows)) for rows in self._tables(before, few=few))
+        return "\n\n".join(["\n".join(head), next(tables), *caveat, *tables, *self._remarks])
+
+    @property
+    def _marginal(self) -> list[str]:
+        return [] if self.marginal is None else [str(self.marginal)]
+
+    @property
+    def _remarks(self) -> list[str]:
+        return [_DILUTED] if self.n_accepted is not None and self.n_classes else []
+
+    def _tables(self, before: Evaluation | None = None, *, few: bool = False) -> list[list[tuple[str, ...]]]:
+        """The numbers of the probabilities, and the gate's where there are any; the first row is the heading."""
+        both = [self] if before is None else [self, before]
+        groups = {"all rows": [one.all_rows for one in both]}
         if self.n_accepted is not None:
-            groups = {"accepted rows": self.accepted_rows or {}, **groups}
-        values = (
-            (registry.title_of(name), *(str(group.get(name, "undefined")) for group in groups.values()))
-            for name in self.all_rows
-        )
-        return [*tables, [("probabilities", *groups), *values]]
+            groups = {"accepted rows": [one.accepted_rows or {} for one in both], **groups}
+        heads = [head for title, held in groups.items() for head in (title, "uncalibrated")[: len(held)]]
+        rows: list[tuple[str, ...]] = [("probabilities" if self.n_classes else "confidence", *heads)]
+        for name, title in registry.titles_of(self.all_rows, few=few).items():
+            found = [(own.get(name), k) for held in groups.values() for k, own in enumerate(held)]
+            shown = (value if value is None or not k else f"{value.estimate:.4f}" for value, k in found)
+            rows.append((title, *(str("undefined" if text is None else text) for text in shown)))
+        own = [(title, str(self.gate[name])) for name, title in registry.titles_of(self.gate, few=few).items()]
+        return [rows, [("ranking of the rows" if self.n_accepted is None else "gate", ""), *own]] if own else [rows]
 
 
 def harm_in_words(after: Evaluation, before: Evaluation) -> str | None:

@@ -9,7 +9,7 @@ in the same way.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -201,6 +201,15 @@ def compared() -> list[Metric]:
     return sorted((metric for metric in METRICS.values() if metric.compared), key=lambda metric: not metric.proper)
 
 
-def title_of(name: str) -> str:
-    """Return the title of a metric; its name where it is not registered (any more)."""
-    return METRICS[name].title if name in METRICS else name
+def titles_of(names: Iterable[str], *, few: bool = False) -> dict[str, str]:
+    """What people see of these metrics, and as what: their titles, or names where they are not registered (any more).
+
+    With `few` those that `metacal evaluate` prints, in its words.
+    """
+    titles = {name: METRICS[name].title if name in METRICS else name for name in names}
+    words = {name: METRICS[name].words if name in METRICS else "" for name in titles}
+    return {
+        name: words[name] or title if few else title
+        for name, title in titles.items()
+        if not few or words[name] is not None
+    }

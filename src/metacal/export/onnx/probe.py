@@ -1,6 +1,6 @@
 """Check and run one model file in a process of its own, with limits on memory and time: models come from anywhere.
 
-Run as a script, not imported: `python probe.py REQUEST.json ...`. It knows onnx, onnxruntime and NumPy. The request
+Run as a script, not imported: `python probe.py REQUEST.json`. It knows onnx, onnxruntime and NumPy. The request
 names the model, the limits, and the inputs (an npz) or none, in which case inputs are made up from the model's own
 description. The reply (JSON beside the request, arrays as npz) says how far it came.
 """
@@ -27,19 +27,17 @@ GUARD = "metacal/one_column_per_class"
 _NAMES = {"float": "float32", "double": "float64", "string": "str"}
 
 
-def main(*request_paths: str) -> None:
-    """Answer the requests, one after another, under the limits of the first."""
+def main(request_path: str) -> None:
+    """Answer a request, under its limits."""
     import onnx.checker
     import onnxruntime
 
-    for place, path in enumerate(request_paths):
-        with open(path, encoding="utf-8") as file:
-            request = json.load(file)
-        if place == 0:
-            _limit(request["memory_bytes"], request["seconds"])
-        reply = _answered(request, onnx.checker.check_model, onnxruntime) | {"peak_bytes": _peak()}
-        with open(request["reply"], "w", encoding="utf-8") as file:
-            json.dump(reply, file)
+    with open(request_path, encoding="utf-8") as file:
+        request = json.load(file)
+    _limit(request["memory_bytes"], request["seconds"])
+    reply = _answered(request, onnx.checker.check_model, onnxruntime)
+    with open(request["reply"], "w", encoding="utf-8") as file:
+        json.dump(reply, file)
 
 
 def _answered(request: dict[str, Any], check_model: Any, onnxruntime: Any) -> dict[str, Any]:
@@ -71,13 +69,6 @@ def _limit(memory_bytes: int, seconds: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (now + memory_bytes, now + memory_bytes))
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _peak() -> int | None:
-    """The most memory this process has held, where the system tells."""
-    with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/self/status", encoding="ascii") as file:
-        return 1024 * int(next(line for line in file if line.startswith("VmHWM")).split()[1])
-    return None
 
 
 def _session(onnxruntime: Any, path: str) -> Any:
@@ -150,4 +141,4 @@ def _made_up(kind: Any, dims: list[int], number: int) -> Any:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

@@ -24,8 +24,8 @@ from metacal.gate.gate import Source
 from metacal.gate.marks import plain_name
 from metacal.io.artifact.audit import check_classes, check_cost, check_promise, check_reach, check_settled
 from metacal.io.artifact.encoding import CHOICES, built, decode, encode, entries
-from metacal.io.artifact.messages import article, exact_keys, shown
-from metacal.io.artifact.probe import check_map, same_answers
+from metacal.io.artifact.messages import article, exact_keys, naming, shown
+from metacal.io.artifact.probe import check_map
 from metacal.io.artifact.signature import Key, KeySource, read_key
 from metacal.io.artifact.sources import RANKERS, calibrator_kinds, check_jobs, method_of
 from metacal.io.artifact.wrapping import MAX_BYTES, Wrapping, read_file, text_of, unwrapped
@@ -108,15 +108,12 @@ def document_of(content: Content) -> Document:
             "this gate has a threshold without a certificate, and a threshold is only saved with its promise; "
             "fit it with one, say MetaCal(MaxMiscoverage(0.05))."
         )
-    for stage in gate.stages:
-        if isinstance(stage.source, Table):
-            _check_can_be_saved(stage.source)
     saved = Saved(
         Kind(kind_of(gate)),
         content.n_jobs,
         content.feature_names,
         gate.reject_label if promised and gate.n_classes else None,
-        tuple(SavedStage(stage.name, stage.policy.threshold, stage.source) for stage in gate.stages),
+        tuple(SavedStage(stage.name, stage.policy.threshold, _as_saved(stage.source)) for stage in gate.stages),
         gate.promise if promised else None,
         gate.certificate,
         gate.data_hash,
@@ -125,12 +122,16 @@ def document_of(content: Content) -> Document:
     return {name: encode(entry, name) for name, entry in vars(saved).items()}
 
 
-def _check_can_be_saved(source: Table) -> None:
-    """Raise where the map or the score of a source is code."""
+def _as_saved(source: Source) -> Source:
+    """A source as a file has it; raise where its map or its score is code."""
+    if not isinstance(source, Table):
+        return source
     method_of(source)
     score, name = source.score, name_of(source.score)
+    # Names always come from a user, numbers may not.
+    source = replace(source, classes_given=source.classes_given or source.classes.dtype.kind == "U")
     if isinstance(score, str):
-        return
+        return source
     if type(score) is not RANKERS.get(name):
         raise ArtifactError(
             f"the score is a function ({name}), which a file cannot hold; use a named score: "
@@ -138,6 +139,7 @@ def _check_can_be_saved(source: Table) -> None:
         )
     if not score.n_classes_:
         raise ArtifactError(f"the score is a {name} that has not been trained; train it, fit again, then save.")
+    return source
 
 
 # ── loading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -171,8 +173,6 @@ def content_of(document: Document) -> Content:
         raise ArtifactError(f'data_hash must be "sha256:" and 64 hexadecimal digits, not {shown(saved.data_hash)}.')
     held = {"certificate": certificate, "promise": promise, "data_hash": saved.data_hash, "profile": profile}
     gate: Gate = built(Gate, {"stages": _stages(saved.stages, certificate), **held}, "stages")
-    if len({type(stage.source) for stage in gate.stages}) > 1:
-        raise ArtifactError("the models of a cascade read logits, all of them, or scores that are given.")
     gate = replace(gate, reject_label=_reject_label(saved.reject_label, gate))
     if kind != kind_of(gate):
         raise ArtifactError(f"this is no {kind}: its stages and its promise are those of {article(kind_of(gate))}.")
@@ -228,13 +228,11 @@ def _table(source: Table, stage: Stage, certificate: Certificate | None, where: 
         raise ArtifactError(f"{where}.source: n_classes is {trained}, but there are {n} classes.")
     if needs_logits(source.score) and source.input == "probabilities":
         raise ArtifactError(f"the score {name_of(source.score)} is the same for every row of probabilities.")
-    # Names always come from a user, numbers may not.
-    source = replace(source, classes_given=source.classes_given or source.classes.dtype.kind == "U")
     moved = source.decision_at
     if (n != 2 and moved) or moved != (0.0 if certificate is None else certificate.decision_at):
         raise ArtifactError(f"{where}.source: decision_at {moved} is not that of the certificate of two classes.")
     if certificate is None:
-        return replace(stage, source=source)
+        return stage
     check_reach(certificate, n, source.score_name, stage.policy.threshold)
     return _with_policy(stage, source, certificate, grid_of(source.score), source.classes)
 
@@ -246,10 +244,10 @@ def _marks(source: Marks, stage: Stage, certificate: Certificate | None, where: 
     corners = 0 if source.curve is None else len(source.curve.knots)
     if corners > _MOST_CORNERS:
         raise ArtifactError(f"{where}.source.curve has {corners:,} corners; {_MOST_CORNERS:,} is the most.")
-    if source.truth == "losses" and (certificate is None or not certificate.quantity.mean):
-        raise ArtifactError(f"{where}.source.truth: losses belong to a promise about them.")
     if certificate is None:
-        return stage
+        raise ArtifactError(f"{where}.source: scores that are given belong to a certificate.")
+    if source.truth == "losses" and not certificate.quantity.mean:
+        raise ArtifactError(f"{where}.source.truth: losses belong to a promise about them.")
     beside = source if certificate.stages is not None else source.of(certificate)
     return _with_policy(stage, beside, certificate, RELATIVE, np.empty(0))
 
@@ -291,10 +289,8 @@ def read_content(
     """All that a file holds, and what it says about itself: its format, writer, checksum and signature."""
     verifying = None if key is None else read_key(key)
     raw = read_file(path, max_bytes)
-    try:
+    with naming(os.fspath(path)):
         return loaded(raw, verifying, max_bytes)
-    except ArtifactError as error:
-        raise ArtifactError(f"{os.fspath(path)}: {error}") from error.__cause__
 
 
 def text_that_loads(content: Content, *, key: KeySource | None = None, max_bytes: int | None = None) -> str:
@@ -303,7 +299,8 @@ def text_that_loads(content: Content, *, key: KeySource | None = None, max_bytes
     Raises ArtifactError, with what to do, where there is no such file.
     """
     signing = None if key is None else read_key(key)
-    text = text_of(document_of(content), signing)
+    document = document_of(content)
+    text = text_of(document, signing)
     raw = text.encode()
     if len(raw) > (max_bytes or MAX_BYTES):
         raise ArtifactError(
@@ -311,11 +308,11 @@ def text_that_loads(content: Content, *, key: KeySource | None = None, max_bytes
             f"({MAX_BYTES / 2**20:.0f} MB); save and load it with max_bytes={len(raw)} if it must be so large."
         )
     try:
-        again = loaded(raw, signing, max_bytes)[0].gate
+        again = loaded(raw, signing, max_bytes)[0]
     except ArtifactError as error:
         raise ArtifactError(f"this cannot be saved, for it could not be loaded: {error}") from error
-    if not same_answers(content.gate, again):
-        raise ArtifactError("this cannot be saved: what is read back predicts otherwise; please report it.")
+    if document_of(again) != document:
+        raise ArtifactError("this cannot be saved: what is read back is another gate; please report it.")
     return text
 
 

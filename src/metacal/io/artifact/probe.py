@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from metacal.errors import ArtifactError
 from metacal.gate import Gate
 from metacal.io.artifact.messages import brief
-from metacal.rows import Rows
 
 DTYPES = (np.float32, np.float64)
 #: How far from one a row may sum, by dtype: far above rounding, far below what anybody would call probabilities.
@@ -64,29 +63,6 @@ def check_map(fitted: Any, n_classes: int) -> None:
         table = np.stack(list(rows.values()))
         for one in (base,) if base is fitted else (base, fitted):
             _check_answers(_answers(one, table), list(rows))
-
-
-def same_answers(one: Gate, other: Gate) -> bool:
-    """Whether two gates give the same probabilities and the same decisions, bit for bit, at every stage."""
-    if len(one.stages) != len(other.stages) or one.kind != other.kind:
-        return False
-    if not one.n_classes:
-        return one == other
-    return all(_same_answers(one.stage(k), other.stage(k)) for k in range(len(one.stages)))
-
-
-def _same_answers(one: Gate, other: Gate) -> bool:
-    if one.n_classes != other.n_classes or one.policy != other.policy:
-        return False
-    for dtype in DTYPES:
-        rows = Rows(np.stack(list(probe_rows(one.n_classes, dtype).values())))
-        with np.errstate(all="ignore"):
-            mine, its = (
-                gate.decide(rows, rejected="uniform", groups=_groups(gate, len(rows))) for gate in (one, other)
-            )
-        if any(not np.array_equal(getattr(mine, name), getattr(its, name)) for name in ("probabilities", "accept")):
-            return False
-    return True
 
 
 def _groups(gate: Gate, n_rows: int) -> Any:

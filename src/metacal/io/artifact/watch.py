@@ -22,8 +22,8 @@ from metacal.gate.judged import by_model
 from metacal.gate.traffic import LONGEST_ID, Counts, Id, Late, Lines, Point, Waiting, kept_id
 from metacal.gate.watch import MOST_POINTS, MOST_WAITING, Watch
 from metacal.io.artifact.document import Content, document_of
-from metacal.io.artifact.encoding import FORMS, decode, encode, row_form
-from metacal.io.artifact.messages import exact_keys
+from metacal.io.artifact.encoding import ENTRIES, FORMS, Form, decode, decode_entries, encode, entries, row_form
+from metacal.io.artifact.messages import exact_keys, naming
 from metacal.io.artifact.wrapping import checksum
 from metacal.io.journal import Journal, read_journal
 from metacal.promises.sequential.alarms import NAMES, Alarms
@@ -207,7 +207,7 @@ def checkpoint(kept: Kept) -> dict[str, Any]:
 
 def kept_from(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Kept:
     """The state that the records of a journal give; ArtifactError, which names the file, where they give none."""
-    try:
+    with naming(path):
         first = records[0]
         exact_keys(first, ["watch", "sources", "n"], "the first record")
         sources, serial = first["sources"], decode(int, first["n"], "n")
@@ -215,63 +215,54 @@ def kept_from(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Kept:
             raise ArtifactError("sources must say how far each was read.")
         kept = Kept(watch_from(first["watch"], gate), sources, serial)
         kept.replay(records[1:])
-    except ArtifactError as error:
-        raise ArtifactError(f"{path}: {error}") from error.__cause__
     return kept
 
 
-@dataclass(frozen=True)
-class State:
-    """A watch as it stands in a journal: the fingerprint of its gate, and what it has seen."""
-
-    kind: Literal["monitor"]
-    gate: str
-    alarms: Alarms
-    counts: Counts
-    classes: tuple[Counts, ...]
-    waiting: tuple[tuple[Id, Waiting], ...]
-    unknown: int
-    forgotten: int
-    gaps: int
-    confidence: float
-    variance: float
-    stride: int
-    history: tuple[Point, ...]
-    first: tuple[tuple[Literal[NAMES], int], ...]  # type: ignore[valid-type]
-    horizon: int
-    unlabelled: int
-    closed: tuple[Id, ...]
-    complete: int
-    strays: int
+def _pairs(pairs: tuple[tuple[Any, Any], ...], where: str) -> dict[Any, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise ArtifactError("an id waits twice, or an alarm was first raised twice.")
+    return found
 
 
+#: What stands in a journal of each field of a watch, all but its gate: a dict is the list of its pairs.
+ENTRIES[Watch] = {name: kind for name, kind in entries(Watch).items() if name != "gate"}
 for _row in (Counts, Waiting, Point):  # there are many of them: lists in the order of their fields
     FORMS[_row] = row_form(_row)
 
 
+def _paired(shape: Any) -> Form:
+    return Form(shape, lambda held, where: [*held.items()], _pairs)
+
+
+FORMS[dict[Id, Waiting]] = _paired(tuple[tuple[Id, Waiting], ...])
+FORMS[dict[str, int]] = _paired(tuple[tuple[Literal[NAMES], int], ...])  # type: ignore[valid-type]
+FORMS[dict[Id, None]] = Form(tuple[Id, ...], lambda held, where: [*held], lambda read, where: dict.fromkeys(read))
+FORMS[list[Counts]] = Form(tuple[Counts, ...], lambda held, where: held, lambda read, where: [*read])
+FORMS[list[Point]] = FORMS[list[Counts]]._replace(shape=tuple[Point, ...])
+
+
 def describe_watch(watch: Watch) -> dict[str, Any]:
-    """The document of a watch."""
-    held = {**vars(watch), "waiting": tuple(watch.waiting.items()), "first": tuple(watch.first.items())}
-    held["closed"] = tuple(watch.closed)
-    return encode(State(**{**held, "kind": MONITOR, "gate": _fingerprint(watch.gate)}), "the watch")
+    """The document of a watch: the fingerprint of its gate, and what it has seen."""
+    return {"kind": MONITOR, "gate": _fingerprint(watch.gate), **encode(watch, "the watch")}
 
 
 def watch_from(document: Any, gate: Any) -> Watch:
     """The watch that a document describes, or ArtifactError."""
     if not isinstance(document, dict) or document.get("kind") != MONITOR:
         raise ArtifactError("this is not the state of a monitor.")
-    state: State = decode(State, document, "the state")
+    seen = decode_entries(
+        Watch, {name: document[name] for name in document if name not in ("kind", "gate")}, "the state"
+    )
     held = getattr(gate, "gate_", gate)
-    if state.gate != _fingerprint(held):
+    if document.get("gate") != _fingerprint(held):
         raise ArtifactError("this state belongs to another gate; give the gate that it was made with, or begin anew.")
-    begun = _begun_like(state.alarms, held)
-    if len(state.classes) != len(begun.classes):
-        raise ArtifactError(f"there are counts of {len(state.classes)} classes, and the gate has {len(begun.classes)}.")
-    seen = {name: value for name, value in vars(state).items() if name not in ("kind", "gate")}
-    seen |= {"classes": list(state.classes), "history": list(state.history), "closed": dict.fromkeys(state.closed)}
-    seen |= {"waiting": dict(state.waiting), "first": dict(state.first)}
+    begun = _begun_like(seen["alarms"], held)
+    if len(seen["classes"]) != len(begun.classes):
+        raise ArtifactError(
+            f"there are counts of {len(seen['classes'])} classes, and the gate has {len(begun.classes)}."
+        )
     watch = replace(begun, **seen)
-    _agree(watch, len(state.waiting), len(state.first))
+    _agree(watch)
     return watch
 
 
@@ -323,8 +314,8 @@ def _check_capital(one: Any, new: Any) -> None:
         raise ArtifactError("evidence lies above its own peak.")
 
 
-def _agree(watch: Watch, n_waiting: int, n_first: int) -> None:
-    """Raise where counts contradict each other, an id waits twice or too many do."""
+def _agree(watch: Watch) -> None:
+    """Raise where counts contradict each other, or too many rows wait."""
     for counts in (watch.counts, *watch.classes):
         least = min(vars(counts).values())
         fits = counts.accepted <= counts.rows and counts.right_accepted <= counts.labelled_accepted <= counts.labelled
@@ -342,9 +333,7 @@ def _agree(watch: Watch, n_waiting: int, n_first: int) -> None:
         raise ArtifactError("what is known of units contradicts itself or the gate.")
     if min(watch.complete, watch.strays) < 0 or len(watch.closed) > MOST_WAITING:
         raise ArtifactError("the counts of units contradict each other.")
-    if n_waiting > MOST_WAITING:
-        raise ArtifactError(f"{n_waiting:,} rows wait for a label; {MOST_WAITING:,} is the most.")
+    if len(watch.waiting) > MOST_WAITING:
+        raise ArtifactError(f"{len(watch.waiting):,} rows wait for a label; {MOST_WAITING:,} is the most.")
     if any(isinstance(name, str) and len(name) > LONGEST_ID for name in watch.waiting):
         raise ArtifactError("an id is too long.")
-    if len(watch.waiting) < n_waiting or len(watch.first) < n_first:
-        raise ArtifactError("an id waits twice, or an alarm was first raised twice.")

@@ -53,6 +53,8 @@ class Layout(NamedTuple):
 class Batches:
     """What has a schema and gives record batches: a file, or a batch in memory; rows, and the bytes that they take."""
 
+    kind = "a table in memory"
+
     def __init__(self, schema: Any, n_rows: int, held: int) -> None:
         self.schema, self.n_rows, self.held = schema, n_rows, held
 

@@ -40,7 +40,7 @@ def read(request: Request, delimiter: str = ",") -> Columns:
     try:
         with open(request.source, encoding="utf-8-sig", newline="") as file:
             delimiter = delimiter_of(file, delimiter)
-            header, lists = _header(path, file, delimiter)
+            header, lists = header_of(path, file, delimiter)
             picked = pick_columns(request, header, lists)
             return _columns(request, picked, _Cells(request, picked, file, delimiter, header))
     except UnicodeDecodeError:
@@ -93,8 +93,8 @@ def _score(cell: str) -> Any:
     return float(text) if is_number(text) else text or None
 
 
-def _header(path: str, file: IO[str], delimiter: str) -> tuple[list[str], list[str]]:
-    """The names of the columns, and those of them whose first cell is a list."""
+def header_of(path: str, file: IO[str], delimiter: str) -> tuple[list[str], list[str]]:
+    """The names of the columns, and those of them whose first cell is a list; the rest of the file is still there."""
     reader = csv.reader(file, delimiter=delimiter)
     header = [unescaped(name.strip()) for name in next(reader, [])]
     if not header:

@@ -33,11 +33,18 @@ _DICTIONARY, _BATCH = 2, 3
 
 def read(request: Request) -> Columns:
     """Read table, or scores, and what is beside it."""
-    return read_batches(request, _ArrowFile(pyarrow_for(request.path), request.path, request.source))
+    return read_batches(request, opened(request))
+
+
+def opened(request: Request) -> Batches:
+    """The file, once what it claims was checked."""
+    return _ArrowFile(pyarrow_for(request.path), request.path, request.source)
 
 
 class _ArrowFile(Batches):
     """A file as `read_batches` wants it."""
+
+    kind = "an Arrow file"
 
     def __init__(self, pa: Any, path: str, source: str) -> None:
         self.pa, self.file = pa, RawFile(source, path)

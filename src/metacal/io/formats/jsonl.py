@@ -30,7 +30,7 @@ def read(request: Request) -> Columns:
     """Read table, or scores, and what is beside it; an entry that a later row lacks is None there."""
     path, picked, columns, lines = request.path, None, dict[str, list[Any]](), list[int]()
     with open(request.source, "rb") as file:
-        for number, plain in _rows(path, file):
+        for number, plain in objects_in(path, file):
             row = nested_in(request, number, plain)
             if picked is None:
                 picked = pick_columns(request, list(row), [name for name, value in row.items() if _is_list(value)])
@@ -65,7 +65,7 @@ def _objects(values: Sequence[Any]) -> NDArray[Any]:
     return np.fromiter(values, dtype=object, count=len(values))
 
 
-def _rows(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+def objects_in(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
     """The rows of a file, each with the number of its line."""
     number = 0
     while line := file.readline(LONGEST_LINE + 1):

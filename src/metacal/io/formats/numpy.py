@@ -6,7 +6,6 @@ What a header claims is compared with the bytes that are there before memory is 
 from __future__ import annotations
 
 import io
-import math
 import os
 import shutil
 import tempfile
@@ -14,7 +13,7 @@ import zipfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +21,8 @@ from numpy.typing import NDArray
 from metacal.display import listed
 from metacal.errors import InputError
 from metacal.io.columns import Columns, Request, pick_arrays
-from metacal.io.formats.raw import RawFile, RawTable, array_at, bytes_of
+from metacal.io.formats.raw import Placed, RawFile, array_in, bytes_of
 from metacal.io.opening import SAVE_AS_NPZ, check_unpacked
-from metacal.rows.stored import ConvertedTable
 
 #: Bytes read for the header of an .npy, which NumPy bounds at 10,000.
 _HEADER_BYTES = 1 << 16
@@ -36,29 +34,16 @@ _MOST_SIDES = 32
 _SPOOL_BYTES = 1 << 25
 
 
-class _Header(NamedTuple):
-    """What an .npy says of itself, and where its numbers begin."""
-
-    shape: tuple[int, ...]
-    fortran: bool
-    dtype: np.dtype[Any]
-    begin: int
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the numbers; Python's integers do not overflow."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def checked(self, path: str, what: str, held: int) -> None:
-        """Raise where it claims more than `held` bytes, or objects, which are a pickle inside."""
-        if self.dtype.hasobject:
-            raise InputError(
-                f"{path}: {what} holds Python objects, a pickle inside, which is never read; save plain numbers: "
-                "np.savez('predictions.npz', logits=np.stack(list(logits)).astype('f4'), labels=labels)."
-            )
-        if self.begin + self.n_bytes > held:
-            claims = f"{what} claims shape {self.shape} of {self.dtype}, {self.n_bytes:,} bytes"
-            raise ValueError(f"{claims}, and holds {held:,}")
+def _check_claim(path: str, what: str, place: Placed, held: int) -> None:
+    """Raise where a header claims more than `held` bytes, or objects, which are a pickle inside."""
+    if place.dtype.hasobject:
+        raise InputError(
+            f"{path}: {what} holds Python objects, a pickle inside, which is never read; save plain numbers: "
+            "np.savez('predictions.npz', logits=np.stack(list(logits)).astype('f4'), labels=labels)."
+        )
+    if place.begin + place.n_bytes > held:
+        claims = f"{what} claims shape {place.shape} of {place.dtype}, {place.n_bytes:,} bytes"
+        raise ValueError(f"{claims}, and holds {held:,}")
 
 
 def read_npz(request: Request) -> Columns:
@@ -77,38 +62,38 @@ def read_npz(request: Request) -> Columns:
         picked = pick_arrays(request, {name: f"{head.shape} {head.dtype}" for name, head in headers.items()})
         used = [*picked.names, *([] if picked.classes is None else [picked.classes])]
         for name in used:
-            headers[name].checked(path, f"array {name!r}", members[name].file_size)
+            _check_claim(path, f"array {name!r}", headers[name], members[name].file_size)
         check_unpacked(path, sum(headers[name].n_bytes for name in used), os.path.getsize(request.source))
         arrays = {name: _member_array(archive, members[name], headers[name]) for name in used}
     return picked.columns(path, arrays[picked.table[0]], arrays.__getitem__)
 
 
-def _member_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, head: _Header) -> NDArray[Any]:
+def _member_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, place: Placed) -> NDArray[Any]:
     """The array of a member; reading to its end checks the archive's sum over it."""
-    whole = np.empty(head.shape[::-1] if head.fortran else head.shape, head.dtype)
-    view = bytes_of(whole)
-    member: Any
-    with archive.open(entry) as member:
-        member.read(head.begin)
-        done = 0
-        while done < len(view):
-            got = member.readinto(view[done : done + _CHUNK_BYTES])
-            if not got:
-                raise EOFError(f"{entry.filename} ends after {done:,} of {len(view):,} bytes")
-            done += got
-        member.read(1)
-    whole = whole.T if head.fortran else whole
-    return whole if whole.dtype.isnative else whole.astype(whole.dtype.newbyteorder("="))
+
+    def fill(room: NDArray[Any]) -> None:
+        view, done = bytes_of(room), 0
+        member: Any
+        with archive.open(entry) as member:
+            member.read(place.begin)
+            while done < len(view):
+                got = member.readinto(view[done : done + _CHUNK_BYTES])
+                if not got:
+                    raise EOFError(f"{entry.filename} ends after {done:,} of {len(view):,} bytes")
+                done += got
+            member.read(1)
+
+    return place.whole(fill)
 
 
-def npy_header(file: IO[bytes]) -> _Header:
-    r"""Read what an .npy says of itself.
+def npy_header(file: IO[bytes]) -> Placed:
+    r"""Read what an .npy says of itself, and where its numbers begin.
 
     Examples
     --------
     >>> text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (10, 2)}".ljust(63) + b"\n"
-    >>> npy_header(io.BytesIO(b"\x93NUMPY\x01\x00" + bytes([64, 0]) + text))
-    _Header(shape=(10, 2), fortran=False, dtype=dtype('float32'), begin=74)
+    >>> npy_header(io.BytesIO(b"\x93NUMPY\x01\x00" + bytes([64, 0]) + text))[:3]
+    ((10, 2), dtype('float32'), 74)
     """
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0), (3, 0)):
@@ -125,7 +110,7 @@ def npy_header(file: IO[bytes]) -> _Header:
         kinds = [dtype.fields[name] for name in dtype.names]  # type: ignore[index]
         plan = {"names": names, "formats": [k[0] for k in kinds], "offsets": [k[1] for k in kinds]}
         dtype = np.dtype({**plan, "itemsize": dtype.itemsize})  # type: ignore[call-overload]
-    return _Header(tuple(shape), bool(fortran), dtype, file.tell())
+    return Placed(tuple(shape), dtype, file.tell(), bool(fortran))
 
 
 def read_npy(request: Request) -> Columns:
@@ -137,13 +122,15 @@ def read_npy(request: Request) -> Columns:
             f"{request.path}: a single array has no names; save np.savez('scores.npz', score=score, correct=correct)."
         )
     if fields is None:
-        return Columns(request.path, _array(request, file, head, head.dtype, 0, may_stay=True))
+        return Columns(request.path, array_in(request, file, head, may_stay=True))
     if len(head.shape) != 1:
         raise InputError(f"{request.path}: records must be a flat array, one per row; got shape {head.shape}.")
     picked = pick_arrays(request, {name: str(kind[0]) for name, kind in fields.items()})._replace(classes=None)
 
     def field(name: str, may_stay: bool = False) -> Any:
-        return _array(request, file, head, *fields[name][:2], may_stay=may_stay)
+        kind, offset = fields[name][:2]
+        place = Placed((*head.shape, *kind.shape), kind.base, head.begin + offset, row_bytes=head.dtype.itemsize)
+        return array_in(request, file, place, may_stay=may_stay)
 
     return picked.columns(request.path, field(picked.table[0], not request.scores), field)
 
@@ -151,32 +138,14 @@ def read_npy(request: Request) -> Columns:
 def whole_npy(path: str, source: str | None = None) -> NDArray[Any]:
     """Read the array of an .npy file."""
     file, head = _opened(path, source or path)
-    return array_at(file, head.begin, head.shape, head.dtype, fortran=head.fortran)
+    return head.whole(partial(file.fill, offset=head.begin))
 
 
-def _opened(path: str, source: str) -> tuple[RawFile, _Header]:
+def _opened(path: str, source: str) -> tuple[RawFile, Placed]:
     file = RawFile(source, path)
     head = npy_header(io.BytesIO(file.bytes(0, _HEADER_BYTES)))
-    head.checked(path, "it", file.size)
+    _check_claim(path, "it", head, file.size)
     return file, head
-
-
-def _array(request: Request, file: RawFile, head: _Header, kind: np.dtype[Any], offset: int, *, may_stay: bool) -> Any:
-    """The array, or a field of its records; a large table stays in its file, of what will be refused only the shape."""
-    item, shape = kind.base, (*head.shape, *kind.shape)
-    if item.kind not in "fiubU" or len(shape) not in (1, 2):
-        return np.broadcast_to(np.zeros((), item), shape)  # takes no memory
-    whole = kind is head.dtype
-    flat = (shape[0], math.prod(shape[1:]))
-    layout: dict[str, Any] = {"fortran": head.fortran} if whole else {"row_bytes": head.dtype.itemsize}
-    table = RawTable(file, head.begin + offset, flat, item, **layout)
-    if may_stay and len(shape) == 2 and item.kind != "U" and request.stays(table.nbytes, copied=True):
-        # In float64 where it holds the wider floats that some processors have.
-        wide = item.kind == "f" and item.itemsize > 8
-        return ConvertedTable(table, partial(np.asarray, dtype=np.float64), np.float64) if wide else table
-    if whole:
-        return array_at(file, head.begin, shape, item, fortran=head.fortran)
-    return np.asarray(table).reshape(shape)
 
 
 class NpzWriter:

@@ -138,8 +138,13 @@ def _cursor(table: ParquetTable) -> _Cursor:
 
 def read(request: Request) -> Columns:
     """Read table, or scores, and what is beside it."""
+    return read_batches(request, opened(request))
+
+
+def opened(request: Request) -> Batches:
+    """The file, its footer read."""
     pyarrow_for(request.path)
-    return read_batches(request, _ParquetFile(request.path, request.source))
+    return _ParquetFile(request.path, request.source)
 
 
 class _ParquetFile(Batches):
@@ -147,6 +152,8 @@ class _ParquetFile(Batches):
 
     In batches: before pyarrow 26, `ParquetFile.read` reserves memory for the columns that were not asked for as well.
     """
+
+    kind = "a Parquet file"
 
     def __init__(self, path: str, source: str) -> None:
         self.path, self.source, self.file = path, source, _open(source)

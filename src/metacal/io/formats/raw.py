@@ -8,16 +8,23 @@ half old and half new numbers are told from a sound table.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.io.columns import Request
 from metacal.io.opening import plain_read_errors
-from metacal.rows.stored import StoredTable
+from metacal.rows.stored import ConvertedTable, StoredTable
+
+#: What makes numbers of those that NumPy cannot hold or few can use, and their type.
+Widen = tuple[Callable[[NDArray[Any]], NDArray[Any]], Any]
 
 #: Bytes that a table in column order is read in at a time: few, long reads from each column.
 _WINDOW_BYTES = 1 << 23
@@ -125,38 +132,41 @@ class RawFile:
         return room.tobytes()
 
 
-class RawTable(StoredTable):
-    """A table in a file of numbers: C order, Fortran order, or a field of records. Slices are native and C-ordered.
+class Placed(NamedTuple):
+    """Where an array lies in a file: its first number, and what lies between its rows.
 
-    Parameters
-    ----------
-    file : RawFile
-    offset : int
-        Where its first number lies.
-    shape : tuple of int
-    dtype : dtype
-        As stored, in either byte order.
-    row_bytes : int, optional
-        From one row to the next; more than a row has where there are other fields between.
-    fortran : bool
-        Whether one column follows the other.
+    `dtype` is as stored, in either byte order. With `fortran` one column follows the other; `row_bytes` lead from one
+    row to the next where other fields of records lie between.
     """
 
-    def __init__(
-        self,
-        file: RawFile,
-        offset: int,
-        shape: tuple[int, int],
-        dtype: Any,
-        *,
-        row_bytes: int | None = None,
-        fortran: bool = False,
-    ) -> None:
-        self.stored = np.dtype(dtype)
-        super().__init__(shape, self.stored.newbyteorder("="))
-        self.file, self.offset, self.fortran = file, offset, fortran
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    begin: int
+    fortran: bool = False
+    row_bytes: int | None = None
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the numbers; Python's integers do not overflow."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def whole(self, fill: Callable[[NDArray[Any]], object]) -> NDArray[Any]:
+        """The array in this machine's byte order, its bytes put there by `fill`; that they are there was checked."""
+        array = np.empty(self.shape[::-1] if self.fortran else self.shape, self.dtype)
+        fill(array)
+        array = array.T if self.fortran else array
+        return array if self.dtype.isnative or self.dtype.hasobject else array.astype(self.dtype.newbyteorder("="))
+
+
+class RawTable(StoredTable):
+    """A table in a file of numbers: C order, Fortran order, or a field of records. Slices are native and C-ordered."""
+
+    def __init__(self, file: RawFile, place: Placed) -> None:
+        self.stored, self.offset, self.fortran = place.dtype, place.begin, place.fortran
+        super().__init__((place.shape[0], math.prod(place.shape[1:])), self.stored.newbyteorder("="))
+        self.file = file
         self.own_bytes = self.shape[1] * self.stored.itemsize
-        self.row_bytes = self.own_bytes if row_bytes is None else row_bytes
+        self.row_bytes = self.own_bytes if place.row_bytes is None else place.row_bytes
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start … stop - 1, a fresh array."""
@@ -212,11 +222,20 @@ class RawTable(StoredTable):
 _windows = threading.local()
 
 
-def array_at(
-    file: RawFile, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, fortran: bool = False
-) -> NDArray[Any]:
-    """The whole array that lies at `offset`; whoever calls has checked that the file holds as much."""
-    whole = np.empty(shape[::-1] if fortran else shape, dtype)
-    file.fill(whole, offset)
-    whole = whole.T if fortran else whole
-    return whole if dtype.isnative or dtype.hasobject else whole.astype(dtype.newbyteorder("="))
+def array_in(
+    request: Request, file: RawFile, place: Placed, *, may_stay: bool = False, widen: Widen | None = None
+) -> Any:
+    """The array of a file, `widen`ed; a large table stays there if it may, of what will be refused only the shape."""
+    kind = place.dtype
+    if widen is None and kind.kind == "f" and kind.itemsize > 8:  # the wider floats that some processors have
+        widen = partial(np.asarray, dtype=np.float64), np.float64
+    if kind.kind not in "fiubU" or len(place.shape) not in (1, 2):
+        return np.broadcast_to(np.zeros((), kind if widen is None else widen[1]), place.shape)  # takes no memory
+    raw = RawTable(file, place)
+    table = raw if widen is None else ConvertedTable(raw, *widen)
+    if may_stay and len(place.shape) == 2 and kind.kind != "U" and request.stays(table.nbytes, copied=True):
+        return table
+    if place.row_bytes is not None:
+        return np.asarray(table).reshape(place.shape)
+    array = place.whole(partial(file.fill, offset=place.begin))
+    return array if widen is None else widen[0](array)

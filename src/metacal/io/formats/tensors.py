@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError, MissingExtraError
 from metacal.io.columns import Columns, Request, pick_arrays
-from metacal.io.formats.raw import RawFile, RawTable, array_at
+from metacal.io.formats.raw import Placed, RawFile, Widen, array_in
 from metacal.io.opening import check_unpacked
-from metacal.rows.stored import ConvertedTable
 from metacal.rows.validate import on_host
 
 #: What safetensors calls a type, and NumPy; bfloat16 as its bits.
@@ -54,19 +53,13 @@ def read_safetensors(request: Request) -> Columns:
     tensors = _header(file.bytes(8, size), file.size - 8 - size)
     picked = pick_arrays(request, {name: f"{shape} {kind}" for name, (kind, shape, _) in tensors.items()})
 
-    def tensor(name: str, stays: bool = False) -> Any:
+    def tensor(name: str, may_stay: bool = False) -> Any:
         kind, shape, start = tensors[name]
-        dtype = np.dtype(_DTYPES[kind])
-        if stays and len(shape) == 2:
-            table = RawTable(file, 8 + size + start, (shape[0], shape[1]), dtype)
-            return ConvertedTable(table, from_bfloat16, np.float32) if kind == "BF16" else table
-        array = array_at(file, 8 + size + start, shape, dtype)
-        return from_bfloat16(array) if kind == "BF16" else array
+        widen: Widen | None = (from_bfloat16, np.float32) if kind == "BF16" else None
+        place = Placed(shape, np.dtype(_DTYPES[kind]), 8 + size + start)
+        return array_in(request, file, place, may_stay=may_stay, widen=widen)
 
-    kind, shape, _ = tensors[picked.table[0]]
-    n_bytes = math.prod(shape) * np.dtype("<f4" if kind == "BF16" else _DTYPES[kind]).itemsize
-    stays = not request.scores and request.stays(n_bytes, copied=True)
-    return picked.columns(path, tensor(picked.table[0], stays), tensor)
+    return picked.columns(path, tensor(picked.table[0], not request.scores), tensor)
 
 
 def _header(text: bytes, held: int) -> dict[str, tuple[str, tuple[int, ...], int]]:
@@ -135,31 +128,15 @@ def _loaded(request: Request) -> Any:
 
 def _array(request: Request, name: str, value: Any) -> NDArray[Any]:
     if hasattr(value, "detach"):
-        # A sparse tensor, or one whose strides are zero, may stand for any number of numbers.
+        if str(value.layout) != "torch.strided":  # torch takes its places on trust, and dies of wrong ones
+            raise InputError(f"{request.path}: {name} is a sparse tensor; save tensor.to_dense().")
+        # A tensor whose strides are zero may stand for any number of numbers.
         check_unpacked(request.path, value.numel() * value.element_size(), os.path.getsize(request.source))
-        return np.ascontiguousarray(on_host(_dense(value)))
+        return np.ascontiguousarray(on_host(value))
     array = np.asarray(value)
     if array.dtype.kind not in "iubfU":
         raise InputError(f"{request.path}: {name} is {type(value).__name__}, not a tensor; {_SAVE_TENSORS}.")
     return array
-
-
-def _dense(value: Any) -> Any:
-    """The tensor with all its numbers. torch takes the places of a sparse one on trust, and dies of wrong ones."""
-    import torch
-
-    if value.layout == torch.strided:
-        return value
-    if value.layout != torch.sparse_coo:
-        raise ValueError(f"a tensor of layout {value.layout}; save it as tensor.to_dense()")
-    places, numbers = value._indices(), value._values()
-    sides = torch.tensor(value.shape[: places.shape[0]]).reshape(-1, 1)
-    fits = (
-        places.ndim == 2 and numbers.ndim >= 1 and numbers.shape == (places.shape[1], *value.shape[places.shape[0] :])
-    )
-    if not fits or (places.numel() and not bool(((places >= 0) & (places < sides)).all())):
-        raise ValueError("a sparse tensor whose places lie outside of it")
-    return value.to_dense()
 
 
 def _shown(value: Any) -> str:
