@@ -1,6 +1,6 @@
 """How many rows would it take: so many certify in about 4 of 5 cases; `benchmarks.rows_needed` measures more."""
 
-from itertools import islice
+from itertools import count, islice
 
 import numpy as np
 import pytest
@@ -30,8 +30,8 @@ def drawn(rng, wrong, n):
 def test_so_many_rows_certify_in_about_4_of_5_cases():
     rng, certified, promise = np.random.default_rng(0), [], mc.MinAccuracy(BETA)
     for wrong, n in POPULATIONS:
-        failed = (sample for sample in iter(lambda: drawn(rng, wrong, n), None) if not last_passed(sample, BETA, 0.1))
-        for sample in islice(failed, 60):
+        samples = (drawn(rng, wrong, n) for _ in count())
+        for sample in islice((one for one in samples if not last_passed(one, BETA, 0.1)), 60):
             named = rows_needed(sample, promise.plan)
             if named is not None:
                 certified.append(last_passed(drawn(rng, wrong, named), BETA, 0.1) > 0)
