@@ -43,6 +43,22 @@ def run(*words, code=0):
     return result
 
 
+@pytest.mark.parametrize("command", ["cascade", "verify", "evaluate", "apply"])
+@pytest.mark.parametrize("told", ["id", "labels"])
+def test_files_in_another_order_are_refused_where_ids_or_labels_tell(folder, command, told):
+    (small, large), y = drawn(800, 1)
+    known = {"id": np.arange(800), "labels": y}[told]
+    labels = {} if told == "labels" else {"labels": y}
+    np.savez(folder / "one.npz", logits=small, **labels, **{told: known})
+    np.savez(folder / "other.npz", logits=large[::-1], **{told: known[::-1]})
+    words = {"cascade": ["--max-loss", 0.03], "apply": ["--json"]}.get(command, [])
+    files = [folder / "one.npz", folder / "other.npz"]
+    if command != "cascade":
+        files = [folder / "loss.json", files[0], "--large", files[1]]
+    result = run(command, *files, *words, code=2)
+    assert "do not hold the same rows in the same order: the " + told.removesuffix("s") in result.output
+
+
 @pytest.mark.parametrize("name", ["loss", "accuracy"])
 def test_a_saved_cascade_is_valid_and_comes_back_the_same(folder, name):
     path = folder / f"{name}.json"

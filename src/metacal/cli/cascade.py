@@ -30,8 +30,6 @@ from metacal.maps.methods import estimator_names
 from metacal.scores.registry import NAMED
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from metacal.gate import Gate
     from metacal.io.predictions import Predictions
     from metacal.promises.promise import Promise
@@ -151,7 +149,7 @@ def _promise(options: Options) -> tuple[Promise, bool]:
 
 def _fitted(small: str, large: str, promise: Promise, people: bool, options: Options) -> Gate:
     from metacal.cli.fit import method_named, reject_label_for
-    from metacal.cli.reading import read
+    from metacal.cli.reading import read, truth_of_both
     from metacal.gate import fit_cascade
     from metacal.gate.table import check_score
     from metacal.promises.rules.cascade_walks import Plan
@@ -164,7 +162,8 @@ def _fitted(small: str, large: str, promise: Promise, people: bool, options: Opt
     check_score(options.score, one.input)
     tables = [validate.logits_from(found.table, found.input) for found in (one, other)]
     classes = validate.class_list(one.class_names, tables[0].shape[1])
-    codes = codes_where_known(_labels(one, other, small, large), len(one), classes)
+    truth = truth_of_both(one, other, small, large)
+    codes = codes_where_known(one.require_truth() if truth is None else truth, len(one), classes)
     label = reject_label_of(reject_label_for(options.reject_label, one), classes)
     scores = None
     if options.thresholds_from is not None:
@@ -209,9 +208,7 @@ def _fitted_on_scores(file: str, large: str | None, promise: Promise, people: bo
 
 
 def _check_same_rows(one: Predictions, other: Predictions, small: str, large: str) -> None:
-    """Refuse two files that do not hold the same rows and classes, as far as they tell."""
-    import numpy as np
-
+    """Refuse two files that do not hold as many rows of the same classes."""
     if one.table.shape != other.table.shape:
         rows, columns = one.table.shape, other.table.shape
         raise InputError(
@@ -220,19 +217,3 @@ def _check_same_rows(one: Predictions, other: Predictions, small: str, large: st
         )
     if one.class_names is not None and other.class_names is not None and one.class_names != other.class_names:
         raise InputError(f"{small} and {large} have other classes, or in another order; write both in one order.")
-    if one.ids is not None and other.ids is not None and not np.array_equal(one.ids, other.ids):
-        at = int(np.flatnonzero(np.asarray(one.ids).ravel() != np.asarray(other.ids).ravel())[0])
-        raise InputError(f"{small} and {large} are not in the same order: the ids of row {at} differ.")
-
-
-def _labels(one: Predictions, other: Predictions, small: str, large: str) -> NDArray[Any]:
-    import numpy as np
-
-    if one.labels is None:
-        return other.labels if other.labels is not None else one.require_truth()
-    if other.labels is not None and not np.array_equal(one.labels, other.labels):
-        at = int(np.flatnonzero(one.labels != other.labels)[0])
-        raise InputError(
-            f"{small} and {large} do not hold the same rows in the same order: the labels of row {at} differ."
-        )
-    return one.labels

@@ -278,10 +278,26 @@ def read_rows(
     if large is not None:
         other = read_for(gate.stage(1), artifact, large, reading)
         tables.append(gate.stages[1].source.read(other.table, by_rows=True))
-        truth = other.labels if other.labels is not None else truth
+        # Of rows that are only decided on there may be fewer: those that need the large model.
+        truth = truth_of_both(found, other, file, large) if len(found) == len(other) else found.labels
     from metacal.rows import Rows
 
     return GateRows(file, tuple(map(Rows, tables)), truth, found, other)
+
+
+def truth_of_both(one: Predictions, other: Predictions, small: str, large: str) -> Any:
+    """The labels of two models' rows; refused where ids or labels say that these are not the same, in one order."""
+    import numpy as np
+
+    for what, first, second in (("ids", one.ids, other.ids), ("labels", one.labels, other.labels)):
+        if first is None or second is None or (first.dtype.kind in "US") != (second.dtype.kind in "US"):
+            continue  # names beside numbers say nothing of each other
+        first, second = first.ravel(), second.ravel()
+        differ = np.flatnonzero((first != second) & ((first == first) | (second == second)))  # NaN: not known
+        if len(differ):
+            where = f"the {what} of row {differ[0]} differ"
+            raise InputError(f"{small} and {large} do not hold the same rows in the same order: {where}.")
+    return other.labels if one.labels is None else one.labels
 
 
 def read_scored(path: str, reading: Reading, gate: Gate | None = None, artifact: str | None = None) -> Scores:
