@@ -30,7 +30,12 @@ _TESTED = {
     "none": "whether this gate keeps its target, which it aims at without a promise (the paper's own rule)",
 }
 #: How rows were counted that belong together.
-_UNITS = {None: "", "unit": "; one row of each unit", "row": "; bets on whole units"}
+_UNITS = {
+    None: "",
+    "unit": "; one row of each unit",
+    "row": "; bets on whole units",
+    "mean": "; bets on the mean of each unit",
+}
 #: Tests that are shown, of a promise for each class or group.
 _FEW = 8
 
@@ -49,7 +54,7 @@ class Verification:
         Of the intervals; a promise that is kept is refuted with probability at most (1 - confidence) / 2.
     n_rows, n_accepted : int
         Of the rows that were tested.
-    units : "unit", "row" or None
+    units : "unit", "row", "mean" or None
         Where rows belong together: whether one row of each unit was tested, or every row by bets on whole units.
     """
 
@@ -63,7 +68,7 @@ class Verification:
     @property
     def tests(self) -> tuple[Verdict, ...]:
         """A verdict for each promised limit, or for each class or group, the worst first."""
-        return self.verdict.of_parts or self.verdict.parts
+        return self.verdict.tests
 
     @property
     def refuted(self) -> bool:
@@ -140,13 +145,11 @@ class Verification:
 
 def _bad(test: Verdict) -> float:
     """How many rows count against it or, of a mean cost, what all of them cost."""
-    assert test.seen is not None
     return test.seen.bad if test.seen.total is None else test.seen.total
 
 
 def _plain(test: Verdict) -> dict[str, Any]:
     """Plain JSON types."""
-    assert test.seen is not None
     better = {} if test.seen.better is None else {"n_better": test.seen.better}
     return {**test.to_dict(), "n_bad": _bad(test), "n_rows": test.seen.n, "p_value": test.p_value, **better}
 
@@ -154,7 +157,7 @@ def _plain(test: Verdict) -> dict[str, Any]:
 def _lines(test: Verdict) -> list[str]:
     """Counts, interval and p-value."""
     seen, promised = test.seen, test.quantity
-    if seen is None or test.value is None or test.low is None or test.high is None:
+    if test.value is None or test.low is None or test.high is None:
         return [f"  measured     no row here says anything about the {promised}"]
     interval, bad, better = outward(test.low, test.high), _bad(test), seen.better
     if test.part is not None:
@@ -197,7 +200,7 @@ def verify_decisions(
     `names` are those of the rows; each that rows speak about is tested, the worst first.
 
     Where rows belong together (`units`), counts of them are not binomial. A promise about a random row of a random unit
-    is tested on one row of each, drawn at random; one about rows by bets on whole units.
+    is tested on one row of each, drawn at random; one about rows, or means of units, by bets on whole units.
 
     >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> right = np.ones(1000, dtype=bool)
@@ -214,8 +217,8 @@ def verify_decisions(
             picked = counted.rows
             accept, correct = accept[picked], None if correct is None else correct[picked]
             losses, names = None if losses is None else losses.where(picked), None if names is None else names[picked]
-        elif by == "row":
+        elif certificate.circumstances.whole_units or by == "row":
             known = max(units.largest or 0, certificate.circumstances.largest_unit or 0)
-            whole = WholeUnits(codes, max(known, int(np.bincount(codes).max())))
+            whole = WholeUnits(codes, max(known, int(np.bincount(codes).max())), mean=by == "mean")
     verdict = judge(certificate, accept, correct, confidence, losses, names, whole)
     return Verification(certificate, verdict, confidence, len(accept), int(accept.sum()), by)
