@@ -181,8 +181,8 @@ def graded(results: Results) -> list[str]:
     return table(("losses, n", *rules), rows)
 
 
-_FOR_TIES = ("wrong first", "set aside", "other rows", "ranks, then", "skip", "a tenth aside", "a list of 7")
-_FOR_TIES = (*_FOR_TIES, "SGR", "LTT, sequence", "LTT, Bonferroni", "best start")
+_VALUES = ("wrong first", "set aside", "other rows", "ranks, then", "skip", "a tenth aside", "a list of 7")
+_FOR_TIES = (*_VALUES, "SGR", "LTT, sequence", "LTT, Bonferroni", "best start")
 
 
 def ties(results: Results) -> list[str]:

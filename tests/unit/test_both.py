@@ -165,6 +165,7 @@ def test_the_html_of_gate_and_certificate_is_small_escaped_and_without_scripts(c
     assert gate.certificate_.statement in gate._repr_html_()
 
 
+@pytest.mark.slow
 def test_half_of_delta_each_is_nearly_all_that_there_is():
     """One threshold alone keeps both promises, and what lies around it gives little warning of either side."""
     rng, n, draws, broken = np.random.default_rng(0), 2000, 300, 0
