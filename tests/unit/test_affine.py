@@ -364,9 +364,7 @@ def test_offsets_are_learned_where_rows_carry_them():
     labels = np.array([rng.choice(6, p=p) for p in softmax(1.4 * x + offsets)])
     moved = VectorScaling(penalty="offsets").fit(x[:1000], labels[:1000])
     plain = VectorScaling().fit(x[:1000], labels[:1000])
-    found, usual = (
-        -np.log(cal.predict_proba(x[1000:])[np.arange(4000), labels[1000:]]).mean() for cal in (moved, plain)
-    )
+    found, usual = (nll(cal.predict_proba(x[1000:]), labels[1000:]) for cal in (moved, plain))
     assert found < usual
     np.testing.assert_allclose(moved.scale_, np.full(6, moved.scale_[0]))
     np.testing.assert_allclose(moved.bias_ - moved.bias_.mean(), offsets - offsets.mean(), atol=0.4)
