@@ -26,8 +26,9 @@ import numpy as np
 from scipy.special import expit
 
 import metacal as mc
-from metacal.promises.rules.even_odds import even_odds
+from metacal.promises.rules.two_sided import even_odds
 from metacal.promises.sample import Sample
+from metacal.promises.scouts import Scouting
 
 ATOMS = 20_000
 DELTA = 0.1
@@ -40,6 +41,11 @@ class Population:
 
     s: np.ndarray
     chance: np.ndarray
+
+    @property
+    def others(self) -> np.ndarray:
+        """300 quantiles of the scores of other rows, without labels."""
+        return np.quantile(self.s, np.linspace(0.0, 1.0, 301)[:-1], method="lower")
 
     def draw(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Calibration rows: log-odds, and whether each is positive."""
@@ -116,7 +122,10 @@ def outcome(
             chance = np.where(population.s > at, population.chance, 1.0 - population.chance)
             share = float(accept.mean())
             return bool(share and chance[accept].mean() < promise.beta - 1e-12), share
-        certificate = promise.certify(Sample(s, positive))
+        sample = Sample(s, positive, part=positive.astype(np.intp), names=(0, 1))
+        if promise.scouted:  # MAPIE is given the quantiles of other scores: so is this
+            sample = Scouting(older=population.others, labels=promise.asks_labels).of(sample)
+        certificate = promise.certify(sample)
     except mc.InfeasibleTargetError:
         return False, 0.0
     except mc.InputError:  # no row is right at all
@@ -243,7 +252,7 @@ def beside_peers(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
             for name, peer in one["peers"].items()
             if peer["broken"] / peer["draws"] <= DELTA + room / np.sqrt(peer["draws"])
         }
-        if valid:
+        if valid and one["oracle"] > 0.001:  # elsewhere whatever is accepted breaks the promise
             best = max(valid, key=lambda name: valid[name])
             known = {name: one[name] for name in ("population", "promise", "rows")}
             ours = {"accepted": one["accepted beside peers"], "more": one["accepted beside peers"] - valid[best]}

@@ -131,6 +131,9 @@ def signals_as_usual():
 #: What is slow as a whole: browsers, whole experiments, clusters, processes that are stopped half-way.
 SLOW_FOLDERS = ("browser", "bench")
 SLOW_FILES = ("test_signals", "test_attach", "test_metrics_laws", "test_cluster", "test_engines")
+SLOW_FILES += ("test_export_transformers",)
+#: No examples in it, and five seconds to import: its tests do that where they run.
+HEAVY = "src/metacal/export/transformers.py"
 
 
 def slow_as_a_whole(path: Path) -> bool:
@@ -139,7 +142,8 @@ def slow_as_a_whole(path: Path) -> bool:
 
 def pytest_ignore_collect(collection_path, config):
     """What is slow as a whole is not even imported where it is not wanted."""
-    return True if config.option.markexpr == "not slow" and slow_as_a_whole(collection_path) else None
+    unwanted = config.option.markexpr == "not slow" and slow_as_a_whole(collection_path)
+    return True if unwanted or collection_path == ROOT / HEAVY else None
 
 
 def pytest_addoption(parser):

@@ -247,6 +247,7 @@ def test_the_plot(answered, tmp_path):
         assert "slope" in path.read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_sizes_without_an_ordinary_table_are_measured_too():
     """No float32 table of ordinary size: nothing for `metacal fit` or the scaling, and all else as ever."""
     options = ["--sizes", "300x10:float16", "--kernels", "numpy", "--peers", "none", "--repeats", "1", "--json"]

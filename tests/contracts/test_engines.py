@@ -40,7 +40,11 @@ def before(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+#: Half a minute each, and 800 MB; the recipes give the same BatchGate to all of them.
+LARGE = ("ray", "pyspark")
+
+
+@pytest.mark.parametrize("engine", [pytest.param(e, marks=[pytest.mark.long] * (e in LARGE)) for e in ENGINES])
 def test_the_recipe_gives_what_apply_writes(engine, before, tmp_path):
     if importlib.util.find_spec(engine.partition(".")[0]) is None:
         pytest.skip(f"{engine} not found: pip install -e '.[test,engines]'")

@@ -134,7 +134,7 @@ def test_what_cannot_be_counted_by_row(tmp_path):
     assert mc.load(tmp_path / "gate.json").certificate_ == gate.certificate_
     found = mc.verify(gate, score, right, units=unit)
     assert (found.units, found.to_dict()["units"]) == ("row", "row")
-    with pytest.raises(mc.InputError, match="unit of every row"):
+    with pytest.raises(mc.InputError, match="units must have shape"):
         mc.verify(gate, score, right, units=unit[:5])
 
 

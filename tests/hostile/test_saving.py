@@ -304,3 +304,12 @@ def test_a_curve_that_costs_too_much():
     source["classes"] = {"dtype": "int64", "values": list(range(5000))}
     raw["checksum"] = artifact.checksum(raw)
     assert "900 inducing for 5,000 classes: too many" in refused(json.dumps(raw).encode())
+
+
+def test_given_scores_without_a_certificate():
+    scored = mc.ScoreGate(mc.MinAccuracy(0.5)).fit(np.linspace(0.0, 1.0, 200), np.arange(200) > 20)
+    raw = json.loads(artifact.dumps(scored))
+    raw |= {"kind": "TemperatureScaling", "certificate": None, "promise": None, "data_hash": None, "profile": None}
+    raw["stages"][0]["threshold"] = "inf"
+    raw["checksum"] = artifact.checksum(raw)
+    assert "scores that are given belong to a certificate" in refused(json.dumps(raw).encode())

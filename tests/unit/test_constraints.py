@@ -72,7 +72,11 @@ def slow_prefix(scores, correct, beta, delta):
         spent += share
         level = float(spent) * delta
         limits = np.array([most(m, level) for m in range(1, n + 1)])
-        wanted = min(wanted, limits.max())
+        # As near as can be to the rank at which it starts for delta = 0.1.
+        rank = min((m for m in range(1, n + 1) if most(m, float(spent) * 0.1) >= wanted), default=n)
+        starts = {c: int(np.argmax(limits >= c)) + 1 if limits.max() >= c else n + 1 for c in range(n + 1)}
+        below = max([c for c, start in starts.items() if start <= rank], default=0)
+        wanted = min(below + (rank**2 >= starts[below] * starts.get(below + 1, n + 1)), limits.max())
         if wanted < 0:
             continue
         start = int(np.argmax(limits >= wanted)) + 1

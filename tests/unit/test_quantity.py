@@ -81,7 +81,7 @@ def test_an_unknown_quantity_is_refused():
 def test_verdict_and_verification_speak_by_the_object(decided):
     for certificate in certificates():
         verdict, found = judge(certificate, *decided, 0.95), verify_decisions(certificate, *decided)
-        for part, test, (promised, target) in zip(verdict.parts, found.tests, certificate.limits, strict=True):
+        for part, test, (promised, target) in zip(verdict.tests, found.tests, certificate.limits, strict=True):
             assert part.quantity is promised
             assert part.target == target
             assert (test.seen.bad, test.seen.n) == promised.bad(*decided)

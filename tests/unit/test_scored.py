@@ -68,7 +68,7 @@ def test_missing_in_pandas_is_missing():
 
 @pytest.mark.parametrize("values", [["a", "b"], [[0.1, 0.9], [0.2, 0.8]], [0.1, [0.2]], "abc", 3.0])
 def test_what_is_no_column_of_numbers_is_refused(values):
-    with pytest.raises(InputError, match=r"no number|one entry per row"):
+    with pytest.raises(InputError, match=r"no number|one entry per row|rectangular"):
         score_column(values)
 
 
@@ -314,6 +314,11 @@ def test_groups_and_weights_choose_the_rows_that_count():
     assert 1500 < shifted.certificate_.n_rows < 2300
     with pytest.raises(InputError, match=r"units must have shape \(3000,\)"):
         mc.ScoreGate(mc.MaxMiscoverage(0.1)).fit(mark, right, units=groups[:5])
+    for other in (groups[:5], np.append(groups, groups)):  # too many are as wrong as too few
+        with pytest.raises(InputError, match=r"units must have shape \(3000,\)"):
+            gate.verify(mark, right, units=other)
+    with pytest.raises(InputError, match="correct is a masked array with 1 entry under the mask"):
+        mc.ScoreGate(mc.MinAccuracy(0.85)).fit(mark, np.ma.array(right, mask=np.arange(len(right)) == 0))
 
 
 # ── the estimator ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,8 +12,10 @@ from click.testing import CliRunner
 import metacal as mc
 from metacal.cli import main
 from metacal.io.batches import BatchGate
-from metacal.promises.rules.even_odds import even_odds
+from metacal.promises.circumstances import Circumstances
+from metacal.promises.rules.two_sided import even_odds
 from metacal.promises.sample import Sample
+from metacal.promises.scouts import Scouting, Scouts
 
 RNG = np.random.default_rng(3)
 N = 3000
@@ -41,7 +43,8 @@ def test_rows_are_called_by_their_log_odds(both):
     low, high = SCORES[label == "fine"].max(), SCORES[label == "fraud"].min()
     review = label == "rejected"
     assert low < SCORES[review].min() < SCORES[review].max() < high
-    assert certificate.n_accepted == (~review[:N]).sum()
+    assert certificate.traffic.n_accepted == (~review[:N]).sum()
+    assert certificate.n_rows == N - round(N**0.5)  # the others say how rare fraud is
     assert certificate.statement == (
         "At least 85% of what is called fraud is fraud, and at least 95% of all fraud is caught or sent to review, "
         "with 90% confidence for both together."
@@ -73,6 +76,27 @@ def test_a_declared_share_helps_a_rare_class():
     assert counted(mc.MinPrecision(0.85, share=0.1), s, rare)[1][0] > 20
 
 
+def test_marks_are_tested_at_their_values():
+    marks, chance = np.repeat([-3.0, -1.0, 0.0, 1.0, 3.0], 300), np.repeat([0.02, 0.1, 0.5, 0.92, 0.98], 300)
+    sample = Sample(marks, np.random.default_rng(1).random(1500) < chance)
+    assert counted(mc.MinPrecision(0.9), marks, sample.right)[1][0] == 300  # by ranks, wrong ones first
+    found = mc.MinPrecision(0.9).certify(replace(sample, scouts=Scouts(marks[::50])))
+    assert found.parts.items[1].n_accepted == 600
+    with pytest.warns(mc.MetacalWarning, match="whole number|repeat"):
+        gate = mc.MetaCal(mc.MinPrecision(0.9)).fit(marks, sample.right)
+    assert gate.certificate_.circumstances == Circumstances(by_value=True, aside=39)
+    assert gate.accepts([0.0, 1.0, 3.0]).tolist() == [False, True, True]
+
+
+def test_scouts_are_drawn_whatever_their_class():
+    sample = Sample(SCORES, FRAUD, part=FRAUD.astype(int), names=(0, 1))
+    scouts = Scouting(labels=True).of(sample).scouts
+    assert scouts.aside == round(len(SCORES) ** 0.5)
+    assert mc.MinPrecision(0.9).knowing(scouts, 1).share == pytest.approx(FRAUD.mean(), abs=0.1)
+    assert Scouting(labels=False).of(sample).scouts.aside == 10  # the share was declared, and no score ties
+    assert Scouting(older=SCORES.round(0), labels=True).of(sample).scouts.aside == 0
+
+
 def test_sides_that_overlap_meet_at_even_odds():
     s = np.linspace(-50.0, 50.0, 4000)
     positive = RNG.random(4000) < 1.0 / (1.0 + np.exp(-s))
@@ -83,7 +107,9 @@ def test_sides_that_overlap_meet_at_even_odds():
 
 def test_a_side_that_cannot_be_certified_is_closed():
     s, few = np.arange(2000.0), np.arange(2000) >= 1980
-    certificate = mc.TwoSided(mc.MinPrecision(0.5), mc.MinRecall(0.99)).certify(Sample(s, few, names=("fine", "fraud")))
+    certificate = mc.TwoSided(mc.MinPrecision(0.5, share=0.01), mc.MinRecall(0.99)).certify(
+        Sample(s, few, names=("fine", "fraud"))
+    )
     closed, opened = certificate.parts.items
     assert (closed.status, opened.n_accepted > 10) == ("always rejected", True)
     assert "nothing is called fine: recall 0.99 is not certified; it takes at least" in str(certificate)

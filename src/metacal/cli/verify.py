@@ -81,7 +81,7 @@ def command(artifact: str, file: str, options: Options) -> None:
     given = read_rows(gate, artifact, file, replace(options.reading, unit_key=options.unit_key), options.large)
     bare = not any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
     seen = given.judged(gate, artifact, bare=bare)
-    units = None if given.found.units is None else Units(given.found.units).at(seen.rows)
+    units = None if given.found.units is None else Units(given.found.units).at(seen.rows, len(given))
     result = verify_decisions(
         gate.certificate, seen.accept, seen.correct, options.confidence, seen.losses, seen.names, units
     )

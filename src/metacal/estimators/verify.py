@@ -61,7 +61,7 @@ def verify(
     if own is None or own.certificate is None:
         raise InputError("verify needs a gate with a certificate; this one promises nothing.")
     seen = judged(own, given, y, groups)
-    together = None if units is None else Units.of(units).at(seen.rows)
+    together = None if units is None else Units.of(units).at(seen.rows, len(given[0]))
     return verify_decisions(
         own.certificate,
         seen.accept,

@@ -106,17 +106,14 @@ def fit_scored(
     losses = promise.losses_of(right) if isinstance(promise, Costed) else None
     if lost is not None:
         losses = Losses.graded(lost)
-    together = None if units is None else Units.of(units)
-    there_units = None if together is None else together.taken(together.codes(len(given))[there])
-    counted = counted_rows(len(right), there_units, _weights_there(importance, there), random_state)
+    together = None if units is None else Units.of(units).at(np.flatnonzero(there), len(given))
+    counted = counted_rows(len(right), together, _weights_there(importance, there), random_state)
     seen = slice(None) if counted is None else counted.rows
     if lost is None:
         require_some_correct(right[seen])
     ranking = Ranking.of(doubt[seen], right[seen])
     good = right if lost is None else lost <= lost.mean()
-    missing, of = int((~there).sum()), len(there)
-    about = (missing, of, marks is None, lost is not None)
-    notes = _remarks(ranking, doubt[seen], good[seen], higher_is, *about)
+    notes = _remarks(ranking, doubt[seen], good[seen], source, there, ties=marks is None)
     for note in notes:  # first: where nothing can be certified they may say why
         warnings.warn(str(note), MetacalWarning, stacklevel=3)
     hashed = data_hash(doubt, right)
@@ -219,21 +216,14 @@ def _parts(promise: Promise, groups: Any, there: Flags) -> RowParts:
     return None if found is None else (found[0][there], found[1])
 
 
-def _remarks(
-    ranking: Ranking,
-    doubt: Float,
-    right: Flags,
-    higher_is: HigherIs,
-    missing: int,
-    of: int,
-    ties: bool,
-    losses: bool,
-) -> list[Note]:
+def _remarks(ranking: Ranking, doubt: Float, good: Flags, source: Marks, there: Flags, *, ties: bool) -> list[Note]:
+    """What is odd about scores: hardly an error, ties, rows without one, or that the surest are the worst."""
     found = remarks_on_scores(ranking, "given scores", ties=ties)
-    if missing:
-        found.append(rows_without_score(missing=missing, rows=of))
-    if _standard_errors_below_chance(doubt, right) > _UPSIDE_DOWN:
-        found.append(upside_down(higher_is="doubtful" if higher_is == "surer" else "surer", losses=losses))
+    if not there.all():
+        found.append(rows_without_score(missing=int((~there).sum()), rows=len(there)))
+    if _standard_errors_below_chance(doubt, good) > _UPSIDE_DOWN:
+        other: HigherIs = "doubtful" if source.higher_is == "surer" else "surer"
+        found.append(upside_down(higher_is=other, losses=source.truth == "losses"))
     return found
 
 

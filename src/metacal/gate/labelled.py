@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,11 +15,10 @@ from metacal.maps.confidence import fit_confidence
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap, fit_temperature
-from metacal.promises.certificate import Certificate
 from metacal.promises.notes import Note, many_ties, not_calibrated, remarks_on_rows
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.answers import RIGHT, UNKNOWN
-from metacal.promises.sequential.profile import Profile, profile_of
+from metacal.promises.sequential.profile import profile_of
 from metacal.rows import Rows
 from metacal.rows.labels import reject_label_of
 
@@ -33,45 +31,40 @@ _FEWEST_LABELS = 30
 
 def gate_of(certifier: Certifier) -> Gate:
     """The gate of what is certified by now; InfeasibleTargetError where nothing is."""
-    certificate = certifier.certificate
+    certificate, label = certifier.certificate, -1
     if certifier.rows is None:
         asked = np.flatnonzero(certifier.right != UNKNOWN)
         curve = fit_confidence(certifier.doubts[asked], certifier.right[asked] == RIGHT)
-        marks = Marks(certifier.score_name, certifier.higher_is, curve).of(certificate)
-        return _gate(certifier, marks, certificate)
-    base, notes = _base(certifier)
-    recipe = Recipe(METHODS["temperature"].public_name)
-    given = certifier.classes is not None
-    source = Table(base, certifier.classes_, certifier.score, certifier.input, recipe, classes_given=given)
-    label = reject_label_of(None, certifier.classes_)
-    return replace(_gate(certifier, source, certificate.with_notes(*notes)), reject_label=label)
-
-
-def remarks_on_pool(rows: Rows | None, doubts: NDArray[np.float64]) -> tuple[Note, ...]:
-    """What is odd about rows that have no labels yet, said in a warning: copies, or of a score alone that it ties."""
-    there = doubts[~np.isnan(doubts)]
-    alone = Ranking.of(there, np.zeros(len(there), dtype=bool))
-    found = many_ties(alone, "given scores") if rows is None else remarks_on_rows(rows, doubts)
-    for note in found:
-        warn_caller(str(note))
-    return tuple(found)
-
-
-def _gate(certifier: Certifier, source: Source, certificate: Certificate) -> Gate:
+        source: Source = Marks(certifier.score_name, certifier.higher_is, curve).of(certificate)
+    else:
+        base, notes = _base(certifier)
+        certificate, given = certificate.with_notes(*notes), certifier.classes is not None
+        recipe = Recipe(METHODS["temperature"].public_name)
+        source = Table(base, certifier.classes_, certifier.score, certifier.input, recipe, classes_given=given)
+        label = reject_label_of(None, certifier.classes_)
     return Gate.of(
         source,
         certificate.threshold,
         certificate=certificate,
         promise=certifier.promise,
+        reject_label=label,
         data_hash=certifier.data_hash,
-        profile=_profile(certifier),
+        profile=profile_of(_ranking(certifier.doubts)),
     )
 
 
-def _profile(certifier: Certifier) -> Profile:
+def remarks_on_pool(rows: Rows | None, doubts: NDArray[np.float64]) -> tuple[Note, ...]:
+    """What is odd about rows that have no labels yet, said in a warning: copies, or of a score alone that it ties."""
+    found = many_ties(_ranking(doubts), "given scores") if rows is None else remarks_on_rows(rows, doubts)
+    for note in found:
+        warn_caller(str(note))
+    return tuple(found)
+
+
+def _ranking(doubts: NDArray[np.float64]) -> Ranking:
     """What the scores of the pool look like, for whoever watches new rows."""
-    there = certifier.doubts[~np.isnan(certifier.doubts)]
-    return profile_of(Ranking.of(there, np.zeros(len(there), dtype=bool)))
+    there = doubts[~np.isnan(doubts)]
+    return Ranking.of(there, np.zeros(len(there), dtype=bool))
 
 
 def _base(certifier: Certifier) -> tuple[Map, tuple[Note, ...]]:

@@ -15,12 +15,14 @@ from metacal.gate.ranked import Certified, RowParts
 from metacal.gate.table import moved_rows
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.monotone import log_odds
-from metacal.promises.circumstances import Circumstances
+from metacal.promises.certificate import accepts
+from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.notes import Note, decision_disagrees, decision_learned
+from metacal.promises.parts.thresholds import policy_of
 from metacal.promises.parts.units import Counted
-from metacal.promises.rules.even_odds import even_odds
-from metacal.promises.rules.two_sided import Sided
+from metacal.promises.rules.two_sided import Sided, even_odds
 from metacal.promises.sample import Ranking, Sample
+from metacal.promises.scouts import Scouting
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.draws import generator
@@ -43,9 +45,10 @@ def certified_sides(
     check_two(rows.n_classes, type(promise).__name__)
     rows, truth = rows.looked_over(), np.asarray(on_host(codes, "labels"))
     sample = Sample(rows.on_host().collect(log_odds), truth == 1, part=truth, names=names)
-    certificate = promise.certify(sample if counted is None else sample.take(counted.rows))
-    if counted is not None:
-        certificate = counted.told(certificate)
+    sample = sample if counted is None else sample.take(counted.rows)
+    if promise.scouted:
+        sample = Scouting(labels=promise.asks_labels).of(sample)
+    certificate = promise.certify(sample)
     there = moved_rows(rows, certificate.decision_at)
     _, values, correct = ranked(there, "margin", truth)
     values, correct = np.asarray(on_host(values)), np.asarray(on_host(correct))
@@ -53,6 +56,12 @@ def certified_sides(
     ranking = Ranking.of(RELATIVE.rounded(values[seen]), correct[seen])
     columns = Columns(values, correct, np.ones(len(values), dtype=bool), ranking)
     parts = there.collect(kernels.predicted), names
+    if (scouts := sample.scouts) is not None:
+        accept = accepts(values[seen], policy_of(certificate, np.array(names)).of(parts[0][seen]))
+        certificate = certificate.with_traffic(accept, correct[seen])
+        certificate = under(certificate, Circumstances(by_value=scouts.by_value, aside=scouts.aside))
+    if counted is not None:
+        certificate = counted.told(certificate)
     return Certified(rows, "margin", certificate, columns), parts
 
 

@@ -214,14 +214,12 @@ class BatchGate:
 
 def _loaded(raw: bytes, fingerprint: str, name: str, key: Any) -> Gate:
     """The gate in the bytes of a file, kept for the next who asks."""
-    from metacal.errors import ArtifactError
     from metacal.io.artifact.document import loaded
+    from metacal.io.artifact.messages import naming
     from metacal.io.artifact.signature import read_key
 
-    try:
+    with naming(name):
         gate = loaded(raw, None if key is None else read_key(key))[0].gate
-    except ArtifactError as error:
-        raise ArtifactError(f"{name}: {error}") from error.__cause__
     if gate.kind != "logits":
         raise InputError(f"{name} is no gate on logits; a BatchGate reads one table of logits or probabilities.")
     while len(_gates) >= _KEPT:

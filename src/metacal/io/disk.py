@@ -177,13 +177,12 @@ def part_beside(target: str | os.PathLike[str]) -> str:
 def plain_write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn what the system says about a file that cannot be written into one line."""
     shown = os.fspath(path)
+    parent = os.path.dirname(shown) or "."
     try:
         yield
     except FileNotFoundError:
-        parent = os.path.dirname(shown) or "."
         raise InputError(f"cannot write {shown}: there is no folder {parent}; create it first.") from None
     except NotADirectoryError:
-        parent = os.path.dirname(shown) or "."
         raise InputError(f"cannot write {shown}: {parent} is not a folder; choose a path inside a folder.") from None
     except LockedError:
         raise

@@ -7,7 +7,6 @@ from a list, chains are refused, and a server's redirects are followed to http a
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import fnmatch
@@ -266,35 +265,24 @@ def _plain_errors(url: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "there is no such file"
-    if isinstance(error, PermissionError):
-        return "you have no permission to read it"
-    if isinstance(error, asyncio.TimeoutError | TimeoutError):
-        return f"nothing came for {SILENCE_S:g} s; try again later, or fetch it and give the file"
+    said = next((_SAID[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _SAID), None)
+    if said is not None:
+        return said.format(error=error, text=str(error)[:200], seconds=SILENCE_S).rstrip()
+    if cause := getattr(error, "os_error", None):  # nobody was reached
+        return f"no server answers there ({os.strerror(cause.errno) if cause.errno else cause})"
     plain = " ".join(str(error).split())[:200].rstrip(" .") or type(error).__name__
-    return _web_reason(error) or f"it cannot be read ({plain})"
+    return f"it cannot be read ({plain})"
 
 
-def _web_reason(error: Exception) -> str | None:
-    try:
-        import aiohttp
-    except ImportError:
-        return None
-    match error:
-        case aiohttp.TooManyRedirects():
-            return "the server sends from one address to the next without end"
-        case aiohttp.ClientResponseError():
-            return f"the server answers {error.status} {error.message}".rstrip()
-        case aiohttp.ClientPayloadError():
-            return "the connection ended before the whole file had come; try again"
-        case aiohttp.NonHttpUrlRedirectClientError():
-            return f"the server sends on to {str(error)[:200]}, which is no web address, and is not read"
-        case aiohttp.InvalidURL():
-            return f"{error.url} is no address"
-        case aiohttp.ClientConnectorError():
-            number = error.os_error.errno
-            return f"no server answers there ({os.strerror(number) if number else error.os_error})"
-        case aiohttp.ServerDisconnectedError():
-            return "the server hung up without an answer"
-    return None
+#: What is said of an error by the name of its class, Python's own and those of aiohttp, which need not be there.
+_SAID = {
+    "FileNotFoundError": "there is no such file",
+    "PermissionError": "you have no permission to read it",
+    "TimeoutError": "nothing came for {seconds:g} s; try again later, or fetch it and give the file",
+    "TooManyRedirects": "the server sends from one address to the next without end",
+    "ClientResponseError": "the server answers {error.status} {error.message}",
+    "ClientPayloadError": "the connection ended before the whole file had come; try again",
+    "NonHttpUrlRedirectClientError": "the server sends on to {text}, which is no web address, and is not read",
+    "InvalidURL": "{error.url} is no address",
+    "ServerDisconnectedError": "the server hung up without an answer",
+}

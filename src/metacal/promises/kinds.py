@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from metacal.promises.rules.max_risk import MaxRisk as MaxRisk
     from metacal.promises.rules.order_statistic import MaxMiscoverage as MaxMiscoverage
     from metacal.promises.rules.order_statistic import MaxReview as MaxReview
+    from metacal.promises.rules.precision import MinPrecision as MinPrecision
     from metacal.promises.rules.two_sided import MaxFalsePositiveRate as MaxFalsePositiveRate
-    from metacal.promises.rules.two_sided import MinPrecision as MinPrecision
     from metacal.promises.rules.two_sided import MinRecall as MinRecall
     from metacal.promises.rules.two_sided import TwoSided as TwoSided
 

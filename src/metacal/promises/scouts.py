@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _FEWEST_ROWS = 100
 #: So many say whether more are needed.
 _FIRST = 10
+#: Rows that tie with one, on average, where values are tested for a promise about classes.
+_ALIKE = 8.0
 #: A table of more marks is not shown.
 _MOST_MARKS = 25
 #: Sets these draws apart from all others that a seed gives.
@@ -83,18 +85,23 @@ class Scouts:
 class Scouting:
     """How scouts come about: `older` scores, or rows set aside by a seed; `scale` has the marks that were declared.
 
-    Of an older gate it is known whether the score ties (`by_value`): it keeps too few scores to tell.
+    Of an older gate it is known whether the score ties (`by_value`): it keeps too few scores to tell. For a promise
+    about the classes themselves (`rules.two_sided`: `labels` is not None) rows are drawn whatever their class is; where
+    it is True their labels are asked for, and so many are set aside whether or not the score ties.
     """
 
     seed: int = 0
     older: NDArray[np.float64] | None = None
     scale: NDArray[np.float64] | None = None
     by_value: bool = False
+    labels: bool | None = None
 
     def of(self, sample: Sample) -> Sample:
         """The rows that are tested, with their scouts."""
         if self.older is not None and len(self.older):
-            return replace(sample, scouts=Scouts(self.older, by_value=self._by_value(self.older, len(sample))))
+            older = Scouts(self.older, by_value=self._by_value(self.older, len(sample)))
+            if older.by_value or not self.labels:
+                return replace(sample, scouts=older)
         aside = self._aside(sample)
         if not aside.any():
             return sample
@@ -103,18 +110,24 @@ class Scouting:
         return replace(sample.take(~aside), scouts=scouts)
 
     def _by_value(self, scores: NDArray[np.float64], n: int) -> bool:
-        """Whether values are tested: two rows are equal with a chance of at least 1/sqrt(n), as these show it."""
-        return self.by_value or self.scale is not None or chance_of_a_tie(scores) >= 1.0 / math.sqrt(n)
+        """Whether values are tested: two rows are equal with a chance of at least 1/sqrt(n), as these show it.
+
+        Of a class, which may be rare, where a row has eight others like it.
+        """
+        least = 1.0 / math.sqrt(n) if self.labels is None else min(1.0 / math.sqrt(n), _ALIKE / n)
+        return self.by_value or self.scale is not None or chance_of_a_tie(scores) >= least
 
     def _aside(self, sample: Sample) -> NDArray[np.bool_]:
         """A random square root of the rows, of each part by itself; ten of them where these show no tie."""
         flags = np.zeros(len(sample), dtype=bool)
         turns = np.random.default_rng([self.seed, _OUR_OWN]).permutation(len(sample))
-        parts = [turns] if sample.part is None else [turns[sample.part[turns] == i] for i in range(len(sample.names))]
+        part = sample.part if self.labels is None else None
+        parts = [turns] if part is None else [turns[part[turns] == i] for i in range(len(sample.names))]
         for rows in parts:
             if len(rows) >= _FEWEST_ROWS or self.scale is not None:
-                ties = self.scale is not None or chance_of_a_tie(sample.score[rows[:_FIRST]]) > 0.0
-                flags[rows[: round(math.sqrt(len(rows))) if ties else _FIRST]] = True
+                wanted = self.labels or self.scale is not None
+                wanted = wanted or chance_of_a_tie(sample.score[rows[:_FIRST]]) > 0.0
+                flags[rows[: round(math.sqrt(len(rows))) if wanted else _FIRST]] = True
         return flags
 
     def marks(self, sample: Sample) -> tuple[tuple[float, int, int], ...]:

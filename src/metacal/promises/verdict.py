@@ -12,7 +12,7 @@ from scipy.special import betainc, ndtri
 
 from metacal.display import outward
 from metacal.errors import InputError
-from metacal.promises.quantity import Quantity, quantity
+from metacal.promises.quantity import Quantity
 from metacal.promises.rules import betting, bounds
 from metacal.promises.rules.betting import UnitCounts
 from metacal.promises.rules.noninferiority import GAMMA, difference_interval, kept_p_value
@@ -121,8 +121,9 @@ class Seen:
 
         Small is bad news. Bets stake what suits a test at `level`.
 
+        >>> from metacal.promises.quantity import COVERAGE_ACCURACY
         >>> right = np.arange(20) >= 3
-        >>> seen = Seen.of(quantity("coverage accuracy"), 0.95, np.ones(20, dtype=bool), right)
+        >>> seen = Seen.of(COVERAGE_ACCURACY, 0.95, np.ones(20, dtype=bool), right)
         >>> round(seen.p_value(0.05), 4)
         0.0755
         """
@@ -152,15 +153,14 @@ class Verdict:
     refuted : bool
         Whether the whole interval lies on the wrong side of a target: more than bad luck. With neither what was
         measured misses the target, which the interval includes: these rows do not decide.
-    also : Verdict or None
-        The second promise, where there are two.
+    seen : Seen
+        The rows behind it.
     part : str or None
         The class or group that it is about; None: all rows.
-    of_parts : tuple of Verdict
-        Where each class or group has its own promise: every one that rows speak about, the strongest evidence against
-        it first. Numbers and words are then those of the first, `kept` and `refuted` are about all.
-    seen : Seen or None
-        The rows behind it.
+    several : tuple of Verdict
+        Where there are several: of each promised quantity or, where each class or group has its own promise, of every
+        one that rows speak about, the strongest evidence against it first. Numbers and words are then those of the
+        first, `kept` and `refuted` are about all.
     """
 
     quantity: Quantity
@@ -171,23 +171,28 @@ class Verdict:
     level: float
     kept: bool
     refuted: bool
-    also: Verdict | None = None
+    seen: Seen = field(repr=False, compare=False)
     part: str | None = None
-    of_parts: tuple[Verdict, ...] = ()
-    seen: Seen | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "quantity", quantity(self.quantity))
+    several: tuple[Verdict, ...] = ()
 
     @classmethod
     def of(cls, seen: Seen, level: float, part: str | None = None) -> Verdict:
         """What was measured, with its interval at this level."""
         promised, target, value = seen.quantity, seen.target, seen.value
         if value is None:
-            return cls(promised, target, None, None, None, level, False, False, part=part, seen=seen)
+            return cls(promised, target, None, None, None, level, False, False, seen, part)
         low, high = seen.interval(level)
         kept, refuted = promised.kept(value, target), promised.refuted(low, high, target)
-        return cls(promised, target, value, low, high, level, kept, refuted, part=part, seen=seen)
+        return cls(promised, target, value, low, high, level, kept, refuted, seen, part)
+
+    @classmethod
+    def of_all(cls, several: list[Verdict]) -> Verdict:
+        """Several at once: kept where all are, refuted where one is."""
+        first, *more = several
+        if not more and first.part is None:
+            return first
+        kept, refuted = all(one.kept for one in several), any(one.refuted for one in several)
+        return replace(first, kept=kept, refuted=refuted, several=tuple(several))
 
     @property
     def word(self) -> str:
@@ -195,22 +200,23 @@ class Verdict:
         return "refuted" if self.refuted else "kept" if self.kept else "undecided"
 
     @property
-    def parts(self) -> tuple[Verdict, ...]:
-        """One verdict per promised quantity, each about itself alone."""
-        if self.also is None:
-            return (self,)
-        assert self.seen is not None
-        return Verdict.of(self.seen, self.level), self.also
+    def tests(self) -> tuple[Verdict, ...]:
+        """One verdict per promised quantity, or for each class or group, each about itself alone."""
+        return self.several or (self,)
+
+    @property
+    def of_parts(self) -> tuple[Verdict, ...]:
+        """Those of classes or groups, where each has its own promise."""
+        return () if self.part is None else self.several
 
     @property
     def heads(self) -> tuple[Verdict, ...]:
         """What is said first: one for each quantity or, where there are parts, the one with the most against it."""
-        return (replace(self, of_parts=self.of_parts[:0]),) if self.of_parts else self.parts
+        return (replace(self, several=()),) if self.of_parts else self.tests
 
     @property
     def p_value(self) -> float:
         """The chance of as many bad rows or more, in these rows alone, if the promise is just kept."""
-        assert self.seen is not None
         return self.seen.p_value(0.5 * (1.0 - self.level))
 
     @property
@@ -221,7 +227,7 @@ class Verdict:
                 "check that these rows and their labels come from the same source as the calibration rows; if they do, "
                 "fit again on recent labelled rows, and have a person look at what is accepted until then."
             )
-        open_ones = [one for one in self.of_parts or self.parts if not one._beyond_chance]
+        open_ones = [one for one in self.tests if not one._beyond_chance]
         if not open_ones:
             return "nothing."
         if any(one.value is None for one in open_ones):
@@ -242,7 +248,6 @@ class Verdict:
     @property
     def _times_as_many(self) -> int:
         """About how many times as many rows would decide, if the measured value stays."""
-        assert self.seen is not None
         assert self.value is not None
         apart = self.value - self.target
         if abs(apart) < 1e-12:
@@ -263,14 +268,14 @@ class Verdict:
         plain = {"quantity": self.quantity.name, **{name: getattr(self, name) for name in names}, "verdict": self.word}
         plain |= {} if self.part is None else {"part": self.part}
         plain |= {"of_parts": [own.to_dict() for own in self.of_parts]} if self.of_parts else {}
-        return plain if self.also is None else {**plain, "also": self.also.to_dict()}
+        return {**plain, "also": self.several[1].to_dict()} if self.several and not self.of_parts else plain
 
     def __str__(self) -> str:
         if self.of_parts:
             kept, bad = (sum(getattr(own, name) for own in self.of_parts) for name in ("kept", "refuted"))
             counts = f"{kept:,} kept, {len(self.of_parts) - kept - bad:,} undecided, {bad:,} refuted"
             return f"{self.word}: of {len(self.of_parts):,}, {counts}; worst {self.part}, {self.of_parts[0].short}"
-        return "; ".join(part.short.rstrip(".") for part in self.parts) + "."
+        return "; ".join(part.short.rstrip(".") for part in self.tests) + "."
 
     @property
     def short(self) -> str:
@@ -310,11 +315,7 @@ def judge(
         return _judge_parts(certificate, accept, correct, level, names, units)
     each = _each(level, len(certificate.limits))
     seen = (Seen.of(promised, limit, accept, correct, losses, units) for promised, limit in certificate.limits)
-    first, *more = (Verdict.of(one, each) for one in seen)
-    if not more:
-        return first
-    (also,) = more
-    return replace(first, kept=first.kept and also.kept, refuted=first.refuted or also.refuted, also=also)
+    return Verdict.of_all([Verdict.of(one, each) for one in seen])
 
 
 def _judge_parts(
@@ -332,9 +333,7 @@ def _judge_parts(
     own = sorted(((name, seen) for name, seen in own if seen.n), key=lambda pair: pair[1].p_value(level))
     if not own:
         return Verdict.of(Seen.of(*limit, accept & False, correct & False), level)
-    parts = tuple(Verdict.of(seen, _each(level, len(own)), name) for name, seen in own)
-    kept, refuted = all(verdict.kept for verdict in parts), any(verdict.refuted for verdict in parts)
-    return replace(parts[0], kept=kept, refuted=refuted, of_parts=parts)
+    return Verdict.of_all([Verdict.of(seen, _each(level, len(own)), name) for name, seen in own])
 
 
 def _each(level: float, intervals: int) -> float:

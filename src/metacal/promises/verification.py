@@ -63,7 +63,7 @@ class Verification:
     @property
     def tests(self) -> tuple[Verdict, ...]:
         """A verdict for each promised limit, or for each class or group, the worst first."""
-        return self.verdict.of_parts or self.verdict.parts
+        return self.verdict.tests
 
     @property
     def refuted(self) -> bool:
@@ -140,13 +140,11 @@ class Verification:
 
 def _bad(test: Verdict) -> float:
     """How many rows count against it or, of a mean cost, what all of them cost."""
-    assert test.seen is not None
     return test.seen.bad if test.seen.total is None else test.seen.total
 
 
 def _plain(test: Verdict) -> dict[str, Any]:
     """Plain JSON types."""
-    assert test.seen is not None
     better = {} if test.seen.better is None else {"n_better": test.seen.better}
     return {**test.to_dict(), "n_bad": _bad(test), "n_rows": test.seen.n, "p_value": test.p_value, **better}
 
@@ -154,7 +152,7 @@ def _plain(test: Verdict) -> dict[str, Any]:
 def _lines(test: Verdict) -> list[str]:
     """Counts, interval and p-value."""
     seen, promised = test.seen, test.quantity
-    if seen is None or test.value is None or test.low is None or test.high is None:
+    if test.value is None or test.low is None or test.high is None:
         return [f"  measured     no row here says anything about the {promised}"]
     interval, bad, better = outward(test.low, test.high), _bad(test), seen.better
     if test.part is not None:

@@ -158,7 +158,7 @@ def rule(certificate: Certificate) -> str:
         who = f"{around.aside:,} calibration rows, set aside," if around.aside else "other rows"
         said += f"; the scores of {who} chose the first value"
     elif around.aside:
-        said += f"; {around.aside:,} calibration rows were set aside, and show a score without ties"
+        said += f"; {around.aside:,} calibration rows were set aside to lay out the tests"
     said += f", the best of {around.scores} scores, this one at {around.share:g} of delta" if around.scores > 1 else ""
     said += ", one row of each unit" if around.units == "unit" else ""
     how = "estimated" if around.weights == "estimated" else "given"

@@ -218,8 +218,8 @@ def spoken(part: Verdict, n_accepted: int, by: str = "") -> dict[str, Any]:
     Examples
     --------
     >>> from metacal.promises.quantity import MISCOVERAGE
-    >>> kept = Verdict(MISCOVERAGE, 0.1, 0.08, 0.07, 0.09, 0.95, True, False)
-    >>> told = spoken(kept, 900)
+    >>> from metacal.promises.verdict import Seen
+    >>> told = spoken(Verdict.of(Seen(MISCOVERAGE, 0.1, 0.08, 8, 100), 0.95), 900)
     >>> told["direction"], told["limit"], told["counted"], told["curve"]
     ('at most', '10%', 'of the right answers were rejected', 'miscoverage')
     """

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, spelled
+from metacal.rows.arrays import plain_array
 
 #: How right and wrong are written, in any case.
 WORDS: dict[str, bool] = {
@@ -150,10 +151,7 @@ def score_and_correct(score: Any, correct: Any) -> tuple[NDArray[np.floating[Any
 
 
 def _flat(values: Any, name: str) -> NDArray[Any]:
-    try:
-        array = np.asarray(values)
-    except ValueError:  # rows of different lengths
-        array = np.empty((0, 0))
+    array = plain_array(values, name)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:

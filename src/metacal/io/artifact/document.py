@@ -24,7 +24,7 @@ from metacal.gate.gate import Source
 from metacal.gate.marks import plain_name
 from metacal.io.artifact.audit import check_classes, check_cost, check_promise, check_reach, check_settled
 from metacal.io.artifact.encoding import CHOICES, built, decode, encode, entries
-from metacal.io.artifact.messages import article, exact_keys, shown
+from metacal.io.artifact.messages import article, exact_keys, naming, shown
 from metacal.io.artifact.probe import check_map
 from metacal.io.artifact.signature import Key, KeySource, read_key
 from metacal.io.artifact.sources import RANKERS, calibrator_kinds, check_jobs, method_of
@@ -173,8 +173,6 @@ def content_of(document: Document) -> Content:
         raise ArtifactError(f'data_hash must be "sha256:" and 64 hexadecimal digits, not {shown(saved.data_hash)}.')
     held = {"certificate": certificate, "promise": promise, "data_hash": saved.data_hash, "profile": profile}
     gate: Gate = built(Gate, {"stages": _stages(saved.stages, certificate), **held}, "stages")
-    if len({type(stage.source) for stage in gate.stages}) > 1:
-        raise ArtifactError("the models of a cascade read logits, all of them, or scores that are given.")
     gate = replace(gate, reject_label=_reject_label(saved.reject_label, gate))
     if kind != kind_of(gate):
         raise ArtifactError(f"this is no {kind}: its stages and its promise are those of {article(kind_of(gate))}.")
@@ -246,10 +244,10 @@ def _marks(source: Marks, stage: Stage, certificate: Certificate | None, where: 
     corners = 0 if source.curve is None else len(source.curve.knots)
     if corners > _MOST_CORNERS:
         raise ArtifactError(f"{where}.source.curve has {corners:,} corners; {_MOST_CORNERS:,} is the most.")
-    if source.truth == "losses" and (certificate is None or not certificate.quantity.mean):
-        raise ArtifactError(f"{where}.source.truth: losses belong to a promise about them.")
     if certificate is None:
-        return stage
+        raise ArtifactError(f"{where}.source: scores that are given belong to a certificate.")
+    if source.truth == "losses" and not certificate.quantity.mean:
+        raise ArtifactError(f"{where}.source.truth: losses belong to a promise about them.")
     beside = source if certificate.stages is not None else source.of(certificate)
     return _with_policy(stage, beside, certificate, RELATIVE, np.empty(0))
 
@@ -291,10 +289,8 @@ def read_content(
     """All that a file holds, and what it says about itself: its format, writer, checksum and signature."""
     verifying = None if key is None else read_key(key)
     raw = read_file(path, max_bytes)
-    try:
+    with naming(os.fspath(path)):
         return loaded(raw, verifying, max_bytes)
-    except ArtifactError as error:
-        raise ArtifactError(f"{os.fspath(path)}: {error}") from error.__cause__
 
 
 def text_that_loads(content: Content, *, key: KeySource | None = None, max_bytes: int | None = None) -> str:

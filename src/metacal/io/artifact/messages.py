@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from metacal.errors import ArtifactError
@@ -25,6 +26,23 @@ def exact_keys(data: Any, names: Sequence[str], where: str) -> None:
     for name in data:
         if name not in names:
             raise ArtifactError(f"{where}: {shown(name)} does not belong here.")
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Errors about what a file holds begin with its name.
+
+    Examples
+    --------
+    >>> with naming("cal.json"):
+    ...     exact_keys([], ["a"], "map")
+    Traceback (most recent call last):
+    metacal.errors.ArtifactError: cal.json: map must be an object, not a list.
+    """
+    try:
+        yield
+    except ArtifactError as error:
+        raise ArtifactError(f"{path}: {error}") from error.__cause__
 
 
 def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from metacal.gate.traffic import LONGEST_ID, Counts, Id, Late, Lines, Point, Wai
 from metacal.gate.watch import MOST_POINTS, MOST_WAITING, Watch
 from metacal.io.artifact.document import Content, document_of
 from metacal.io.artifact.encoding import ENTRIES, FORMS, Form, decode, decode_entries, encode, entries, row_form
-from metacal.io.artifact.messages import exact_keys
+from metacal.io.artifact.messages import exact_keys, naming
 from metacal.io.artifact.wrapping import checksum
 from metacal.io.journal import Journal, read_journal
 from metacal.promises.sequential.alarms import NAMES, Alarms
@@ -207,7 +207,7 @@ def checkpoint(kept: Kept) -> dict[str, Any]:
 
 def kept_from(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Kept:
     """The state that the records of a journal give; ArtifactError, which names the file, where they give none."""
-    try:
+    with naming(path):
         first = records[0]
         exact_keys(first, ["watch", "sources", "n"], "the first record")
         sources, serial = first["sources"], decode(int, first["n"], "n")
@@ -215,8 +215,6 @@ def kept_from(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Kept:
             raise ArtifactError("sources must say how far each was read.")
         kept = Kept(watch_from(first["watch"], gate), sources, serial)
         kept.replay(records[1:])
-    except ArtifactError as error:
-        raise ArtifactError(f"{path}: {error}") from error.__cause__
     return kept
 
 

@@ -128,31 +128,15 @@ def _loaded(request: Request) -> Any:
 
 def _array(request: Request, name: str, value: Any) -> NDArray[Any]:
     if hasattr(value, "detach"):
-        # A sparse tensor, or one whose strides are zero, may stand for any number of numbers.
+        if str(value.layout) != "torch.strided":  # torch takes its places on trust, and dies of wrong ones
+            raise InputError(f"{request.path}: {name} is a sparse tensor; save tensor.to_dense().")
+        # A tensor whose strides are zero may stand for any number of numbers.
         check_unpacked(request.path, value.numel() * value.element_size(), os.path.getsize(request.source))
-        return np.ascontiguousarray(on_host(_dense(value)))
+        return np.ascontiguousarray(on_host(value))
     array = np.asarray(value)
     if array.dtype.kind not in "iubfU":
         raise InputError(f"{request.path}: {name} is {type(value).__name__}, not a tensor; {_SAVE_TENSORS}.")
     return array
-
-
-def _dense(value: Any) -> Any:
-    """The tensor with all its numbers. torch takes the places of a sparse one on trust, and dies of wrong ones."""
-    import torch
-
-    if value.layout == torch.strided:
-        return value
-    if value.layout != torch.sparse_coo:
-        raise ValueError(f"a tensor of layout {value.layout}; save it as tensor.to_dense()")
-    places, numbers = value._indices(), value._values()
-    sides = torch.tensor(value.shape[: places.shape[0]]).reshape(-1, 1)
-    fits = (
-        places.ndim == 2 and numbers.ndim >= 1 and numbers.shape == (places.shape[1], *value.shape[places.shape[0] :])
-    )
-    if not fits or (places.numel() and not bool(((places >= 0) & (places < sides)).all())):
-        raise ValueError("a sparse tensor whose places lie outside of it")
-    return value.to_dense()
 
 
 def _shown(value: Any) -> str:

@@ -41,8 +41,10 @@ def called(certificate: Certificate, parts: Parts) -> str:
     for code, sign in ((1, ">"), (0, "<=")):
         part, turned = parts.items[code], 1.0 if code else -1.0
         if part.threshold != -math.inf:
-            margin = 0.0 if part.accepts_everything else -part.threshold
-            said.append(f"called {part.name} if log-odds {sign} {certificate.decision_at + turned * margin:.6g}")
+            limit = certificate.decision_at + turned * (0.0 if part.accepts_everything else -part.threshold)
+            following = certificate.decision_at + (part.lowest_rejected or 0.0)
+            sign = "<" if not code and f"{following:.6g}" == f"{limit:.6g}" else sign  # shown is a score that is not
+            said.append(f"called {part.name} if log-odds {sign} {limit:.6g}")
     return f"{', '.join(said)}, else review"
 
 

@@ -80,12 +80,9 @@ class Units:
         """A number 0, 1, … for each row, which rows of one unit share."""
         return unit_codes(self.names, n_rows)
 
-    def at(self, rows: Places) -> Units:
-        """The same for the rows that stand at these places."""
-        n = len(plain_array(self.names, "units"))
-        if n <= rows.max(initial=-1):
-            raise InputError(f"units must name the unit of every row; got {n:,} for {rows.max() + 1:,} rows.")
-        return self.taken(self.codes(n)[rows])
+    def at(self, rows: Places, n_rows: int) -> Units:
+        """The same for those of n rows that stand at these places."""
+        return self.taken(self.codes(n_rows)[rows])
 
     def taken(self, codes: Places) -> Units:
         """The same for some of the rows, which have these numbers."""

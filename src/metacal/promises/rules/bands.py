@@ -5,7 +5,7 @@ statistics, then U_(i) ~ Beta(i, n+1-i); with L_i its quantile at a *local level
 L_i for some i) = δ for exactly one η. The resulting band is as tight in the tails as in the middle (equal local levels:
 Gontscharuk & Finner 2017; Bates, Candès, Lei, Romano & Sesia, "Testing for outliers with conformal p-values", 2021).
 Ties only make it safer, and neither continuity nor a ranking assumption is needed. Bands on an accuracy have a local
-level of their own (`levels.joint_level`).
+level of their own (`levels.joint_levels`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv
 
 from metacal.errors import InputError
-from metacal.promises.rules.levels import joint_level, local_level, quantiles, quantiles_at
+from metacal.promises.rules.levels import joint_levels, local_level, quantiles, quantiles_at
 from metacal.rows.arrays import fraction
 
 Column = NDArray[np.float64]
@@ -117,8 +117,8 @@ def accuracy_band(
 ) -> Band:
     """F1(s) = P(right | h <= s) at every threshold at once; a ranking that makes sense is *not* assumed.
 
-    Clopper & Pearson's bounds at every threshold, at one local level for all (`levels.joint_level`). Of m rows below
-    the next score x, given x, E_m are wrong with E_m ~ Bin(m, 1 - F1(x)): each bound is exact. That all of them hold is
+    Clopper & Pearson's bounds at every threshold, at local levels (`levels.joint_levels`). Of m rows below the next
+    score x, given x, E_m are wrong with E_m ~ Bin(m, 1 - F1(x)): each bound is exact. That all of them hold is
     computed exactly for populations where the chance of an error does not change with the score, and calibrated by
     simulation for others; it is not proved.
 
@@ -126,7 +126,7 @@ def accuracy_band(
     --------
     >>> band = accuracy_band(np.arange(1000.0), np.arange(1000) % 50 != 49, thresholds=[499.0, 999.0])
     >>> band.lower.round(3), band.estimate, band.upper.round(3)
-    (array([0.956, 0.965]), array([0.98, 0.98]), array([0.993, 0.99 ]))
+    (array([0.958, 0.966]), array([0.98, 0.98]), array([0.993, 0.99 ]))
     """
     fraction("delta", delta)
     sides = _Counts.of(scores, correct)
@@ -175,12 +175,26 @@ def accuracy_of_counts(right: int, wrong: int, n_rows: int, delta: float) -> flo
     """`certified_accuracy` at a threshold that accepts `right` right and `wrong` wrong ones of `n_rows` rows.
 
     >>> round(accuracy_of_counts(980, 20, 1000, 0.1), 4)
-    0.9665
+    0.9675
     """
-    return float(_lowest_share(np.array([right]), np.array([wrong]), joint_level(n_rows, delta))[0])
+    return float(lowest_accuracy(np.array([right]), np.array([wrong]), n_rows, delta)[0])
 
 
-def _lowest_share(these: NDArray[np.intp], others: NDArray[np.intp], level: float) -> Column:
+def lowest_accuracy(right: NDArray[np.intp], wrong: NDArray[np.intp], n_rows: int, delta: float) -> Column:
+    """The bounds at thresholds that accept so many: each at the level of the bound before, from that for all on.
+
+    An error rate u is ruled out where P(Bin(m, u) <= E) is below the level of u, which rises as u falls. Below a bound
+    all levels are at least its own: bounds at it again leave out no rate that is not ruled out.
+    """
+    rates, levels = joint_levels(n_rows, delta)
+    bound = np.zeros(len(right))
+    for _ in range(3):
+        own = np.searchsorted(-rates, bound - 1.0, side="right") - 1
+        bound = _lowest_share(right, wrong, levels[np.maximum(own, 0)])
+    return bound
+
+
+def _lowest_share(these: NDArray[np.intp], others: NDArray[np.intp], level: float | Column) -> Column:
     """Clopper & Pearson's lower bound on the share of these, where so many of them and of others were seen."""
     return np.where(these > 0, betaincinv(np.maximum(these, 1), others + 1, level), 0.0)
 
@@ -202,7 +216,7 @@ def operating_bands(scores: ArrayLike, correct: ArrayLike, delta: float, thresho
 
     >>> bands = operating_bands(np.arange(1000.0), np.arange(1000) % 50 != 49, 0.1, [899.0])
     >>> bands.accuracy.lower.round(3), bands.miscoverage.upper.round(3), bands.coverage.lower.round(3)
-    (array([0.962]), array([0.135]), array([0.863]))
+    (array([0.963]), array([0.135]), array([0.863]))
     """
     fraction("delta", delta)
     scores, correct = _scores(scores), _flags(correct)
@@ -261,7 +275,7 @@ def certified_frontier(
     >>> scores = rng.random(5000)
     >>> frontier = certified_frontier(scores, rng.random(5000) > scores**3 / 2)
     >>> round(frontier.smallest_miscoverage(0.95), 2), round(frontier.best_accuracy(0.3), 2)
-    (0.28, 0.95)
+    (0.27, 0.95)
     """
     fraction("delta", delta)
     scores, correct = _scores(scores), _flags(correct)
@@ -308,14 +322,11 @@ class _Counts:
         return np.where(right + wrong > 0, right / np.maximum(right + wrong, 1), np.nan)
 
     def lower(self, at: Column, delta: float) -> Column:
-        return _lowest_share(*self.at(at), self._level(delta))
+        return lowest_accuracy(*self.at(at), len(self.right) + len(self.wrong), delta)
 
     def upper(self, at: Column, delta: float) -> Column:
         right, wrong = self.at(at)
-        return 1.0 - _lowest_share(wrong, right, self._level(delta))
-
-    def _level(self, delta: float) -> float:
-        return joint_level(len(self.right) + len(self.wrong), delta)
+        return 1.0 - _lowest_share(wrong, right, joint_levels(len(self.right) + len(self.wrong), delta)[1][0])
 
 
 def _scores(values: Any) -> Column:

@@ -37,11 +37,11 @@ BANDS = register_rule(
 )
 ACCURACY_BAND = register_rule(
     "accuracy-band",
-    "exact binomial bounds (Clopper & Pearson 1934) at every threshold, at one local level: targets may be chosen "
-    "after looking",
+    "exact binomial bounds (Clopper & Pearson 1934) at every threshold, at local levels: targets may be chosen after "
+    "looking",
     SAME_SOURCE,
-    "the local level, exact where the chance of an error is the same for all rows, was calibrated by simulation for "
-    "other sources, and is not proved for all",
+    "the local levels, exact where the chance of an error is the same for all rows, were calibrated by simulation for "
+    "other sources, and are not proved for all",
 )
 
 
@@ -138,7 +138,7 @@ class AfterLooking(Promise):
     >>> scores = rng.random(5000)
     >>> correct = rng.random(5000) > scores**3 / 2
     >>> AfterLooking(beta=0.95).certify(scores, correct).coverage
-    0.688
+    0.6892
     >>> AfterLooking(alpha=0.3, beta=0.95).certify(scores, correct).limits
     (('coverage accuracy', 0.95), ('miscoverage', 0.3))
     >>> AfterLooking(beta=0.95, threshold=0.6).certify(scores, correct).coverage

@@ -7,7 +7,7 @@ average. A bad choice costs coverage, never validity. (The values of a given sco
 
 **How it is chosen.** From the older rows' errors along their ranking a profile is fitted as in `rows_needed`, profiles
 are drawn around it with its standard errors, and n new rows from each. The candidate start that carries furthest on
-average is taken if it beats the usual ones by two standard errors. It then has 9/10 of delta, and the usual ones the
+average is taken if it beats the usual ones by a standard error. It then has 9/10 of delta, and the usual ones the
 rest: on rows of another source something is left. Where the same source is declared it has all of delta.
 
 `python -m benchmarks memory` measures what is gained, and what is lost with another source.
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 #: The remembered start's share of delta, where nobody declared the same source.
 _SHARE = Fraction("0.9")
 #: Groups of older rows, candidates for a start, drawn samples at most, and their rows in all.
-_GROUPS, _CANDIDATES, _DRAWS, _DRAWN = 100, 10, 160, 400_000
+_GROUPS, _CANDIDATES, _DRAWS, _DRAWN = 100, 20, 160, 400_000
 #: With more rows than this a start matters no more.
 _MOST_ROWS = 10_000
 #: What a start must gain to be taken: in standard errors, and as a share of the rows.
-_STANDARD_ERRORS, _LEAST = 2.0, 0.01
+_STANDARD_ERRORS, _LEAST = 1.0, 0.005
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Memory:
 
 @lru_cache(maxsize=64)
 def _starts(memory: Memory, n: int, beta: float, delta: float) -> Starts | None:
-    usual = usual_starts(n, beta)
+    usual = usual_starts(n, beta, delta)
     ladder, own = (Ladder(n, 1.0 - beta, float(share) * delta) for share in (memory.share, usual[0][1]))
     most = ladder.most_errors(n)
     if most < 0:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -35,6 +36,8 @@ _LOWEST, _SLOPE, _HIGHEST = Fraction("0.03"), 2, Fraction("0.18")
 #: values, a judge's marks: inside a large block of equal scores the wrong rows come first, and an early start fails.
 _FIRST_SHARE = Fraction("0.95")
 _FALLBACKS = ((Fraction("0.3"), Fraction("0.03")), (Fraction("0.65"), Fraction("0.02")))
+#: All of these are for this delta, and suit others at the same ranks.
+_TUNED_FOR = 0.1
 #: Stretches of rows looked at together, and the most mixed ones that a segment asks for in one go: the first decide.
 _CHUNK, ASKED = 4096, 1024
 #: How far below the level a p-value must lie for what is smaller in mathematics to be smaller as computed too: a
@@ -124,18 +127,29 @@ class Segment:
 Starts = tuple[tuple[int, Fraction], ...]
 
 
-def usual_starts(n: int, beta: float) -> Starts:
-    """From n and beta alone.
+@lru_cache(maxsize=512)
+def usual_starts(n: int, beta: float, delta: float) -> Starts:
+    """From n, beta and delta alone: as near as can be to the ranks at which tests begin for delta = 0.1.
 
-    >>> usual_starts(300, 0.97)
-    ((1, Fraction(1, 1)),)
+    >>> usual_starts(300, 0.97, 0.1), usual_starts(300, 0.97, 0.001)
+    (((1, Fraction(1, 1)),), ((0, Fraction(1, 1)),))
     """
     rate = 1 - bounds.exact(beta)
     errors = n * rate
     wanted = min(_HIGHEST, _LOWEST + _SLOPE * rate) * errors
-    if errors < _FEW_ERRORS:
-        return ((max(int(wanted), int(errors >= _ONE_ERROR)), Fraction(1)),)
-    return ((int(wanted + Fraction(1, 2)), _FIRST_SHARE), *((int(at * errors), share) for at, share in _FALLBACKS))
+    starts: Starts = ((max(int(wanted), int(errors >= _ONE_ERROR)), Fraction(1)),)
+    if errors >= _FEW_ERRORS:
+        starts = (int(wanted + Fraction(1, 2)), _FIRST_SHARE), *((int(at * errors), share) for at, share in _FALLBACKS)
+    shares = accumulate(share for _, share in starts)
+    return tuple((_as_early(n, beta, at, float(spent), delta), own) for (at, own), spent in zip(starts, shares))
+
+
+def _as_early(n: int, beta: float, errors: int, spent: float, delta: float) -> int:
+    """So many errors at a start with a part of delta = 0.1; how many with that of another, at a rank close by."""
+    usual, ladder = (Ladder(n, 1.0 - beta, spent * level) for level in (_TUNED_FOR, delta))
+    rank = min(n, usual.first(errors))
+    fewer = max(0, ladder.most_errors(rank))
+    return fewer + int(rank * rank >= ladder.first(fewer) * ladder.first(fewer + 1))
 
 
 @lru_cache(maxsize=512)
@@ -147,7 +161,7 @@ def segments(n: int, beta: float, delta: float, at: Starts | None = None) -> tup
     """
     starts: list[tuple[Ladder, int, Fraction]] = []
     spent = Fraction(0)
-    for errors, share in usual_starts(n, beta) if at is None else at:
+    for errors, share in usual_starts(n, beta, delta) if at is None else at:
         spent += share
         ladder = Ladder(n, 1.0 - beta, float(spent) * delta)
         errors = min(errors, ladder.most_errors(n))
@@ -237,7 +251,7 @@ def start_value(scouts: NDArray[np.float64], n: int, beta: float, delta: float, 
     2.0
     """
     ladder = Ladder(n, 1.0 - beta, delta)
-    main, _ = max(starts or usual_starts(n, beta), key=lambda one: one[1])
+    main, _ = max(starts or usual_starts(n, beta, delta), key=lambda one: one[1])
     errors = min(main, ladder.most_errors(n))
     first = ladder.first(errors) if errors >= 0 else n
     return float(scouts[min(len(scouts), max(1, math.ceil(len(scouts) * first / max(n, 1)))) - 1])

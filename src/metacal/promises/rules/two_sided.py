@@ -4,13 +4,7 @@ With s the log-odds of the positive class (any score that rises with it will do)
 and negative iff s <= l. A side is certified by itself on all n rows, ranked from its own end, with *right* = "is of the
 class it is called":
 
-- `MinPrecision`, P(positive | called positive) >= beta, the positive predictive value: the fixed sequence of ranks of
-  `accuracy.certified_prefix`, whose proof holds for any ranking and any notion of right. Only the starts differ: those
-  of an accuracy are a share of n·(1 - beta) errors, where a rare class never comes to. With a declared `share` π of the
-  class λ = n·min(1, π/beta)·(1 - beta) errors are to be expected at best, and starts allow f·λ, .3·λ, .65·λ of them, f
-  = min(.12, .03 + 1 - beta), at .9, .05 and .05 of delta. Without, they allow 0, 1, 3, 8, 20, 50, 120 and 300 errors at
-  an eighth each. Both follow from n, beta, delta and π alone: π may come from training labels or from the user, never
-  from the calibration labels.
+- `MinPrecision`, P(positive | called positive) >= beta, the positive predictive value: `rules.precision`.
 - `MinRecall`, P(called negative | positive) <= 1 - level, and `MaxFalsePositiveRate`, P(called positive | negative) <=
   level: of the n₁ rows that must not be called so, the r-th from the end; strictly beyond it lies P ~ Beta(r, n₁ + 1 -
   r) (Tong, Feng & Li 2018). The largest r with P(Bin(n₁, limit) <= r - 1) <= delta.
@@ -33,7 +27,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,11 +36,10 @@ from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import Name, Part, Parts
 from metacal.promises.promise import Promise
-from metacal.promises.quantity import FALSE_POSITIVE_RATE, PRECISION, RECALL, Limits
+from metacal.promises.quantity import FALSE_POSITIVE_RATE, RECALL, Limits
 from metacal.promises.rules import bounds
-from metacal.promises.rules.even_odds import decision_point, even_odds, rows_below
-from metacal.promises.rules.sequence import walk
-from metacal.promises.sample import Codes, Outcome, Ranking, Sample, Scores
+from metacal.promises.sample import Codes, Flags, Outcome, Ranking, Sample, Scores
+from metacal.promises.scouts import Scouts
 from metacal.promises.words import SAME_SOURCE, register_rule
 from metacal.rows.arrays import fraction
 
@@ -56,14 +48,14 @@ SIDES = register_rule(
     "each side by itself: a precision by exact binomial tests in a fixed sequence of ranks with fallback shares of "
     "delta (Wiens 2003), a recall or false-positive rate by an order statistic (Tong, Feng & Li 2018)",
     SAME_SOURCE,
+    at_values="each side by itself: a precision by exact binomial tests at the values of the score, the surest first, "
+    "a recall or false-positive rate by an order statistic (Tong, Feng & Li 2018)",
 )
-#: Errors that starts allow where nothing is known of how rare a class is; each has an equal share of delta.
-_GEOMETRIC = (0, 1, 3, 8, 20, 50, 120, 300)
-#: With a declared share: the fallbacks as shares of λ, and of delta.
-_FALLBACKS = ((Fraction("0.3"), Fraction("0.05")), (Fraction("0.65"), Fraction("0.05")))
-
 #: A class of no more than this share is rare: its side has so much of delta.
 _RARE, _OF_RARE = 0.2, 0.8
+#: Standard deviation of slope and intercept, in units in which the scores have one of 1.
+_RIDGE = 3.0
+_STEPS = 50
 
 
 class Sided(Promise):
@@ -71,6 +63,16 @@ class Sided(Promise):
 
     rules: ClassVar = (SIDES, SIDES)
     sided: ClassVar[bool] = True
+
+    @property
+    def asks_labels(self) -> bool:
+        """Whether scouts are asked for their labels too: how rare a class is was not declared."""
+        return any(side.scouted and side.declared is None for side in self.each)
+
+    @property
+    @abstractmethod
+    def each(self) -> tuple[Side, ...]:
+        """The promises that it is made of."""
 
     @abstractmethod
     def sides(self, names: Sequence[Name]) -> dict[int, Side]:
@@ -80,13 +82,14 @@ class Sided(Promise):
         """Certify each side; a sample's `part` has the class of each row, -1 for none, its `names` the classes."""
         classes = sample.part is not None and np.array_equal(sample.part == 1, sample.right)  # and no groups
         codes = sample.part if classes and sample.part is not None else sample.right.astype(np.intp)
-        names = sample.names or (0, 1)
-        sides, s = self.sides(names), sample.score
-        rankings = [Ranking.of(RELATIVE.rounded(s), codes == 0), Ranking.of(RELATIVE.rounded(-s), codes == 1)]
+        names, s, scouts = sample.names or (0, 1), sample.score, sample.scouts
+        sides = {code: side.knowing(scouts, code) for code, side in self.sides(names).items()}
+        values = None if scouts is None or scouts.values is None else RELATIVE.rounded(scouts.values)
+        starts = (values, None if values is None else -values[::-1])
+        rankings = [Ranking.of(RELATIVE.rounded(-s if code else s), codes == code, starts[code]) for code in (0, 1)]
         accepted = {code: side.passed(rankings[code]) for code, side in sides.items()}
         for code, side in sides.items():
-            if isinstance(side, MinPrecision):
-                side.check_says_something(codes, code, names)
+            side.check_says_something(codes, code, names)
         even = even_odds(s, codes == 1)
         if sum(accepted.values()) > len(s):
             for code, side in sides.items():
@@ -158,6 +161,15 @@ class Side(Sided):
     #: Whether it speaks about what is called positive, or about what is called negative.
     calls_positive: ClassVar[bool] = True
 
+    @property
+    def declared(self) -> float | None:
+        """About how rare the class is that rows are called by, where that was said."""
+        return None
+
+    @property
+    def each(self) -> tuple[Side, ...]:
+        return (self,)
+
     def sides(self, names: Sequence[Name]) -> dict[int, Side]:
         return {self.calls(names): self}
 
@@ -184,6 +196,13 @@ class Side(Sided):
         allowed = int(ranking.ranks[block - 1]) if r >= 1 and block else 0
         return allowed if known is None else min(allowed, known)
 
+    def knowing(self, scouts: Scouts | None, code: int) -> Side:
+        """The same with what scouts show of the class that rows are called by."""
+        return self
+
+    def check_says_something(self, codes: Codes, code: int, names: Sequence[Name]) -> None:
+        """Raise where calling every row so would keep the promise."""
+
     def fewest(self) -> int:
         """How many rows that must not be called so it takes at least."""
         return bounds.correct_rows_needed(self.bad, self.delta)
@@ -209,7 +228,7 @@ class Side(Sided):
 class MinRecall(Side):
     """At least `level` of the positive class is caught or sent to review: at most 1 - level is called negative.
 
-    Rows are called negative where s <= l; everything else goes to review. An order statistic of the positives, exact.
+    Rows are called negative where s <= l; all others go to review. An order statistic of the positives, exact.
 
     Parameters
     ----------
@@ -254,81 +273,6 @@ class MaxFalsePositiveRate(Side):
 
 
 @dataclass
-class MinPrecision(Side):
-    """At least `level` of what is called positive is positive.
-
-    Of the other class it is the negative predictive value: `MinPrecision(0.99, positive="fine")`. Everything that is
-    not called so goes to review.
-
-    Parameters
-    ----------
-    level : float
-        The precision, or positive predictive value.
-    positive, delta
-        As for `MinRecall`.
-    share : float, optional
-        About how large a share of all rows the class is, from training labels or from experience: the tests then begin
-        where such a class is to be expected. Never from the calibration labels.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> s = rng.normal(size=4000)
-    >>> fraud = rng.random(4000) < 1 / (1 + np.exp(3 - 2 * s))
-    >>> found = MinPrecision(0.6, share=0.15).certify(Sample(s, fraud, names=("fine", "fraud")))
-    >>> print(found.statement)
-    At least 60% of what is called fraud is fraud, with 90% confidence.
-    """
-
-    share: float | None = None
-
-    limited: ClassVar = {"level": PRECISION}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.share is not None:
-            fraction("share", self.share)
-
-    def passed(self, ranking: Ranking, known: int | None = None) -> int:
-        """The highest rank that the fixed sequence has passed, of the first `known`: the end of a block of ties."""
-        if known == 0:
-            return 0
-        best = walk(ranking, self.level, self.delta, known=known, starts=self.starts(ranking.n)).best
-        return ranking.accepted_at(best) if best else 0
-
-    def starts(self, n: int) -> tuple[tuple[int, Fraction], ...]:
-        """The errors that each start allows and its share of delta: from n and what was declared alone.
-
-        >>> [errors for errors, _ in MinPrecision(0.9, share=0.05).starts(5000)], len(MinPrecision(0.9).starts(5000))
-        ([3, 8, 18], 8)
-        """
-        if self.share is None:
-            return tuple((errors, Fraction(1, len(_GEOMETRIC))) for errors in _GEOMETRIC)
-        rate = 1 - bounds.exact(self.level)
-        expected = n * min(Fraction(1), bounds.exact(self.share) / bounds.exact(self.level)) * rate
-        first = int(min(Fraction("0.12"), Fraction("0.03") + rate) * expected)
-        return ((first, Fraction("0.9")), *((int(at * expected), share) for at, share in _FALLBACKS))
-
-    def check_says_something(self, codes: Codes, code: int, names: Sequence[Name]) -> None:
-        """Raise where calling every row so would keep the promise."""
-        share = float((codes == code).mean()) if len(codes) else 0.0
-        if share >= self.level:
-            other = names[1 - code]
-            raise InputError(
-                f"a precision of {self.level:g} for {names[code]} says nothing: {share:.1%} of the rows are so, and "
-                f"calling all of them so would keep it. Promise how few {other} slip through, MinRecall(0.95, "
-                f"positive={other!r}) (--min-recall), or ask for more than {share:.4g}."
-            )
-
-    def fewest(self) -> int:
-        """How many rows without an error a test takes."""
-        return bounds.error_free_rows_needed(self.level, self.delta)
-
-    def carries(self, called: int, wrong: int, must_not: int) -> bool:
-        return bounds.few_enough(wrong, called, self.level, self.delta)
-
-
-@dataclass
 class TwoSided(Sided):
     """Two promises at once: rows are called positive, called negative, or go to review in between.
 
@@ -345,13 +289,14 @@ class TwoSided(Sided):
     >>> rng = np.random.default_rng(0)
     >>> s = rng.normal(size=4000) * 2
     >>> fraud = rng.random(4000) < 1 / (1 + np.exp(1 - 2 * s))
+    >>> from metacal.promises.rules.precision import MinPrecision
     >>> promise = TwoSided(MinPrecision(0.9), MinRecall(0.95))
     >>> found = promise.certify(Sample(s, fraud, names=("fine", "fraud")))
     >>> print(found.statement)
     At least 90% of what is called fraud is fraud, and at least 95% of all fraud is caught or sent to review, with 90%
     confidence for both together.
     >>> print(found.lines[0][1])
-    called fraud if log-odds > 0.87628, called fine if log-odds <= -0.331437, else review
+    called fraud if log-odds > 0.874561, called fine if log-odds < -0.331437, else review
     """
 
     first: Side
@@ -372,6 +317,14 @@ class TwoSided(Sided):
     def limits(self) -> Limits:
         return (*self.first.limits, *self.second.limits)
 
+    @property
+    def each(self) -> tuple[Side, ...]:
+        return self.first, self.second
+
+    @property
+    def scouted(self) -> bool:
+        return self.first.scouted or self.second.scouted
+
     def sides(self, names: Sequence[Name]) -> dict[int, Side]:
         both = {side.calls(names): side for side in (self.first, self.second)}
         if len(both) == 1:
@@ -382,8 +335,8 @@ class TwoSided(Sided):
             )
         first = 0.5  # the share of delta of the first class's side
         for code, side in both.items():
-            if isinstance(side, MinPrecision) and isinstance(both[1 - code], MinPrecision) and side.share is not None:
-                of_first = side.share if code == 0 else 1.0 - side.share
+            if both[1 - code].scouted and side.declared is not None:
+                of_first = side.declared if code == 0 else 1.0 - side.declared
                 first = _OF_RARE if of_first <= _RARE else 1.0 - _OF_RARE if of_first >= 1.0 - _RARE else 0.5
         shares = (first, 1.0 - first)
         return {code: replace(side, delta=self.delta * shares[code]) for code, side in both.items()}
@@ -397,3 +350,46 @@ def _threshold(ranking: Ranking, accepted: int) -> float:
         return math.inf
     block = int(np.searchsorted(ranking.ranks, accepted, side="right"))
     return ranking.just_below_next(int(ranking.ranks[block - 1])) if block else -math.inf
+
+
+def even_odds(s: Scores, positive: Flags) -> float:
+    """The score at which the odds are even, by logistic regression with a ridge; within the scores, or just beyond.
+
+    >>> rng = np.random.default_rng(0)
+    >>> s = rng.normal(size=5000)
+    >>> round(even_odds(s, rng.random(5000) < 1 / (1 + np.exp(1 - 2 * s))), 1)
+    0.5
+    """
+    low, high = float(s[np.isfinite(s)].min(initial=0.0)), float(s[np.isfinite(s)].max(initial=0.0))
+    finite = np.clip(s, low - 1.0, high + 1.0)
+    centre, scale = float(finite.mean()), float(finite.std()) or 1.0
+    design = np.column_stack([np.ones(len(s)), (finite - centre) / scale])
+    theta = np.array([0.0, 1.0])
+    for _ in range(_STEPS):
+        p = 1.0 / (1.0 + np.exp(-np.clip(design @ theta, -30.0, 30.0)))
+        gradient = design.T @ (p - positive) + theta / _RIDGE**2
+        hessian = (design * (p * (1.0 - p))[:, None]).T @ design + np.eye(2) / _RIDGE**2
+        step = np.linalg.solve(hessian, gradient)
+        theta = theta - step / max(1.0, float(np.abs(step).max()))
+    slope = max(float(theta[1]), 1e-6)
+    return float(np.clip(centre - scale * theta[0] / slope, low - 1.0, high + 1.0))
+
+
+def decision_point(ordered: Scores, low: int, high: int, even: float) -> float:
+    """Where calling changes: at even odds, or as near as the rows called from either end leave it.
+
+    >>> decision_point(np.arange(10.0), 4, 2, 5.2), decision_point(np.arange(10.0), 7, 2, 5.2)
+    (5.2, 6.5)
+    """
+    finite = ordered[np.isfinite(ordered)]
+    ends = float(finite.min(initial=0.0)) - 1.0, float(finite.max(initial=0.0)) + 1.0
+    around = np.concatenate([ends[:1], np.clip(ordered, *ends), ends[1:]])
+    between = 0.5 * around[:-1] + 0.5 * around[1:]
+    lowest, highest = between[low] if low else -np.inf, between[len(ordered) - high] if high else np.inf
+    return float(np.clip(even, lowest, highest))
+
+
+def rows_below(ranking: Ranking, score: float) -> int:
+    """How many rows have a score below this one: the end of a block of ties."""
+    before = int(np.searchsorted(ranking.scores, score))
+    return int(ranking.ranks[before - 1]) if before else 0
