@@ -12,9 +12,15 @@ set aside      what `ScoreGate` does: the values of the score, from one chosen b
 other rows     the same with as many other rows, unlabelled, choosing
 ranks, then    a rank in random order, then the values from that row's on (valid)
 skip           the first value with enough rows, chosen by the rows themselves (proved only where errors do not fall)
+a tenth aside  the same as set aside, with a tenth of the rows
+a list of 7    seven values declared beforehand, equal shares of delta that are carried on
+SGR, LTT       Geifman & El-Yaniv's search over the values, and Learn-then-Test over a hundred percentiles: its fixed
+               sequence and Bonferroni's correction (of scores that tie, ranks are the ends of their blocks)
+best start     the start value that is best on average, were the truth known; no rule that begins at one value and
+               stops at its first failure accepts more
 never tested   random order, then the last value inside the prefix that passed (not valid)
 
-About 4 minutes on 16 cores.
+About 5 minutes on 16 cores.
 """
 
 from __future__ import annotations
@@ -31,6 +37,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import bdtr, log_softmax
 
 from benchmarks.experiments.pool import in_order
+from benchmarks.selective.rules import Sample as Calibration
+from benchmarks.selective.rules import quantile_bonferroni, quantile_sequence, sgr
 from metacal.promises.rules.sequence import _walk_values, last_passed, segments, start_value
 from metacal.promises.sample import Ranking, Sample
 from metacal.promises.scouts import Scouting
@@ -92,6 +100,45 @@ def skip(draw: Draw, beta: float, delta: float) -> float:
     return _threshold(ranking, _walk_values(ranking, start, beta, delta, ranking.n).best)
 
 
+def a_tenth(draw: Draw, beta: float, delta: float) -> float:
+    """As `set_aside`, with more rows that choose."""
+    aside = draw.rng.random(len(draw.score)) < 0.1
+    ranking = Scouting(older=draw.score[aside]).of(Sample(draw.score[~aside], draw.right[~aside])).ranking
+    return _threshold(ranking, last_passed(ranking, beta, delta))
+
+
+def a_list(draw: Draw, beta: float, delta: float) -> float:
+    """Values of a confidence, or every mark, declared beforehand: Wiens' fallback."""
+    marks = np.unique(draw.score) if draw.score.min() >= 0.0 else -np.array([0.99, 0.97, 0.95, 0.9, 0.8, 0.7, 0.5])
+    ranking, level, best = Ranking.of(draw.score, draw.right), 0.0, -np.inf
+    for value in marks.tolist():
+        at, level = int(np.searchsorted(ranking.scores, value, side="right")) - 1, level + delta / len(marks)
+        if at < 0 or bdtr(float(ranking.errors[at]), int(ranking.ranks[at]), 1.0 - beta) > level:
+            level = 0.0
+        else:
+            best = float(value)
+    return best
+
+
+def _of_a_peer(choose: Callable[..., float | None]) -> Rule:
+    def threshold(draw: Draw, beta: float, delta: float) -> float:
+        found = choose(Calibration.of(draw.score, draw.right, float(draw.score.max())), beta, delta)
+        return -np.inf if found is None else found
+
+    return threshold
+
+
+def from_each_start(draw: Draw, values: Column, beta: float, delta: float) -> NDArray[np.intp]:
+    """From each value on: how many values the walk accepts; 0 where its first test fails."""
+    order = np.argsort(draw.score, kind="stable")
+    up_to = np.searchsorted(draw.score[order], values, side="right")
+    errors = np.append(0, np.cumsum(~draw.right[order]))[up_to]
+    failed = (up_to == 0) | (bdtr(errors.astype(float), np.maximum(up_to, 1), 1.0 - beta) > delta)
+    stops = np.where(failed, np.arange(len(values)), len(values))
+    stops = np.minimum.accumulate(stops[::-1])[::-1]
+    return np.where(failed, 0, stops)
+
+
 def _in_random_order(draw: Draw) -> tuple[Column, NDArray[np.intp]]:
     order = np.lexsort((draw.rng.random(len(draw.score)), draw.score))
     return draw.score[order], np.cumsum(~draw.right[order])
@@ -130,6 +177,11 @@ RULES: dict[str, Rule] = {
     "other rows": other_rows,
     "ranks, then": ranks_then,
     "skip": skip,
+    "a tenth aside": a_tenth,
+    "a list of 7": a_list,
+    "SGR": _of_a_peer(sgr),
+    "LTT, sequence": _of_a_peer(quantile_sequence),
+    "LTT, Bonferroni": _of_a_peer(quantile_bonferroni),
     "never tested": never_tested,
 }
 
@@ -155,20 +207,22 @@ def measured(
     kept = np.flatnonzero(accuracy >= beta)
     oracle = float(mass[kept[-1]]) if len(kept) else 0.0
     rng = np.random.default_rng([n, int(1e4 * beta), int(1e4 * delta), sum(map(ord, name))])
-    found = np.zeros((len(rules), draws, 2))
+    found, started = np.zeros((len(rules), draws, 2)), np.zeros((draws, len(values) if "skip" in rules else 0))
     for i in range(draws):
         rows = rng.integers(0, len(score), n)
         own = score[rows], np.asarray(right[rows]) > rng.random(n) if right.dtype != bool else right[rows]
         other = score[rng.integers(0, len(score), n)]
+        if started.size:
+            started[i] = np.append(0.0, mass)[from_each_start(Draw(*own, other, rng), values, beta, delta)]
         for r, rule in enumerate(rules):
             last = int(np.searchsorted(values, RULES[rule](Draw(*own, other, rng), beta, delta), side="right")) - 1
             if last >= 0:
                 found[r, i] = mass[last], accuracy[last] < beta - 1e-12
     at = {"population": name, "n": n, "beta": beta, "delta": delta, "draws": draws, "oracle": round(oracle, 4)}
-    return [
-        {**at, "rule": rule, "coverage": round(float(c), 4), "broken": round(float(b), 4)}
-        for rule, (c, b) in zip(rules, found.mean(axis=1))
-    ]
+    means = dict(zip(rules, found.mean(axis=1).tolist()))
+    if started.size:
+        means |= {"best start": [float(started.mean(axis=0).max()), 0.0]}
+    return [{**at, "rule": rule, "coverage": round(c, 4), "broken": round(b, 4)} for rule, (c, b) in means.items()]
 
 
 def task(kind: str, name: str, n: int, beta: float, delta: float) -> list[dict[str, Any]]:
