@@ -100,6 +100,51 @@ def test_a_promise_that_is_just_kept_is_refuted_in_5_of_100_cases_at_most(per):
     assert without > 40
 
 
+def labelled(rng, n, k=6):
+    """Scores and truths of several labels: rows that show few labels err more."""
+    hard = rng.random((n, 1)) < 0.5
+    score = np.where(hard & (rng.random((n, k)) < 0.6), 0.01 * rng.random((n, k)), rng.random((n, k)))
+    return score, rng.random((n, k)) < np.where(hard, 0.1 + 0.8 * score, score**0.4)
+
+
+def mean_of_rows(promise, given, truth):
+    """The mean precision of rows that are given labels, or the mean recall of those that have some."""
+    of = given if isinstance(promise, mc.MinAccuracy) else truth
+    some = of.any(axis=1)
+    return float(((given & truth)[some].sum(axis=1) / of[some].sum(axis=1)).mean())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("promise", [mc.MinAccuracy(0.7, DELTA), mc.MaxMiscoverage(0.3, DELTA)])
+def test_the_mean_over_rows_of_what_their_labels_lose_is_kept(promise):
+    rng, broken, draws = np.random.default_rng(3), 0, 25
+    score, truth = labelled(rng, 20_000)
+    for _ in range(draws):
+        given = mc.ScoreGate(promise).fit(*labelled(rng, 300)).accepts(score)
+        broken += mean_of_rows(promise, given, truth) < 0.7
+    assert broken <= draws * DELTA + 3 * np.sqrt(draws * DELTA * (1 - DELTA))
+
+
+@pytest.mark.parametrize("promise", [mc.MinAccuracy(0.7, DELTA), mc.MaxMiscoverage(0.3, DELTA)])
+def test_several_labels_of_a_row_together_are_promised_by_the_mean_of_each_row(promise, tmp_path):
+    rng = np.random.default_rng(3)
+    gate = mc.ScoreGate(promise).fit(*labelled(rng, 400))
+    certificate, (score, truth) = gate.certificate_, labelled(rng, 600)
+    assert certificate.statement.startswith("On average over units, each by its own rows, ")
+    assert (certificate.circumstances.units, certificate.circumstances.largest_unit) == ("mean", 6)
+    assert certificate.guarantee == "certified"
+    mc.save(gate, tmp_path / "gate.json")
+    assert mc.load(tmp_path / "gate.json").certificate_ == certificate
+    rows = np.repeat(np.arange(len(score)), 6)
+    found = mc.verify(gate, score.ravel(), truth.ravel(), units=rows)
+    shown = mean_of_rows(promise, gate.accepts(score), truth)
+    assert found.tests[0].value == pytest.approx(shown if isinstance(promise, mc.MinAccuracy) else 1.0 - shown)
+    assert (found.units, found.refuted) == ("mean", False)
+    watch = mc.Watch.of(gate)
+    watch.update(score.ravel(), truth.ravel(), units=rows)
+    assert not any(alarm.raised for alarm in watch.alarms)
+
+
 def test_the_statement_says_which():
     score, right, unit = drawn(np.random.default_rng(1), 900)
     gates = [
@@ -125,6 +170,8 @@ def test_what_cannot_be_counted_by_row(tmp_path):
         mc.ScoreGate(mc.MinAccuracy(0.8)).fit(score, right, units=mc.Units(unit, "row", 5))
     with pytest.raises(mc.InputError, match="matters where every row counts"):
         mc.Units(unit, largest=5)
+    with pytest.raises(mc.InfeasibleTargetError, match="on average over units cannot be certified"):
+        mc.ScoreGate(mc.MinAccuracy(0.99)).fit(score, right, units=mc.Units(unit, "mean"))
     with pytest.raises(mc.InputError, match="per must be"):
         mc.Units(unit, "rows")
     with pytest.raises(mc.InfeasibleTargetError, match="of all rows cannot be certified"):

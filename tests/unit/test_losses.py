@@ -27,7 +27,7 @@ def graded(seed=0, n=N):
 
 def test_losses_of_zero_and_one_are_an_accuracy():
     score, loss = graded()
-    binary = (loss > 0.2).astype(float)
+    binary = (loss > 0.2).astype(int)
     risk = mc.ScoreGate(mc.MaxRisk(0.1)).fit(score, loss=binary)
     accuracy = mc.ScoreGate(mc.MinAccuracy(0.9)).fit(score, binary == 0)
     assert risk.threshold_ == accuracy.threshold_
@@ -135,4 +135,6 @@ def test_a_column_that_says_right_is_no_loss_in_silence(kind):
     with pytest.raises(mc.InputError, match=r"the loss is .*; give a number, 0 for a right row"):
         mc.ScoreGate(mc.MaxRisk(0.3)).fit(score, loss=right)
     fitted = mc.ScoreGate(mc.MaxRisk(0.3)).fit(score, loss=(~right).astype(kind))
-    assert fitted.certificate_.rule == "fallback-sequence"  # zeros and ones are a loss too, and have exact tests
+    exact = kind is int  # the type says that there is nothing between 0 and 1; these rows cannot
+    assert fitted.certificate_.rule == ("fallback-sequence" if exact else "loss-betting")
+    assert (mc.verify(fitted, score, (~right).astype(kind)).tests[0].seen.costs is None) == exact

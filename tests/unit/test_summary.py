@@ -105,7 +105,7 @@ def test_each_calibrator_kind_and_no_gate_at_all(data):
     after = with_map.diagram("after", "all")
     assert after.ece["estimate"] == pytest.approx(mc.metrics.ece(proba, labels), abs=1e-9)
     assert with_map.source.calibrator == "VectorScaling"
-    with pytest.raises(InputError, match="needs a fitted gate"):
+    with pytest.raises(InputError, match="is not fitted; call fit first"):
         summarise(logits, labels, mc.TemperatureScaling())
 
 

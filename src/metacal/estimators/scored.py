@@ -16,6 +16,7 @@ from metacal.gate.marks import HigherIs
 from metacal.promises.parts.per import PerGroup
 from metacal.promises.parts.units import Importance, Units
 from metacal.promises.promise import Promise
+from metacal.promises.rules.whole_units import OfUnits
 
 
 class ScoreGate(GateEstimator, kw_only=False):
@@ -85,9 +86,10 @@ class ScoreGate(GateEstimator, kw_only=False):
         score : array of shape (n,), or (n, K)
             With K columns each row has several labels, or fields of a form: an entry is accepted or not, by the score
             of its label. `correct` or `loss` has as many, `groups` may name the labels. `PerGroup(MinAccuracy(0.9))`
-            promises the precision of each label, `PerGroup(MaxMiscoverage(0.1))` its recall; a promise for all labels
-            together counts one entry of each row. One that is None, NaN or infinite is none: the row is left out here,
-            and never accepted later.
+            promises the precision of each label, `PerGroup(MaxMiscoverage(0.1))` its recall. A promise for all labels
+            together is about rows, each by the mean of its labels: `MinAccuracy(0.9)` the mean precision of rows that
+            are given labels, `MaxMiscoverage(0.1)` the mean recall of those that have some. A score that is None, NaN
+            or infinite is none: the row is left out here, and never accepted later.
         correct : array of shape (n,)
             True or false, 1 or 0, "yes" or "no".
         loss : array of shape (n,), in place of `correct`
@@ -116,7 +118,10 @@ class ScoreGate(GateEstimator, kw_only=False):
                     "and no units or importance."
                 )
             by_group = isinstance(self.promise, PerGroup)
-            units = None if by_group else np.repeat(np.arange(len(np.asarray(score))), np.shape(score)[1])
+            if not by_group:
+                n, k = np.shape(score)
+                by_mean = isinstance(self.promise, OfUnits) and self.promise.delta is not None
+                units = Units(np.repeat(np.arange(n), k), *(("mean", k) if by_mean else ()))
             score, groups = entries(score, groups)
             flat = np.asarray(truth).reshape(-1)
             correct, loss = (flat, None) if loss is None else (None, flat)

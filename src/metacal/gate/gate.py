@@ -255,11 +255,11 @@ class Gate(Verbs):
         if self.n_classes:
             return self.promise.losses(codes, answers)
         # Of scores it is known only which rows are right, or how far they are.
-        return (
-            Losses.graded(np.asarray(1.0 - codes, dtype=np.float64))
-            if self.reads_losses
-            else self.promise.losses_of(codes == answers)
-        )
+        if not self.reads_losses:
+            return self.promise.losses_of(codes == answers)
+        # Whole numbers where it was fitted on such, as its rule tells.
+        whole = self.certificate is not None and self.promise.is_counted(self.certificate)
+        return Losses.graded(1 - codes.astype(np.intp) if whole and np.isin(codes, (0, 1)).all() else 1.0 - codes)
 
     def fitted_on(self, doubt: Float, correct: Flags | None) -> bool:
         """Whether these are the very rows that the gate was fitted on, by the fingerprint it has recorded.

@@ -102,7 +102,9 @@ class Point:
 
 
 def together(rows: Sequence[Waiting], largest: int | None) -> Together:
-    """Rows of whole units, unit after unit, with a row of each, drawn at random; `largest` is S where every row counts.
+    """Rows of whole units, unit after unit, with a row of each, drawn at random.
+
+    `largest` is S where every row counts, 0 where a unit counts by its mean.
 
     >>> rows = [Waiting(True, 0, None, None, None, k, unit=name) for k, name in enumerate("aab")]
     >>> together(rows, None).codes.tolist(), together(rows, None).sizes.tolist()

@@ -337,7 +337,7 @@ class Watch:
         units = None
         if told and self.by_unit:
             rows = [row for row, _ in told]
-            units = together(rows, self._certified.largest_unit)
+            units = together(rows, 0 if self._certified.units == "mean" else self._certified.largest_unit)
             accept, doubt = np.array([row.accept for row in rows]), np.array([row.doubt for row in rows], np.float64)
             self.alarms.decided(accept, doubt, np.array([row.part for row in rows], dtype=object), units)
             units = units.of(np.array([code >= 0 for _, code in told]))

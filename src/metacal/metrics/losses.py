@@ -2,6 +2,8 @@
 
 What `mc.MaxRisk` promises about: `mc.ScoreGate(mc.MaxRisk(0.1)).fit(score, loss=mc.losses.hamming(truth, answer))`. A
 new loss is one function of (truth, answer) with `@loss` above it; any column of numbers from 0 to 1 will do as well.
+Whether it is 0 or 1 is said by its type (`error` gives integers), whether it nearly always is by its docstring and
+`MaxRisk(near_binary=True)`: never by the rows that are tested.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,11 +20,12 @@ from metacal.errors import InputError
 from metacal.rows.score_columns import score_column
 
 Column = NDArray[np.float64]
+Function = TypeVar("Function", bound=Callable[..., NDArray[Any]])
 #: Every loss by its name.
-LOSSES: dict[str, Callable[..., Column]] = {}
+LOSSES: dict[str, Callable[..., NDArray[Any]]] = {}
 
 
-def loss(function: Callable[..., Column]) -> Callable[..., Column]:
+def loss(function: Function) -> Function:
     """Enter a loss under the name of its function.
 
     >>> sorted(LOSSES)[:4]
@@ -35,14 +38,14 @@ def loss(function: Callable[..., Column]) -> Callable[..., Column]:
 
 
 @loss
-def error(truth: ArrayLike, answer: ArrayLike) -> Column:
-    """1 where the answer is not the truth.
+def error(truth: ArrayLike, answer: ArrayLike) -> NDArray[np.intp]:
+    """1 where the answer is not the truth: integers, for which `MaxRisk` has exact tests.
 
     >>> error(["cat", "dog"], ["cat", "cat"])
-    array([0., 1.])
+    array([0, 1])
     """
     first, second = _alike(np.asarray(truth), np.asarray(answer))
-    return np.asarray(first != second, dtype=np.float64)
+    return np.asarray(first != second, dtype=np.intp)
 
 
 @loss
@@ -113,6 +116,8 @@ def one_minus_f1(truth: ArrayLike, answer: ArrayLike) -> Column:
 def one_minus_token_f1(truth: Iterable[str], answer: Iterable[str]) -> Column:
     """1 - F1 of the words of two texts, counted with their number, whatever their case.
 
+    Of answers of a word or two nearly every loss is 0 or 1: declare `near_binary`.
+
     >>> one_minus_token_f1(["the cat sat"], ["The cat"]).round(2)
     array([0.2])
     """
@@ -124,7 +129,8 @@ def one_minus_token_f1(truth: Iterable[str], answer: Iterable[str]) -> Column:
 def wrong_fields(truth: Iterable[Any], answer: Iterable[Any]) -> Column:
     """The share of the fields of a JSON answer that are wrong, missing or made up, of all that either has.
 
-    Objects, or their JSON text; a field inside a field counts by itself. An answer that is no JSON is all wrong.
+    Objects, or their JSON text; a field inside a field counts by itself. An answer that is no JSON is all wrong. Where
+    there are one or two fields, nearly every loss is 0 or 1: declare `near_binary`.
 
     >>> truth = {"name": "Ada", "born": {"year": 1815, "in": "London"}}
     >>> wrong_fields([truth], ['{"name": "Ada", "born": {"year": 1816}}'])

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 #: How weights are known: exactly, exactly but for the largest that a row can have, or estimated from other rows.
 Weights = Literal["given", "unbounded", "estimated"]
-#: What is counted of rows that belong together: one row of each unit, or every row.
-CountedBy = Literal["unit", "row"]
+#: What is counted of rows that belong together: one row of each unit, every row, or the mean of each unit.
+CountedBy = Literal["unit", "row", "mean"]
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Circumstances:
     ----------
     scores, share : int and float
         How many ranking scores shared delta, and the share of the one that was taken.
-    units : "unit", "row" or None
-        Whether rows belong together, and what was counted: one row of each unit, or every row.
+    units : "unit", "row", "mean" or None
+        Whether rows belong together, and what was counted: one row of each unit, every row, or the mean of each unit.
     weights : "given", "unbounded", "estimated" or None
         Whether rows were kept in proportion to weights, and how these are known.
     folds : int
         How many fold classifiers scored the rows; 0: the one in use did.
     largest_unit, largest_declared : int or None, and bool
-        Where every row counts: how many of them a unit can have, and whether that is known or only what was seen.
+        Of whole units: how many rows one can have, and whether that is known or only what was seen.
     by_value : bool
         Whether values of the score were tested, not ranks (`promises.scouts`).
     aside : int
@@ -64,8 +64,12 @@ class Circumstances:
         """What is not known well enough for an exact promise; None where all is."""
         if self.weights in ("estimated", "unbounded"):
             return "the weights are estimates" if self.weights == "estimated" else "no largest weight was declared"
-        seen_alone = self.largest_unit is not None and not self.largest_declared
-        return "no largest unit was declared" if seen_alone else None
+        return "no largest unit was declared" if self.units == "row" and not self.largest_declared else None
+
+    @property
+    def whole_units(self) -> bool:
+        """Whether units were counted as a whole, by bets."""
+        return self.units in ("row", "mean")
 
     def together(self, other: Circumstances) -> Circumstances:
         """Both at once; `other` where the two say the same thing differently."""
@@ -78,8 +82,8 @@ class Circumstances:
         if self.folds < 0 or self.folds == 1 or self.folds > most_folds:
             return f"{most_folds:,} rows cannot be scored in {self.folds:,} folds"
         sized = self.largest_unit is not None
-        if sized != (self.units == "row") or (self.largest_declared and not sized) or (self.largest_unit or 1) < 1:
-            return "the size of a unit matters where every row counts, and only then"
+        if sized != self.whole_units or (self.largest_declared and not sized) or (self.largest_unit or 1) < 1:
+            return "the size of a unit matters where whole units count, and only then"
         if self.aside < 0 or (delta is None and (self.aside or self.by_value)):
             return f"{self.aside:,} rows cannot be set aside to lay out tests"
         if self.scores > 1 and delta is None:

@@ -278,7 +278,7 @@ class Promise(ABC):
         if said != (self._limits_in(certificate), self.delta, around.guarantee(self.guarantee)):
             return f"it does not belong to the promise {self!r}; fit again"
         stages = certificate.stages
-        by_units, mine = around.units == "row", self.at(around.share)
+        by_units, mine = around.whole_units, self.at(around.share)
         if certificate.rule not in ((WHOLE_UNITS,) if by_units else self.rules_for(certificate)):
             return "the rule is none that this promise uses"
         return (

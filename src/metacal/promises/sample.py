@@ -38,11 +38,15 @@ class Evidence(ABC):
 
 
 class WholeUnits(NamedTuple):
-    """Units whose every row counts: the number of each row's unit, how many rows one can have, the seed of draws."""
+    """Units whose every row counts: the number of each row's unit, how many rows one can have, the seed of draws.
+
+    With `mean` a unit counts as one, by the mean of those of its rows that are looked at, if there are any.
+    """
 
     code: Codes
     largest: int
     seed: int = 0
+    mean: bool = False
 
     @property
     def number(self) -> int:

@@ -75,8 +75,11 @@ class Seen:
             return cls(promised, target, (worse - better) / n, worse, n, better=better)
         if not promised.mean:
             (hit, n), (bad, _) = promised.share(accept, correct), promised.bad(accept, correct)
-            together = None if units is None else UnitCounts.of_rows(promised, units, accept, correct)
-            return cls(promised, target, hit / n if n else None, bad, n, units=together)
+            value, together = hit / n if n else None, None
+            if units is not None:
+                together = UnitCounts.of_rows(promised, units, accept, correct)
+                value = together.share if promised.at_most or together.share is None else 1.0 - together.share
+            return cls(promised, target, value, bad, n, units=together)
         promised.flags(accept, correct)  # without labels nobody knows what an answer costs
         if losses is None:
             raise InputError(

@@ -30,7 +30,12 @@ _TESTED = {
     "none": "whether this gate keeps its target, which it aims at without a promise (the paper's own rule)",
 }
 #: How rows were counted that belong together.
-_UNITS = {None: "", "unit": "; one row of each unit", "row": "; bets on whole units"}
+_UNITS = {
+    None: "",
+    "unit": "; one row of each unit",
+    "row": "; bets on whole units",
+    "mean": "; bets on the mean of each unit",
+}
 #: Tests that are shown, of a promise for each class or group.
 _FEW = 8
 
@@ -49,7 +54,7 @@ class Verification:
         Of the intervals; a promise that is kept is refuted with probability at most (1 - confidence) / 2.
     n_rows, n_accepted : int
         Of the rows that were tested.
-    units : "unit", "row" or None
+    units : "unit", "row", "mean" or None
         Where rows belong together: whether one row of each unit was tested, or every row by bets on whole units.
     """
 
@@ -195,7 +200,7 @@ def verify_decisions(
     `names` are those of the rows; each that rows speak about is tested, the worst first.
 
     Where rows belong together (`units`), counts of them are not binomial. A promise about a random row of a random unit
-    is tested on one row of each, drawn at random; one about rows by bets on whole units.
+    is tested on one row of each, drawn at random; one about rows, or means of units, by bets on whole units.
 
     >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> right = np.ones(1000, dtype=bool)
@@ -212,8 +217,8 @@ def verify_decisions(
             picked = counted.rows
             accept, correct = accept[picked], None if correct is None else correct[picked]
             losses, names = None if losses is None else losses.where(picked), None if names is None else names[picked]
-        elif by == "row":
+        elif certificate.circumstances.whole_units or by == "row":
             known = max(units.largest or 0, certificate.circumstances.largest_unit or 0)
-            whole = WholeUnits(codes, max(known, int(np.bincount(codes).max())))
+            whole = WholeUnits(codes, max(known, int(np.bincount(codes).max())), mean=by == "mean")
     verdict = judge(certificate, accept, correct, confidence, losses, names, whole)
     return Verification(certificate, verdict, confidence, len(accept), int(accept.sum()), by)

@@ -129,12 +129,16 @@ def statement(certificate: Certificate) -> str:
     return f"Aimed at, without a guarantee: {lower(claim)}."
 
 
+_COUNTED_BY = {
+    "unit": "For a random row of a random unit",
+    "row": "For a random row, whatever its unit",
+    "mean": "On average over units, each by its own rows",
+}
+
+
 def _about(around: Circumstances, claim: str) -> str:
     """The claim, and which row it is about where rows belong together."""
-    if around.units is None:
-        return claim
-    which = "a random row of a random unit" if around.units == "unit" else "a random row, whatever its unit"
-    return f"For {which}, {lower(claim)}"
+    return claim if around.units is None else f"{_COUNTED_BY[around.units]}, {lower(claim)}"
 
 
 # ── how, and on what it rests ────────────────────────────────────────────────────────────────────────────────────────
@@ -185,7 +189,7 @@ def _source(around: Circumstances) -> str:
         said += f", reweighted by the {how} weights, of which none is larger than the largest used"
     if around.units == "row":
         return f"{said}; no unit has more than {around.largest_unit:,} rows"
-    return said + ("; a new row is any row of a new unit" if around.units else "")
+    return said + ("; a new row is any row of a new unit" if around.units == "unit" else "")
 
 
 # ── line by line ─────────────────────────────────────────────────────────────────────────────────────────────────────

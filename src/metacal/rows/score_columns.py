@@ -78,13 +78,13 @@ def correct_column(values: Any, *, name: str = "correct", place: Place = numbere
     return np.array([_flag(value, name, place(row)) for row, value in enumerate(array.tolist())], dtype=np.bool_)
 
 
-def loss_column(values: Any, *, name: str = "loss", place: Place = numbered) -> NDArray[np.float64]:
-    """One number from 0, all right, to 1 per row: its loss.
+def loss_column(values: Any, *, name: str = "loss", place: Place = numbered) -> NDArray[Any]:
+    """One number from 0, all right, to 1 per row: its loss. Of integers it stays integers: there is nothing between.
 
     Examples
     --------
-    >>> loss_column([0, 0.25, "1/2"])
-    array([0.  , 0.25, 0.5 ])
+    >>> loss_column([0, 0.25, "1/2"]), loss_column([0, 1])
+    (array([0.  , 0.25, 0.5 ]), array([0, 1]))
     >>> loss_column([0.5, 3])
     Traceback (most recent call last):
     metacal.errors.InputError: row 1: the loss is 3.0; a loss lies between 0 and 1: divide by the most that one can be.
@@ -101,7 +101,8 @@ def loss_column(values: Any, *, name: str = "loss", place: Place = numbered) -> 
     losses = score_column(array, name=name, place=place).astype(np.float64)
     wrong = np.flatnonzero(~((losses >= 0.0) & (losses <= 1.0)))
     if not len(wrong):
-        return losses
+        whole = array.dtype.kind != "f" and all(isinstance(value, int) for value in array.tolist())
+        return losses.astype(np.intp) if whole else losses
     row, value = int(wrong[0]), array.tolist()[wrong[0]]
     if np.isnan(losses[row]):
         raise InputError(f"{place(row)}: the {name} is missing; nobody knows how bad the row is, so leave it out.")

@@ -6,7 +6,8 @@ them that are, and the rule is used as it is:
 - **Units** (copies, frames of one video, visits of one patient). Units are independent, rows of one are not. One row
   is drawn from each: these are independent, each a random row of a random unit, which is what is then promised about.
   Where units are of many sizes that is not a random row: `Units(names, per="row")` promises about that, and every row
-  counts, by bets on whole units (`promises.rules.whole_units`).
+  counts, by bets on whole units (`promises.rules.whole_units`). `per="mean"` promises about a random unit, by the mean
+  of those of its rows that are looked at: the precision of the labels that a row is given, the recall of those it has.
 - **Weights** (known shift). New rows follow the source reweighted by w. Each row is kept with probability w / w_max:
   what is kept are independent draws from the target (rejection sampling, von Neumann 1951). Exact, and measured to
   accept more than weighted betting; about n · mean(w) / w_max rows are left.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,16 +38,17 @@ Places = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Rows that belong together, and what is promised about: a random row of a random unit, or a random row.
+    """Rows that belong together, and what is promised about: a random row of each, a random row, or a random unit.
 
     Attributes
     ----------
     names : array of shape (n,)
         The unit of each row.
-    per : "unit" or "row"
+    per : "unit", "row" or "mean"
         "unit": each unit counts as one, by a row of it that is drawn at random. "row": each row counts as one, so that
         a unit of ten counts ten times; units that have many rows and err more show in it. Rows are certified by bets
-        on whole units, which takes more of them.
+        on whole units, which takes more of them. "mean": each unit with rows that are looked at (the accepted, for an
+        accuracy; the right ones, for a miscoverage) counts as one, by their mean.
     largest : int, optional
         With per="row": the most rows that any unit can have. Without it the largest here stands for it, and the promise
         is called approximate.
@@ -62,8 +64,10 @@ class Units:
     largest: int | None = None
 
     def __post_init__(self) -> None:
-        if self.per not in ("unit", "row"):
-            raise InputError(f"per must be 'unit' (a random row of each) or 'row' (every row), got {self.per!r}.")
+        if self.per not in get_args(CountedBy):
+            raise InputError(
+                f"per must be 'unit' (a random row of each), 'row' (every row) or 'mean' (of each), got {self.per!r}."
+            )
         if self.largest is None:
             return
         if self.per == "unit":
@@ -93,7 +97,7 @@ class Units:
         most = int(np.bincount(codes).max())
         if self.largest is not None and most > self.largest:
             raise InputError(f"a unit has {most:,} rows, more than the {self.largest:,} declared as the most.")
-        return WholeUnits(codes, most if self.largest is None else int(self.largest), seed)
+        return WholeUnits(codes, most if self.largest is None else int(self.largest), seed, self.per == "mean")
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,9 +262,9 @@ def counted_rows(
     rows, around, notes = np.arange(n_rows), Circumstances(), list[Note]()
     together = None if units is None else Units.of(units)
     codes = np.arange(n_rows) if together is None else together.codes(n_rows)
-    if together is not None and together.per == "row":
+    if together is not None and together.per != "unit":
         size = together.whole(codes, random_state).largest
-        around = Circumstances(units="row", largest_unit=size, largest_declared=together.largest is not None)
+        around = Circumstances(units=together.per, largest_unit=size, largest_declared=together.largest is not None)
         notes.append(whole_units_counted(units=int(codes.max()) + 1, rows=n_rows, random_state=random_state))
     elif together is not None:
         order = rng.permutation(n_rows)
@@ -277,7 +281,7 @@ def counted_rows(
     if not len(rows):
         raise InputError("no row is left to count: the weights are small against the largest; use more rows.")
     whole = None
-    if together is not None and together.per == "row":
+    if together is not None and around.whole_units:
         own = np.unique(codes[rows], return_inverse=True)[1].astype(np.intp)
         whole = replace(together, largest=around.largest_unit).whole(own, random_state)
         codes = np.arange(n_rows)  # each speaks for itself

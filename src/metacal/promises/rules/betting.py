@@ -7,7 +7,8 @@ Nothing else is assumed: no variance, no shape, and the numbers need not have th
 
 The stakes are predictable plug-ins, λ_t = √(2 log(1/δ) / (n σ̂²_{t-1})), the best for a mean that n numbers just tell
 from m, with the variance of the numbers before; at most 0.9 of what could ruin them, 0.9/(1 - m). A first guess of the
-mean counts as five numbers.
+mean counts as five numbers. Of losses that are rarely anything but 0 the first numbers say little about the variance:
+there the guess is that of zeros and ones, and counts as thirty.
 
 References
 ----------
@@ -32,22 +33,23 @@ Column = NDArray[np.float64]
 
 #: The most that is staked, of what a single number could take.
 _MOST = 0.9
-#: The first guess has the weight of so many numbers.
-_GUESS_ROWS = 5.0
+#: The first guess has the weight of so many numbers, and a variance of so much of m(1 - m); of rare losses.
+_GUESS, _RARE = (5.0, 0.5), (30.0, 1.0)
 #: Halvings of [0, 1]: far below what anybody reads.
 _HALVINGS = 40
 
 
-def stakes(values: Column, level: float, guess: float) -> Column:
+def stakes(values: Column, level: float, guess: float, *, rare: bool = False) -> Column:
     """λ_t for each of the values, from those before it alone; `guess` is the mean that was thought of beforehand.
 
     >>> stakes(np.array([0.0, 0.0, 1.0, 0.0]), 0.1, 0.2).round(2)
     array([3.79, 3.96, 4.15, 2.77])
     """
-    seen = np.arange(len(values)) + _GUESS_ROWS
-    mean = (np.cumsum(values) - values + _GUESS_ROWS * guess) / seen
+    weight, spread = _RARE if rare else _GUESS
+    seen = np.arange(len(values)) + weight
+    mean = (np.cumsum(values) - values + weight * guess) / seen
     squares = (values - mean) ** 2
-    variance = (np.cumsum(squares) - squares + _GUESS_ROWS * 0.5 * guess * (1.0 - guess)) / seen
+    variance = (np.cumsum(squares) - squares + weight * spread * guess * (1.0 - guess)) / seen
     return np.asarray(np.sqrt(-2.0 * math.log(level) / (len(values) * variance)))
 
 
@@ -66,13 +68,13 @@ def log_capital_above(values: Column, limit: float, stake: Column) -> float:
     return float(np.cumsum(np.log1p(capped * (values - limit))).max(initial=0.0))
 
 
-def is_below(values: Column, limit: float, level: float) -> bool:
+def is_below(values: Column, limit: float, level: float, *, rare: bool = False) -> bool:
     """Whether the mean is certified to be below the limit: wrongly with probability at most `level`.
 
     >>> is_below(np.full(200, 0.02), 0.05, 0.1), is_below(np.full(200, 0.045), 0.05, 0.1)
     (True, False)
     """
-    return log_capital_below(values, limit, stakes(values, level, limit)) >= -math.log(level)
+    return log_capital_below(values, limit, stakes(values, level, limit, rare=rare)) >= -math.log(level)
 
 
 def p_value_above(values: Column, limit: float, level: float) -> float:
@@ -122,7 +124,8 @@ class UnitCounts(NamedTuple):
     """Of each unit its bad rows and those that are looked at, in random order; how many rows a unit can have.
 
     With q the share of bad rows that is allowed, (bad - q·of) / largest + q lies between 0 and 1, and is at most q on
-    average over units just where the promise about rows is kept: `promises.rules.whole_units`.
+    average over units just where the promise about rows is kept: `promises.rules.whole_units`. Where a unit counts by
+    its mean, `bad` is the share of bad ones, `of` whether any is looked at, `largest` 1.
     """
 
     bad: NDArray[np.float64]
@@ -141,7 +144,14 @@ class UnitCounts(NamedTuple):
         order = generator(units.seed).permutation(n)
         bad = hit if promised.at_most else of & ~hit
         bad_of, seen_of = (np.bincount(own[flags], minlength=n).astype(np.float64)[order] for flags in (bad, of))
+        if units.mean:
+            return cls(bad_of / np.maximum(seen_of, 1.0), np.minimum(seen_of, 1.0), 1)
         return cls(bad_of, seen_of, units.largest)
+
+    @property
+    def share(self) -> float | None:
+        """The share of bad rows; None where none is looked at."""
+        return float(self.bad.sum() / self.of.sum()) if self.of.any() else None
 
     def values(self, limit: float) -> NDArray[np.float64]:
         """A number between 0 and 1 for each unit, whose mean is at most the limit where the promise is kept."""

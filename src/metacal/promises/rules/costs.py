@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise
 from metacal.promises.quantity import Quantity
 from metacal.promises.rules import betting
@@ -44,9 +45,13 @@ class Losses:
     all_or_nothing: bool
 
     @classmethod
-    def graded(cls, losses: Column) -> Losses:
-        """Losses between 0 and 1, which are given."""
-        return cls(losses, 0.0, 1.0, bool(((losses == 0.0) | (losses == 1.0)).all()))
+    def graded(cls, losses: NDArray[Any]) -> Losses:
+        """Losses between 0 and 1, which are given; of integers there is none between: the type says so, not the rows.
+
+        >>> Losses.graded(np.array([0, 1])).all_or_nothing, Losses.graded(np.array([0.0, 1.0])).all_or_nothing
+        (True, False)
+        """
+        return cls(losses.astype(np.float64), 0.0, 1.0, losses.dtype.kind in "iu")
 
     def of(self, promised: Quantity, accept: Flags) -> Column:
         """The cost of each row that a quantity looks at.
@@ -94,7 +99,7 @@ class CostRanking:
     def passes(self, rank: int, limit: float, level: float) -> bool:
         """Whether bets show that the rows up to a rank cost less than the limit on average; they must do so here."""
         mine = self.first(rank)
-        return bool(mine.mean() <= limit) and betting.is_below(mine, limit, level)
+        return bool(mine.mean() <= limit) and betting.is_below(mine, limit, level, rare=True)
 
     def accepted_at(self, rank: int, limit: float) -> int:
         """How many rows a rank that passed lets accept: the rank, or where its block of ties begins or ends.
@@ -135,6 +140,10 @@ class Costed(Promise):
             )
         answered = np.where(correct, 0.0, largest_cost(self.wrong))
         return Losses(answered, self.rejected, self.largest, self._all_or_nothing)
+
+    def is_counted(self, certificate: Certificate) -> bool:
+        """Whether the mean loss is that of so many wrong rows."""
+        return False
 
     def check_classes(self, n_classes: int) -> None:
         if not isinstance(self.wrong, float) and len(self.wrong) != n_classes:

@@ -111,7 +111,7 @@ class MeanLimit(Costed):
         if mean is None or not accepted:
             return "a promise about losses needs accepted rows and their mean loss"
         wrong = accepted - right
-        if self._is_counted(certificate) and not math.isclose(
+        if self.is_counted(certificate) and not math.isclose(
             mean, wrong / accepted * self.largest, rel_tol=1e-9, abs_tol=1e-12
         ):
             return f"{wrong:,} wrong of {accepted:,} accepted rows do not cost {mean:g} on average"
@@ -131,8 +131,7 @@ class MeanLimit(Costed):
             f"{self.limit:g}"
         )
 
-    def _is_counted(self, certificate: Certificate) -> bool:
-        """Whether the mean loss is that of so many wrong rows."""
+    def is_counted(self, certificate: Certificate) -> bool:
         return certificate.rule == FALLBACK_SEQUENCE
 
     def _certified_rows(self, ranked: CostRanking, share: float, rule: str | None) -> int:
@@ -190,9 +189,13 @@ class MaxRisk(MeanLimit):
     random_state : int
         Seed of the order in which rows are bet on, and of the rounding.
 
-    Losses of which all are 0 or 1 take the exact tests: a column of zeros and ones is taken for what it says, a loss
-    that knows nothing between. All others are certified by bets in an order that looks at no loss. Where a loss could
-    be graded and seldom is, say `near_binary`: what is rounded and what need not be are then one test.
+    Losses of an integer type, 0 or 1, and right or wrong take the exact tests; floats are certified by bets in an order
+    that looks at no loss, even where these rows have only zeros and ones. Where a loss could be graded and seldom is,
+    say `near_binary`: what is rounded and what need not be are then one test.
+
+    *Why the type decides.* It is settled before any loss is looked at, so that one test is made, which fails with
+    probability at most delta. Whoever takes the exact test where the tested losses happen to be 0 or 1, and bets where
+    they do not, breaks the promise if either fails on its part of the draws: delta for each, 2 delta in all.
 
     *Why rounding holds.* B = 1[U < L] with U uniform and independent of the rest has E[B | row] = L: a mean of B is
     the mean of L, in any part of the ranking. The proof for errors (`promises.rules.accuracy`) asks no more of them.
@@ -285,7 +288,7 @@ class MaxCost(MeanLimit):
     def all_rules(self) -> tuple[str, ...]:
         return (self.rule,)
 
-    def _is_counted(self, certificate: Certificate) -> bool:
+    def is_counted(self, certificate: Certificate) -> bool:
         return is_uniform(self.wrong)
 
 

@@ -20,6 +20,10 @@ fails. Two starts share delta, .9 and .1; a walk that reaches the next start han
 where the tenth says that a clean sheet would win several times over: log capital Σ q·A/S of 4, and of 10, times
 log(1/level). Where accepting is safe, from the largest threshold downward, all of delta.
 
+*Means of units.* Where a unit counts as one, by the share of bad ones among its rows that are looked at (the precision
+of the labels that a row is given, averaged over rows), it is the same with B/A for B, 1[A > 0] for A and S = 1: E[B/A |
+A > 0] <= q says E[X] <= 0 with X = (B/A - q)·1[A > 0]. Nothing need be known of the size of units.
+
 S must be known before the rows are seen. Where the largest unit of these rows stands for it, a larger one may come, and
 the certificate is called approximate.
 """
@@ -120,8 +124,12 @@ def _walks(
 ) -> list[tuple[float, Sequence[float]]]:
     """What share of delta each walk brings, and its thresholds: up to where the next one starts."""
     assert aside.units is not None
-    rows = np.searchsorted(np.sort(aside.score), thresholds, side="right") / aside.units.number
-    won = n_units * rows * limit / aside.units.largest  # by bets on units without a bad row
+    units, looked_at = aside.units, aside.score
+    if units.mean:  # a unit is looked at once its first row is
+        order = np.lexsort((aside.score, units.code))
+        looked_at = aside.score[order][np.unique(units.code[order], return_index=True)[1]]
+    rows = np.searchsorted(np.sort(looked_at), thresholds, side="right") / units.number
+    won = n_units * rows * limit / (1 if units.mean else units.largest)  # by bets on units without a bad row
     starts: dict[int, float] = {}
     for multiple, share in _STARTS:
         at = int(np.searchsorted(won, -multiple * math.log(share * delta)))
@@ -146,9 +154,10 @@ def _infeasible(
         middle = (low + high) / 2
         low, high = (middle, high) if walked(middle) is None else (low, middle)
     best = math.floor(1e4 * (1.0 - high)) / 1e4 if high < 1.0 else None
+    of = "on average over units" if tested.units is not None and tested.units.mean else "of all rows"
     can = "nothing" if best is None else f"{best:.4f} at most"
     return InfeasibleTargetError(
-        f"{quantity} {target:g} of all rows cannot be certified: these {n_units:,} units of {len(tested):,} rows "
+        f"{quantity} {target:g} {of} cannot be certified: these {n_units:,} units of {len(tested):,} rows "
         f"certify {can} {promise.surely}; lower the target, bring more units, or promise about a random row of each "
         "unit, which takes fewer.",
         target=target,
@@ -157,7 +166,8 @@ def _infeasible(
 
 
 def _impossible(promise: Promise, certificate: Certificate) -> str | None:
-    ((quantity, target),), size = promise.limits, certificate.circumstances.largest_unit
+    ((quantity, target),), around = promise.limits, certificate.circumstances
+    means, size = around.units == "mean", around.largest_unit
     if certificate.accepts_everything and quantity.accepting_is_safe:
         return None
     limit, of = quantity.limit_on_bad(target), certificate.n_accepted
@@ -166,7 +176,7 @@ def _impossible(promise: Promise, certificate: Certificate) -> str | None:
         labelled = quantity.needs_labels
         of = certificate.n_correct if labelled else certificate.n_rows
         bad = of - (certificate.n_correct_accepted if labelled else certificate.n_accepted)
-    most = limit / (1.0 - limit) * of / (size or 1)
-    if bad <= SLACK * limit * of and SLACK * most >= -math.log(promise.delta or 1.0):
+    most = limit / (1.0 - limit) * of / (1 if means else size or 1)  # of means: each unit with a single row
+    if (means or bad <= SLACK * limit * of) and SLACK * most >= -math.log(promise.delta or 1.0):
         return None
     return f"{bad:,} bad of {of:,} rows, in units of up to {size:,}, do not certify the limit {target:g}"

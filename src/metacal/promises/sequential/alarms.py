@@ -211,7 +211,7 @@ def not_comparable(certificate: Certificate | None) -> str:
     """Why new rows cannot be compared with the calibration rows; empty where they can."""
     if certificate is not None and certificate.circumstances.folds > 0:
         return "its calibration rows were scored by other classifiers than the one in use (cv); hold rows out for it"
-    if certificate is not None and certificate.circumstances.units == "row":
+    if certificate is not None and certificate.circumstances.whole_units:
         return "every row of a unit was counted at calibration; one row of each unit can be compared (per='unit')"
     return ""
 

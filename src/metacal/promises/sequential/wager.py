@@ -101,7 +101,7 @@ class Together(NamedTuple):
     """Rows of whole units: the unit of each row, 0, 1, …; one row of each, drawn at random; what sums are divided by.
 
     That is the number of a unit's rows, labelled or not, where a unit counts as one, and the same number for all where
-    each row does.
+    each row does; 0 where a unit counts by the mean of its labelled rows.
     """
 
     codes: NDArray[np.intp]
@@ -122,7 +122,7 @@ class Together(NamedTuple):
         total = np.bincount(self.codes, weights, len(self.sizes))
         there = total > 0.0
         means = np.bincount(self.codes, weights * values, len(self.sizes))[there] / total[there]
-        return means, (total / self.sizes)[there]
+        return means, np.divide(total, self.sizes, out=np.ones(len(total)), where=self.sizes > 0.0)[there]
 
 
 @dataclass
