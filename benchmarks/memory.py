@@ -5,7 +5,8 @@
 Every `*.npz` file (`logits`, `labels`) is a truth of its own: entropies of the logits, and confidences with two
 decimals. New rows and 2,000 older ones, or as many as there are new ones, are drawn from it with replacement; the older
 ones of "another" are of two other files in turn. `gate`: what an older gate knows of its rows. Coverage is a share of
-the oracle's, less what the same rows carry without older ones. Then populations and older rows that are made to break a
+the oracle's, less what the same rows carry without older ones. `known`: from the one start that is best on average,
+were the truth known, which no choice by older rows exceeds. Then populations and older rows that are made to break a
 promise. About a minute on 16 cores.
 """
 
@@ -16,6 +17,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,9 @@ from numpy.typing import NDArray
 import metacal as mc
 from benchmarks.accuracy_rule import columns
 from benchmarks.experiments.pool import in_order
-from benchmarks.ties import confidences
+from benchmarks.ties import Draw, confidences, from_each_start
 from metacal.promises.rules.memory import Memory
-from metacal.promises.rules.sequence import last_passed
+from metacal.promises.rules.sequence import Ladder, last_passed, walk
 from metacal.promises.sample import Ranking, Sample
 from metacal.promises.scouts import Scouting
 
@@ -81,6 +83,22 @@ def gate_memory(older: tuple[Column, Flags], beta: float) -> Memory | None:
     return Memory.of_gate(gate.certificate, gate.profile)
 
 
+def best_start(whole: Ranking, score: Column, right: Flags, kind: str, n: int, beta: float, oracle: int) -> float:
+    """The share of the oracle's coverage that the best of all fixed starts has on average."""
+    rng, found = np.random.default_rng([n, int(1e4 * beta), 1]), []
+    starts = np.unique(np.geomspace(1, max(1, Ladder(n, 1.0 - beta, DELTA).most_errors(n) + 1), 20).astype(int) - 1)
+    for _ in range(OLDER * NEW):
+        rows = rng.integers(0, whole.n, n)
+        if kind == "logits":
+            ranking = Ranking.of(score[rows], right[rows])
+            ends = [walk(ranking, beta, DELTA, starts=((int(at), Fraction(1)),)).best for at in starts]
+            last = np.searchsorted(whole.scores, [ranking.threshold_at(m) if m else -np.inf for m in ends], "right")
+        else:
+            last = from_each_start(Draw(score[rows], right[rows], score[:0], rng), whole.scores, beta, DELTA)
+        found.append(np.minimum(1.0, np.append(0, whole.ranks)[last] / oracle))
+    return float(np.mean(found, axis=0).max())
+
+
 def measured(path: str, others: tuple[str, ...], kind: str, n: int, beta: float) -> list[dict[str, Any]]:
     """The records of one file at one size: the mean gain of each way, and how often promises break."""
     warnings.simplefilter("ignore")
@@ -91,7 +109,10 @@ def measured(path: str, others: tuple[str, ...], kind: str, n: int, beta: float)
     if not 0.05 * whole.n <= oracle < whole.n:
         return []
     sources = {"same": (score, right), **{f"another {i}": rows_of(Path(o), kind) for i, o in enumerate(others)}}
-    rng = np.random.default_rng([n, int(1e4 * beta)])
+    rng, known_best = (
+        np.random.default_rng([n, int(1e4 * beta)]),
+        best_start(whole, score, right, kind, n, beta, oracle),
+    )
     names = ("without", "default", "declared", "gate")
     records = []
     for (source, (old_score, old_right)), size in ((s, m) for s in sources.items() for m in sorted({n, 2000})):
@@ -109,8 +130,9 @@ def measured(path: str, others: tuple[str, ...], kind: str, n: int, beta: float)
                     if last >= 0:
                         found[w, i * NEW + j] = min(1.0, whole.ranks[last] / oracle), accuracy[last] < beta
         share, broken = found.mean(axis=1).T.round(4).tolist()
+        share.append(round(known_best, 4))
         at = {"set": Path(path).stem, "kind": kind, "n": n, "beta": beta, "older": size, "source": source}
-        records.append({**at, "share": dict(zip(names, share)), "broken": dict(zip(names, broken))})
+        records.append({**at, "share": dict(zip((*names, "known"), share)), "broken": dict(zip(names, broken))})
     return records
 
 
@@ -165,7 +187,7 @@ def summarised(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     continue
                 gains = {
                     way: round(float(np.mean([row["share"][way] - row["share"]["without"] for row in own])), 4)
-                    for way in ("default", "declared", "gate")
+                    for way in ("default", "declared", "gate", "known")[: 4 if source == "same" else 3]
                 }
                 most = max(max(row["broken"].values()) for row in own)
                 rows.append({"kind": kind, "beta": beta, "source": source, **gains, "most_broken": most})

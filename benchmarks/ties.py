@@ -3,24 +3,31 @@
     python -m benchmarks.ties --data FOLDER [--jobs 16] [--out benchmarks/results/ties.json]
 
 Confidences of every `*.npz` file (`logits`, `labels`), unrounded and with two decimals, as they are and after a
-temperature; a judge's five marks; and populations made to break a rule. Rows are drawn with replacement, and what a
-threshold accepts is as right as the whole file says. Coverage is a share of the oracle's at the same digits, of
-configurations where the oracle accepts at least a twentieth.
+temperature; a judge's five marks; populations made to break a rule; and what a `ScoreGate` of the five marks accepts
+under each promise. Rows are drawn with replacement, and what a threshold accepts is as right as the whole file says.
+Coverage is a share of the oracle's at the same digits, of configurations where the oracle accepts at least a twentieth.
 
 wrong first    a fixed sequence of ranks, the wrong rows of a tie first (what logits have)
 set aside      what `ScoreGate` does: the values of the score, from one chosen by sqrt(n) rows that are set aside
 other rows     the same with as many other rows, unlabelled, choosing
 ranks, then    a rank in random order, then the values from that row's on (valid)
 skip           the first value with enough rows, chosen by the rows themselves (proved only where errors do not fall)
+a tenth aside  the same as set aside, with a tenth of the rows
+a list of 7    seven values declared beforehand, equal shares of delta that are carried on
+SGR, LTT       Geifman & El-Yaniv's search over the values, and Learn-then-Test over a hundred percentiles: its fixed
+               sequence and Bonferroni's correction (of scores that tie, ranks are the ends of their blocks)
+best start     the start value that is best on average, were the truth known; no rule that begins at one value and
+               stops at its first failure accepts more
 never tested   random order, then the last value inside the prefix that passed (not valid)
 
-About 4 minutes on 16 cores.
+About 5 minutes on 16 cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +37,10 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import bdtr, log_softmax
 
+import metacal as mc
 from benchmarks.experiments.pool import in_order
+from benchmarks.selective.rules import Sample as Calibration
+from benchmarks.selective.rules import quantile_bonferroni, quantile_sequence, sgr
 from metacal.promises.rules.sequence import _walk_values, last_passed, segments, start_value
 from metacal.promises.sample import Ranking, Sample
 from metacal.promises.scouts import Scouting
@@ -48,6 +58,18 @@ HOSTILE = {
     "mass point": ([0.5, *[0.05] * 10], [0.1002, *np.linspace(0.05, 0.4, 10)]),
     "falling": ([0.05, 0.15, 0.3, 0.5], [0.3, 0.14, 0.09, 0.07]),
 }
+
+#: Promises on five marks, and the most that can be accepted under each: .45 has an error rate of .02, .70 one of .041.
+PROMISES: dict[str, tuple[Any, float]] = {
+    "MinAccuracy(0.95)": (mc.MinAccuracy(0.95), 0.7),
+    "MinAccuracy(0.95, delta=None)": (mc.MinAccuracy(0.95, delta=None), 0.7),
+    "MaxRisk(0.05)": (mc.MaxRisk(0.05), 0.7),
+    "Both(alpha=0.35, beta=0.95)": (mc.Both(alpha=0.35, beta=0.95), 0.7),
+    "AfterLooking(beta=0.95)": (mc.AfterLooking(beta=0.95), 0.7),
+    "PerGroup(MinAccuracy(0.95)), three groups": (mc.PerGroup(mc.MinAccuracy(0.95)), 0.7),
+    "PerGroup(MinAccuracy(0.95)), each": (mc.PerGroup(mc.MinAccuracy(0.95), shares="each"), 0.7),
+}
+PROMISE_DRAWS = 200
 
 Column = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -92,6 +114,45 @@ def skip(draw: Draw, beta: float, delta: float) -> float:
     return _threshold(ranking, _walk_values(ranking, start, beta, delta, ranking.n).best)
 
 
+def a_tenth(draw: Draw, beta: float, delta: float) -> float:
+    """As `set_aside`, with more rows that choose."""
+    aside = draw.rng.random(len(draw.score)) < 0.1
+    ranking = Scouting(older=draw.score[aside]).of(Sample(draw.score[~aside], draw.right[~aside])).ranking
+    return _threshold(ranking, last_passed(ranking, beta, delta))
+
+
+def a_list(draw: Draw, beta: float, delta: float) -> float:
+    """Values of a confidence, or every mark, declared beforehand: Wiens' fallback."""
+    marks = np.unique(draw.score) if draw.score.min() >= 0.0 else -np.array([0.99, 0.97, 0.95, 0.9, 0.8, 0.7, 0.5])
+    ranking, level, best = Ranking.of(draw.score, draw.right), 0.0, -np.inf
+    for value in marks.tolist():
+        at, level = int(np.searchsorted(ranking.scores, value, side="right")) - 1, level + delta / len(marks)
+        if at < 0 or bdtr(float(ranking.errors[at]), int(ranking.ranks[at]), 1.0 - beta) > level:
+            level = 0.0
+        else:
+            best = float(value)
+    return best
+
+
+def _of_a_peer(choose: Callable[..., float | None]) -> Rule:
+    def threshold(draw: Draw, beta: float, delta: float) -> float:
+        found = choose(Calibration.of(draw.score, draw.right, float(draw.score.max())), beta, delta)
+        return -np.inf if found is None else found
+
+    return threshold
+
+
+def from_each_start(draw: Draw, values: Column, beta: float, delta: float) -> NDArray[np.intp]:
+    """From each value on: how many values the walk accepts; 0 where its first test fails."""
+    order = np.argsort(draw.score, kind="stable")
+    up_to = np.searchsorted(draw.score[order], values, side="right")
+    errors = np.append(0, np.cumsum(~draw.right[order]))[up_to]
+    failed = (up_to == 0) | (bdtr(errors.astype(float), np.maximum(up_to, 1), 1.0 - beta) > delta)
+    stops = np.where(failed, np.arange(len(values)), len(values))
+    stops = np.minimum.accumulate(stops[::-1])[::-1]
+    return np.where(failed, 0, stops)
+
+
 def _in_random_order(draw: Draw) -> tuple[Column, NDArray[np.intp]]:
     order = np.lexsort((draw.rng.random(len(draw.score)), draw.score))
     return draw.score[order], np.cumsum(~draw.right[order])
@@ -130,6 +191,11 @@ RULES: dict[str, Rule] = {
     "other rows": other_rows,
     "ranks, then": ranks_then,
     "skip": skip,
+    "a tenth aside": a_tenth,
+    "a list of 7": a_list,
+    "SGR": _of_a_peer(sgr),
+    "LTT, sequence": _of_a_peer(quantile_sequence),
+    "LTT, Bonferroni": _of_a_peer(quantile_bonferroni),
     "never tested": never_tested,
 }
 
@@ -155,20 +221,22 @@ def measured(
     kept = np.flatnonzero(accuracy >= beta)
     oracle = float(mass[kept[-1]]) if len(kept) else 0.0
     rng = np.random.default_rng([n, int(1e4 * beta), int(1e4 * delta), sum(map(ord, name))])
-    found = np.zeros((len(rules), draws, 2))
+    found, started = np.zeros((len(rules), draws, 2)), np.zeros((draws, len(values) if "skip" in rules else 0))
     for i in range(draws):
         rows = rng.integers(0, len(score), n)
         own = score[rows], np.asarray(right[rows]) > rng.random(n) if right.dtype != bool else right[rows]
         other = score[rng.integers(0, len(score), n)]
+        if started.size:
+            started[i] = np.append(0.0, mass)[from_each_start(Draw(*own, other, rng), values, beta, delta)]
         for r, rule in enumerate(rules):
             last = int(np.searchsorted(values, RULES[rule](Draw(*own, other, rng), beta, delta), side="right")) - 1
             if last >= 0:
                 found[r, i] = mass[last], accuracy[last] < beta - 1e-12
     at = {"population": name, "n": n, "beta": beta, "delta": delta, "draws": draws, "oracle": round(oracle, 4)}
-    return [
-        {**at, "rule": rule, "coverage": round(float(c), 4), "broken": round(float(b), 4)}
-        for rule, (c, b) in zip(rules, found.mean(axis=1))
-    ]
+    means = dict(zip(rules, found.mean(axis=1).tolist()))
+    if started.size:
+        means |= {"best start": [float(started.mean(axis=0).max()), 0.0]}
+    return [{**at, "rule": rule, "coverage": round(c, 4), "broken": round(b, 4)} for rule, (c, b) in means.items()]
 
 
 def task(kind: str, name: str, n: int, beta: float, delta: float) -> list[dict[str, Any]]:
@@ -187,6 +255,24 @@ def task(kind: str, name: str, n: int, beta: float, delta: float) -> list[dict[s
     return measured(
         name, score, right, n, beta, delta, 6000, ["set aside", "other rows", "ranks, then", "never tested"]
     )
+
+
+def on_marks(called: str, n: int) -> dict[str, Any]:
+    """What a `ScoreGate` of five marks accepts under a promise, beside the most that keeps it."""
+    warnings.simplefilter("ignore")
+    promise, possible = PROMISES[called]
+    mass, error, rng, found = *map(np.array, FIVE), np.random.default_rng(n), np.zeros(PROMISE_DRAWS)
+    for i in range(PROMISE_DRAWS):
+        mark = rng.choice(5, n, p=mass)
+        groups = {"groups": rng.integers(3, size=n)} if isinstance(promise, mc.PerGroup) else {}
+        try:
+            gate = mc.ScoreGate(promise, higher_is="doubtful")
+            gate.fit(mark.astype(float), rng.random(n) > error[mark], **groups)
+        except mc.InfeasibleTargetError:
+            continue
+        seen = {name: np.zeros(5, dtype=int) for name in groups}
+        found[i] = mass[gate.accepts(np.arange(5.0), **seen)].sum()
+    return {"promise": called, "n": n, "coverage": round(float(found.mean()), 4), "possible": possible}
 
 
 def summarised(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -223,12 +309,17 @@ def main() -> None:
     tasks += [("five", "five marks", n, beta, 0.1) for n, beta in ASKED]
     tasks += [("hostile", name, n, 0.9, delta) for name in HOSTILE for n in (1000, 5000) for delta in (0.1, 0.01)]
     records = [row for rows in in_order(task, tasks, options.jobs) for row in rows]
+    marks = list(in_order(on_marks, [(called, n) for called in PROMISES for n in (1000, 5000)], options.jobs))
+    print(*marks, sep="\n")
     summary = summarised(records)
     for row in [*summary, *(row for row in records if row["population"] == "five marks" or row["beta"] == 0.9)]:
         print(row)
     lines = ",\n  ".join(json.dumps(row) for row in records)
     heads = ",\n  ".join(json.dumps(row) for row in summary)
-    text = '{"summary": [\n  ' + heads + '\n], "records": [\n  ' + lines + "\n]}\n"
+    promised = ",\n  ".join(json.dumps(row) for row in marks)
+    text = (
+        '{"promises": [\n  ' + promised + '\n], "summary": [\n  ' + heads + '\n], "records": [\n  ' + lines + "\n]}\n"
+    )
     options.out.write_text(text, encoding="utf-8")
 
 

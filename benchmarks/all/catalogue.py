@@ -126,7 +126,7 @@ def _entries() -> list[Entry]:
               ("benchmarks/per_class.py", "promises/parts/per.py", "promises/parts/thresholds.py", *_ACCURACY), 900),
         Entry("promises", "benchmarks.promises --jobs {jobs} --out {out}",
               ("benchmarks/promises.py", "promises/rules/paper.py", *_ACCURACY, _RANK), 400),
-        Entry("how-many-rows", "benchmarks.rows_needed --data {data} --cases 300 --jobs {jobs} --out {out}",
+        Entry("how-many-rows", "benchmarks.rows_needed --data {data} --cases 1000 --jobs {jobs} --out {out}",
               ("benchmarks/rows_needed.py", "promises/rules/rows_needed.py", *_SEQUENCE), 900, alone=False),
         Entry("rankers", "benchmarks.rankers --jobs {jobs} --out {out}",
               ("benchmarks/rankers.py", "scores/learned.py", "estimators/boosted.py", *_ACCURACY), 400),

@@ -181,9 +181,13 @@ def graded(results: Results) -> list[str]:
     return table(("losses, n", *rules), rows)
 
 
+_VALUES = ("wrong first", "set aside", "other rows", "ranks, then", "skip", "a tenth aside", "a list of 7")
+_FOR_TIES = (*_VALUES, "SGR", "LTT, sequence", "LTT, Bonferroni", "best start")
+
+
 def ties(results: Results) -> list[str]:
     """Share of the oracle's coverage by digits, size and target, a column for each rule; the most broken file."""
-    rules = ("wrong first", "set aside", "other rows", "ranks, then", "skip")
+    rules = [rule for rule in _FOR_TIES if any(r["rule"] == rule for r in results["summary"])]
     own = {(r["variant"], r["n"], r["beta"], r["rule"]): r for r in results["summary"]}
     rows = []
     for variant, n, beta in dict.fromkeys(key[:3] for key in own):
@@ -221,10 +225,12 @@ def memory(results: Results) -> list[str]:
     rows = []
     for r in results["summary"]:
         if r["kind"] is not None:
-            gains = (f"{r[way]:+.3f}".replace("0.", ".") for way in ("default", "declared", "gate"))
+            ways = ("default", "declared", "gate", "known")
+            gains = ("-" if r.get(way) is None else f"{r[way]:+.3f}".replace("0.", ".") for way in ways)
             source = "the same source" if r["source"] == "same" else "another"
             rows.append((r["kind"], source, "all" if r["beta"] is None else number(r["beta"], 2), *gains))
-    return table(("scores", "older rows from", "β", "a say", "same source declared", "an older gate"), rows)
+    heads = ("scores", "older rows from", "β", "a say", "same source declared", "an older gate", "best start known")
+    return table(heads, rows)
 
 
 def false_coverage(results: Results) -> list[str]:
@@ -241,10 +247,21 @@ def false_coverage(results: Results) -> list[str]:
 
 def marks(results: Results) -> list[str]:
     """Coverage on a judge's five marks, a column for each rule, beside what is possible."""
-    rules = ("wrong first", "set aside", "other rows", "ranks, then", "skip")
     own = {(r["n"], r["beta"], r["rule"]): r for r in results["records"] if r["population"] == "five marks"}
+    rules = [rule for rule in _FOR_TIES if any(key[2] == rule for key in own)]
     rows = []
     for n, beta in dict.fromkeys(key[:2] for key in own):
         cells = (number(own[n, beta, rule]["coverage"], 3) for rule in rules)
         rows.append((f"{n:,}", number(beta, 2), *cells, number(own[n, beta, rules[0]]["oracle"], 2)))
     return table(("n", "β", *rules, "possible"), rows)
+
+
+def promises_on_marks(results: Results) -> list[str]:
+    """What a gate of five marks accepts under each promise, at each size, beside what is possible."""
+    own = results.get("promises", [])
+    sizes = sorted({r["n"] for r in own})
+    rows = []
+    for called, possible in dict.fromkeys((r["promise"], r["possible"]) for r in own):
+        cells = (number(r["coverage"], 3) for n in sizes for r in own if (r["promise"], r["n"]) == (called, n))
+        rows.append((f"`{called}`", *cells, number(possible, 2)))
+    return table(("promise", *(f"n = {n:,}" for n in sizes), "possible"), rows)

@@ -43,7 +43,7 @@ def lift_statistic(ranking):
 
 def lift(score, correct):
     """Share of rows surer than the last wrong one."""
-    ranking = RANKING.read(score, correct)
+    ranking = RANKING(score, correct)
     return estimate(lift_statistic(ranking), len(ranking))
 
 

@@ -10,9 +10,11 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal.io.artifact.audit import read_certificate
-from metacal.promises.rules.accuracy import MinAccuracy
+from metacal.promises.rules import bounds
+from metacal.promises.rules.accuracy import MinAccuracy, certified_prefix
 from metacal.promises.rules.bands import certified_frontier
 from metacal.promises.rules.order_statistic import MaxMiscoverage
+from metacal.promises.sample import Ranking
 from metacal.promises.verification import verify_decisions
 
 
@@ -161,3 +163,20 @@ def test_the_html_of_gate_and_certificate_is_small_escaped_and_without_scripts(c
         assert "<script" not in text
         assert "<b>" not in text
     assert gate.certificate_.statement in gate._repr_html_()
+
+
+@pytest.mark.slow
+def test_half_of_delta_each_is_nearly_all_that_there_is():
+    """One threshold alone keeps both promises, and what lies around it gives little warning of either side."""
+    rng, n, draws, broken = np.random.default_rng(0), 2000, 300, 0
+    only = 0.6 * 0.95 / 0.85  # right up to 0.6, then wrong until accuracy is 0.9, then wrong a tenth of the time
+    kept = 0.6 + 0.05 * (only - 0.6)
+    alpha = 1 - kept / (kept + 0.8995 * (1 - only))
+    for _ in range(draws):
+        scores = rng.random(n)
+        correct = rng.random(n) > np.where(scores < 0.6, 0.0, np.where(scores < only, 0.95, 0.1005))
+        ranking = Ranking.of(scores, correct)
+        if rank := certified_prefix(ranking, 0.9, 0.1):
+            accepted = scores <= ranking.threshold_at(rank)
+            broken += (correct & accepted).sum() >= bounds.miscoverage_rank(int(correct.sum()), alpha, 0.1)
+    assert 0.1 < broken / draws <= 0.2 + 3 * (0.16 / draws) ** 0.5

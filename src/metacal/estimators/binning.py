@@ -23,11 +23,6 @@ class HistogramBinning(Calibrator):
     prior_rows, input, classes, positive, n_jobs
         As in `IsotonicCalibration`.
 
-    Attributes
-    ----------
-    map_ : PiecewiseMap
-        The fitted map, a frozen value: a step function for each class.
-
     Examples
     --------
     >>> import metacal as mc
@@ -59,11 +54,6 @@ class TopLabelHistogramBinning(Calibrator):
     prior_rows, input, classes, positive, n_jobs
         As in `IsotonicCalibration`.
 
-    Attributes
-    ----------
-    map_ : TopLabelMap
-        The fitted map, a frozen value: a step function.
-
     Examples
     --------
     >>> import metacal as mc
@@ -91,11 +81,6 @@ class BBQ(Calibrator):
     input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
-    Attributes
-    ----------
-    map_ : PiecewiseMap
-        The fitted map, a frozen value: a step function for each class.
-
     Examples
     --------
     >>> import metacal as mc
@@ -119,11 +104,6 @@ class TopLabelBBQ(Calibrator):
         Whether a temperature is fitted first; without it the other classes keep their raw, often too uneven shares.
     input, classes, positive, n_jobs
         As in `TemperatureScaling`.
-
-    Attributes
-    ----------
-    map_ : TopLabelMap
-        The fitted map, a frozen value: a step function.
 
     Examples
     --------
@@ -151,11 +131,6 @@ class IMaxBinning(Calibrator):
         One set of bins for all classes, fitted on all of them together; else one for each.
     prior_rows, input, classes, positive, n_jobs
         As in `IsotonicCalibration`.
-
-    Attributes
-    ----------
-    map_ : PiecewiseMap
-        The fitted map, a frozen value: a step function for each class.
 
     Examples
     --------

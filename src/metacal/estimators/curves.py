@@ -22,11 +22,6 @@ class PlattScaling(Calibrator):
     input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
-    Attributes
-    ----------
-    map_ : PlattMap
-        The fitted map, a frozen value: slopes and intercepts.
-
     Examples
     --------
     >>> import metacal as mc
@@ -51,11 +46,6 @@ class BetaCalibration(Calibrator):
         All three parameters; a = b; or the midpoint at 1/2.
     input, classes, positive, n_jobs
         As in `TemperatureScaling`.
-
-    Attributes
-    ----------
-    map_ : BetaMap
-        The fitted map, a frozen value: a, b and the intercept c of each class.
 
     Examples
     --------
@@ -124,11 +114,6 @@ class SplineCalibration(Calibrator):
         Whether a temperature is fitted first; without it the other classes keep their raw, often too uneven shares.
     input, classes, positive, n_jobs
         As in `TemperatureScaling`.
-
-    Attributes
-    ----------
-    map_ : SplineMap
-        The fitted map, a frozen value: knots, the slope at each, the intercept.
 
     Examples
     --------

@@ -22,11 +22,6 @@ class IsotonicCalibration(Calibrator):
     input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
-    Attributes
-    ----------
-    map_ : PiecewiseMap
-        The fitted map, a frozen value: a piecewise linear curve for each class.
-
     Examples
     --------
     >>> import metacal as mc
@@ -49,11 +44,6 @@ class IROvATS(Calibrator):
     ----------
     prior_rows, input, classes, positive, n_jobs
         As in `IsotonicCalibration`.
-
-    Attributes
-    ----------
-    map_ : PiecewiseMap
-        The fitted map, a frozen value: the inverse temperature and a piecewise linear curve for each class.
 
     Examples
     --------
@@ -81,11 +71,6 @@ class IRM(Calibrator):
     prior_rows, input, classes, positive, n_jobs
         As in `IsotonicCalibration`.
 
-    Attributes
-    ----------
-    map_ : SharedMap
-        The fitted map, a frozen value: the inverse temperature and one piecewise linear curve.
-
     Examples
     --------
     >>> import metacal as mc
@@ -111,11 +96,6 @@ class TopLabelIsotonic(Calibrator):
         Whether a temperature is fitted first; without it the other classes keep their raw, often too uneven shares.
     prior_rows, input, classes, positive, n_jobs
         As in `IsotonicCalibration`.
-
-    Attributes
-    ----------
-    map_ : TopLabelMap
-        The fitted map, a frozen value: a piecewise linear curve.
 
     Examples
     --------

@@ -35,6 +35,8 @@ class TemperatureScaling(Calibrator):
     ----------
     temperature_ : float
         T; above 1 when the classifier was over-confident.
+    map_ : TemperatureMap
+        The fitted map, a frozen value; every calibrator has one.
 
     Examples
     --------

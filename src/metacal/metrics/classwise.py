@@ -24,7 +24,6 @@ from metacal.metrics.binning import (
     bin_codes,
     bin_count,
     equal_width,
-    sums_per_code,
 )
 from metacal.metrics.resampling import few_as_floats
 from metacal.metrics.toplabel import CheckedTable, FloatColumn
@@ -60,10 +59,6 @@ class UpperEntries:
     cell: NDArray[np.intp]
     probability: FloatColumn
     hit: FloatColumn
-
-    def sums(self, values: FloatColumn, n_classes: int, n_bins: int) -> FloatColumn:
-        """Σ values per (class, bin); the first bin holds 0."""
-        return sums_per_code(self.cell, values, n_classes * n_bins).reshape(n_classes, n_bins)
 
 
 def upper_entries(checked: CheckedTable, n_bins: int) -> UpperEntries:

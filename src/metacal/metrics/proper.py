@@ -125,7 +125,7 @@ def brier_decomposition(
     labels_per_class = np.bincount(checked.codes, minlength=n_classes).astype(np.float64)
 
     def cells(values: FloatColumn, totals: FloatColumn) -> FloatColumn:
-        sums = upper.sums(values, n_classes, n_bins)
+        sums = sums_per_code(upper.cell, values, n_classes * n_bins).reshape(n_classes, n_bins)
         sums[:, 0] = totals - sums.sum(axis=1)
         return sums
 

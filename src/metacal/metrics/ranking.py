@@ -228,7 +228,7 @@ def exponential_statistic(ranking: Ranking) -> Statistic:
 
 
 #: (score, correct), a score and whether each answer is right; the statistic is prepared from a `Ranking`.
-RANKING = Input(read_ranking)
+RANKING: Input = read_ranking
 _area = partial(register, input=RANKING, evaluated=True)
 
 

@@ -24,26 +24,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 Measured = tuple[int, int] | Statistic | float
 
 
-@dataclass(frozen=True, eq=False)
-class Input:
-    """What a metric is a function of.
-
-    Attributes
-    ----------
-    read : callable
-        From the arguments of the public function to the checked value that statistics are prepared from; None where
-        only counts are taken.
-    """
-
-    read: Callable[..., Any] | None
-
-
+#: What a metric is a function of, said by what reads it: from the arguments of the public function to the checked value
+#: that statistics are prepared from; None where only counts are taken.
+Input = Callable[..., Any] | None
 #: (proba, labels), the whole table; the statistic is prepared from a `CheckedTable`.
-PROBABILITIES = Input(checked_table)
+PROBABILITIES: Input = checked_table
 #: (proba, labels), the top class alone, or its two columns; the statistic is prepared from a `TopLabel`.
-TOP_LABEL = Input(top_columns)
+TOP_LABEL: Input = top_columns
 #: (accept, correct), the gate's decisions; only counted.
-DECISION = Input(None)
+DECISION: Input = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -59,7 +48,7 @@ class Metric:
     input : Input
         What the function takes.
     statistic : callable, optional
-        From what `input.read` gives (and `n_bins` where `binned`) to a function of row weights.
+        From what `input` reads (and `n_bins` where `binned`) to a function of row weights.
     debiased : callable, optional
         A statistic in place of `statistic` where methods are compared: without what chance adds on few rows.
     losses : callable, optional
@@ -148,8 +137,8 @@ def value(
     input: Input, statistic: Callable[..., Statistic], data: tuple[Any, ...], *options: object, **classes: Any
 ) -> float:
     """A metric itself: its statistic on these data, with every row counted once."""
-    assert input.read is not None
-    source = input.read(*data, **classes)
+    assert input is not None
+    source = input(*data, **classes)
     return estimate(statistic(source, *options), len(source))
 
 

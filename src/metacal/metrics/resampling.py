@@ -334,11 +334,10 @@ def interval(
             "For a statistic of your own use bootstrap(statistic, *columns)."
         )
     _check_options(metric, options)
-    read = row.input.read
-    if read is None:  # decisions are only counted
+    if row.input is None:  # decisions are only counted
         counts = row.counts(*data, **options) if row.counts is not None else None
         return plan.measure([(row, counts or (0, 0))], 0)[row.name]
-    source = read(*data, **({"classes": options.pop("classes")} if "classes" in options else {}))
+    source = row.input(*data, **({"classes": options.pop("classes")} if "classes" in options else {}))
     errors = inf
     if row.needs_errors:
         top = source if isinstance(source, TopLabel) else source.top_label()

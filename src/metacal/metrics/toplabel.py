@@ -121,24 +121,14 @@ class CheckedTable:
         holds = self._at_label() == self.top
         correct = holds.astype(np.float64)
         doubtful = np.flatnonzero(holds & (self.top <= self.top.dtype.type(_TIES_POSSIBLE_BELOW)))
-        if len(doubtful):
-            self._share_ties(doubtful, correct)
-        return TopLabel(np.minimum(self.top.astype(np.float64), 1.0), correct)
-
-    def _share_ties(self, doubtful: NDArray[np.intp], correct: FloatColumn) -> None:
-        """Divide the correctness of the doubtful rows by the number of classes that hold their top probability."""
-        width, places = self.n_classes, self._places
-        step = max(1, _BLOCK_ELEMENTS // width)
-        copied = np.empty((step, width), self.whole.dtype)
-        equal = np.empty((step, width), np.bool_)
+        step = max(1, _BLOCK_ELEMENTS // self.n_classes)
         for start in range(0, len(doubtful), step):
             rows = doubtful[start : start + step]
-            # Freshly allocated blocks would cost more than the comparison.
-            block = np.take(self.whole, places[rows], axis=0, out=copied[: len(rows)], mode="clip")
-            np.equal(block, self.top[rows, None], out=equal[: len(rows)])
+            equal = self.whole[self._places[rows]] == self.top[rows, None]
             # One equal entry per row is the top itself: counting the block at once mostly settles it.
-            if np.count_nonzero(equal[: len(rows)]) > len(rows):
-                correct[rows] /= _true_per_row(equal[: len(rows)])
+            if np.count_nonzero(equal) > len(rows):
+                correct[rows] /= equal.sum(axis=1)
+        return TopLabel(np.minimum(self.top.astype(np.float64), 1.0), correct)
 
     def _at_label(self) -> NDArray[Any]:
         return self.whole[self._places, self.codes]
@@ -312,14 +302,6 @@ def _quick_maxima(table: NDArray[Any]) -> NDArray[Any] | None:
         if np.abs(sums - 1).max() > _QUICK_SUM_TOLERANCE[size]:
             return None
     return top.view(table.dtype)
-
-
-def _true_per_row(mask: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Count per row, with a short way for rows that are true throughout (uniform probabilities)."""
-    counts = np.full(len(mask), mask.shape[1], dtype=np.intp)
-    mixed = np.flatnonzero(~mask.all(axis=1))
-    counts[mixed] = mask[mixed].sum(axis=1)
-    return counts
 
 
 def bool_column(values: ArrayLike, name: str) -> BoolColumn:
