@@ -228,9 +228,12 @@ class GateRows:
 
 
 def check_large(gate: Gate | None, artifact: str | None, large: str | None) -> None:
-    """Refuse a second model's file where there is no second model."""
-    if large is None or (gate is not None and len(gate.stages) > 1):
+    """Refuse a second model's file where there is no second model, or all scores stand in one file."""
+    several = gate is not None and len(gate.stages) > 1
+    if large is None or (several and gate is not None and gate.n_classes):
         return
+    if several:
+        raise click.UsageError(f"{artifact} holds a cascade of scores, which all stand in FILE; leave out --large.")
     if gate is None:
         raise click.UsageError(
             "--large belongs to a cascade; give the cascade before FILE, as metacal cascade has saved it."
