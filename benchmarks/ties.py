@@ -16,6 +16,8 @@ a tenth aside  the same as set aside, with a tenth of the rows
 a list of 7    seven values declared beforehand, equal shares of delta that are carried on
 SGR, LTT       Geifman & El-Yaniv's search over the values, and Learn-then-Test over a hundred percentiles: its fixed
                sequence and Bonferroni's correction (of scores that tie, ranks are the ends of their blocks)
+BARGAIN's test the bets by which BARGAIN (Zeighami et al. 2025, package `bargain`) tests a precision, on all rows up to
+               each of its twenty thresholds
 best start     the start value that is best on average, were the truth known; no rule that begins at one value and
                stops at its first failure accepts more
 never tested   random order, then the last value inside the prefix that passed (not valid)
@@ -134,6 +136,24 @@ def a_list(draw: Draw, beta: float, delta: float) -> float:
     return best
 
 
+def bargain(draw: Draw, beta: float, delta: float) -> float:
+    """Values at twenty even ranks, from the surest on, each bet on at all of delta as BARGAIN 0.1.3 does."""
+    best, order = -np.inf, draw.rng.permutation(len(draw.score))
+    step = max(1, len(draw.score) // 20)
+    for value in dict.fromkeys(np.sort(draw.score)[step - 1 :: step].tolist()):
+        right = draw.right[order][draw.score[order] <= value].astype(float)
+        so_far = np.append(0.0, np.cumsum(right)[:-1])
+        seen = np.arange(len(right))
+        mean = (0.5 + so_far) / (seen + 1.0)
+        variance = (0.25 + so_far * (1.0 - 2.0 * mean) + seen * mean**2) / (seen + 1.0)
+        bet = np.sqrt(2.0 * np.log(2.0 / delta) / ((seen + 1.0) * np.log(seen + 2.0) * variance))
+        wealth = np.cumsum(np.log1p(np.minimum(bet, 0.75 / beta) * (right - beta)))
+        if wealth.max() < -np.log(delta):
+            break
+        best = float(value)
+    return best
+
+
 def _of_a_peer(choose: Callable[..., float | None]) -> Rule:
     def threshold(draw: Draw, beta: float, delta: float) -> float:
         found = choose(Calibration.of(draw.score, draw.right, float(draw.score.max())), beta, delta)
@@ -196,6 +216,7 @@ RULES: dict[str, Rule] = {
     "SGR": _of_a_peer(sgr),
     "LTT, sequence": _of_a_peer(quantile_sequence),
     "LTT, Bonferroni": _of_a_peer(quantile_bonferroni),
+    "BARGAIN's test": bargain,
     "never tested": never_tested,
 }
 

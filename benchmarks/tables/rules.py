@@ -182,7 +182,7 @@ def graded(results: Results) -> list[str]:
 
 
 _VALUES = ("wrong first", "set aside", "other rows", "ranks, then", "skip", "a tenth aside", "a list of 7")
-_FOR_TIES = (*_VALUES, "SGR", "LTT, sequence", "LTT, Bonferroni", "best start")
+_FOR_TIES = (*_VALUES, "SGR", "LTT, sequence", "LTT, Bonferroni", "BARGAIN's test", "best start")
 
 
 def ties(results: Results) -> list[str]:
