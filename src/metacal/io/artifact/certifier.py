@@ -153,7 +153,7 @@ def _begun(journal: Journal, pool: ArrayLike) -> Certifier:
 def _check_same(path: str, certifier: Certifier, promise: Promise | None, options: dict[str, Any]) -> None:
     """Raise where something is asked for that is not what it was begun with."""
     held = {name: certifier.sizes[0] if name == "labels" else getattr(certifier, name) for name in options}
-    asked = {"the promise": ("for ", certifier.promise, promise)}
+    asked: dict[str, tuple[str, Any, Any]] = {"the promise": ("for ", certifier.promise, promise)}
     asked |= {name: (f"with {name}=", held[name], options[name]) for name in options}
     for name, (begun, now, value) in asked.items():
         if value is not None and value != now:
