@@ -293,7 +293,7 @@ def _means(row: dict[str, list[float]]) -> dict[str, float]:
 def main() -> None:
     """Run all three, or one."""
     parser = argparse.ArgumentParser(description=__doc__)
-    runs = {"duel": (duel, 1000), "stages": (stages, 250), "graded": (graded, 400)}
+    runs = {"duel": (duel, 1000), "stages": (stages, 1000), "graded": (graded, 400)}
     parser.add_argument("--only", choices=runs)
     parser.add_argument("--data", default="benchmarks/data")
     parser.add_argument("--draws", type=int)

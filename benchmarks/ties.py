@@ -3,9 +3,9 @@
     python -m benchmarks.ties --data FOLDER [--jobs 16] [--out benchmarks/results/ties.json]
 
 Confidences of every `*.npz` file (`logits`, `labels`), unrounded and with two decimals, as they are and after a
-temperature; a judge's five marks; and populations made to break a rule. Rows are drawn with replacement, and what a
-threshold accepts is as right as the whole file says. Coverage is a share of the oracle's at the same digits, of
-configurations where the oracle accepts at least a twentieth.
+temperature; a judge's five marks; populations made to break a rule; and what a `ScoreGate` of the five marks accepts
+under each promise. Rows are drawn with replacement, and what a threshold accepts is as right as the whole file says.
+Coverage is a share of the oracle's at the same digits, of configurations where the oracle accepts at least a twentieth.
 
 wrong first    a fixed sequence of ranks, the wrong rows of a tie first (what logits have)
 set aside      what `ScoreGate` does: the values of the score, from one chosen by sqrt(n) rows that are set aside
@@ -16,6 +16,8 @@ a tenth aside  the same as set aside, with a tenth of the rows
 a list of 7    seven values declared beforehand, equal shares of delta that are carried on
 SGR, LTT       Geifman & El-Yaniv's search over the values, and Learn-then-Test over a hundred percentiles: its fixed
                sequence and Bonferroni's correction (of scores that tie, ranks are the ends of their blocks)
+BARGAIN's test the bets by which BARGAIN (Zeighami et al. 2025, package `bargain`) tests a precision, on all rows up to
+               each of its twenty thresholds
 best start     the start value that is best on average, were the truth known; no rule that begins at one value and
                stops at its first failure accepts more
 never tested   random order, then the last value inside the prefix that passed (not valid)
@@ -27,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +39,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import bdtr, log_softmax
 
+import metacal as mc
 from benchmarks.experiments.pool import in_order
 from benchmarks.selective.rules import Sample as Calibration
 from benchmarks.selective.rules import quantile_bonferroni, quantile_sequence, sgr
@@ -56,6 +60,18 @@ HOSTILE = {
     "mass point": ([0.5, *[0.05] * 10], [0.1002, *np.linspace(0.05, 0.4, 10)]),
     "falling": ([0.05, 0.15, 0.3, 0.5], [0.3, 0.14, 0.09, 0.07]),
 }
+
+#: Promises on five marks, and the most that can be accepted under each: .45 has an error rate of .02, .70 one of .041.
+PROMISES: dict[str, tuple[Any, float]] = {
+    "MinAccuracy(0.95)": (mc.MinAccuracy(0.95), 0.7),
+    "MinAccuracy(0.95, delta=None)": (mc.MinAccuracy(0.95, delta=None), 0.7),
+    "MaxRisk(0.05)": (mc.MaxRisk(0.05), 0.7),
+    "Both(alpha=0.35, beta=0.95)": (mc.Both(alpha=0.35, beta=0.95), 0.7),
+    "AfterLooking(beta=0.95)": (mc.AfterLooking(beta=0.95), 0.7),
+    "PerGroup(MinAccuracy(0.95)), three groups": (mc.PerGroup(mc.MinAccuracy(0.95)), 0.7),
+    "PerGroup(MinAccuracy(0.95)), each": (mc.PerGroup(mc.MinAccuracy(0.95), shares="each"), 0.7),
+}
+PROMISE_DRAWS = 200
 
 Column = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -117,6 +133,24 @@ def a_list(draw: Draw, beta: float, delta: float) -> float:
             level = 0.0
         else:
             best = float(value)
+    return best
+
+
+def bargain(draw: Draw, beta: float, delta: float) -> float:
+    """Values at twenty even ranks, from the surest on, each bet on at all of delta as BARGAIN 0.1.3 does."""
+    best, order = -np.inf, draw.rng.permutation(len(draw.score))
+    step = max(1, len(draw.score) // 20)
+    for value in dict.fromkeys(np.sort(draw.score)[step - 1 :: step].tolist()):
+        right = draw.right[order][draw.score[order] <= value].astype(float)
+        so_far = np.append(0.0, np.cumsum(right)[:-1])
+        seen = np.arange(len(right))
+        mean = (0.5 + so_far) / (seen + 1.0)
+        variance = (0.25 + so_far * (1.0 - 2.0 * mean) + seen * mean**2) / (seen + 1.0)
+        bet = np.sqrt(2.0 * np.log(2.0 / delta) / ((seen + 1.0) * np.log(seen + 2.0) * variance))
+        wealth = np.cumsum(np.log1p(np.minimum(bet, 0.75 / beta) * (right - beta)))
+        if wealth.max() < -np.log(delta):
+            break
+        best = float(value)
     return best
 
 
@@ -182,6 +216,7 @@ RULES: dict[str, Rule] = {
     "SGR": _of_a_peer(sgr),
     "LTT, sequence": _of_a_peer(quantile_sequence),
     "LTT, Bonferroni": _of_a_peer(quantile_bonferroni),
+    "BARGAIN's test": bargain,
     "never tested": never_tested,
 }
 
@@ -243,6 +278,24 @@ def task(kind: str, name: str, n: int, beta: float, delta: float) -> list[dict[s
     )
 
 
+def on_marks(called: str, n: int) -> dict[str, Any]:
+    """What a `ScoreGate` of five marks accepts under a promise, beside the most that keeps it."""
+    warnings.simplefilter("ignore")
+    promise, possible = PROMISES[called]
+    mass, error, rng, found = *map(np.array, FIVE), np.random.default_rng(n), np.zeros(PROMISE_DRAWS)
+    for i in range(PROMISE_DRAWS):
+        mark = rng.choice(5, n, p=mass)
+        groups = {"groups": rng.integers(3, size=n)} if isinstance(promise, mc.PerGroup) else {}
+        try:
+            gate = mc.ScoreGate(promise, higher_is="doubtful")
+            gate.fit(mark.astype(float), rng.random(n) > error[mark], **groups)
+        except mc.InfeasibleTargetError:
+            continue
+        seen = {name: np.zeros(5, dtype=int) for name in groups}
+        found[i] = mass[gate.accepts(np.arange(5.0), **seen)].sum()
+    return {"promise": called, "n": n, "coverage": round(float(found.mean()), 4), "possible": possible}
+
+
 def summarised(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Mean share of the oracle's coverage over the files, by variant, size, beta and rule."""
     groups: dict[tuple[object, ...], list[tuple[float, float]]] = {}
@@ -277,12 +330,17 @@ def main() -> None:
     tasks += [("five", "five marks", n, beta, 0.1) for n, beta in ASKED]
     tasks += [("hostile", name, n, 0.9, delta) for name in HOSTILE for n in (1000, 5000) for delta in (0.1, 0.01)]
     records = [row for rows in in_order(task, tasks, options.jobs) for row in rows]
+    marks = list(in_order(on_marks, [(called, n) for called in PROMISES for n in (1000, 5000)], options.jobs))
+    print(*marks, sep="\n")
     summary = summarised(records)
     for row in [*summary, *(row for row in records if row["population"] == "five marks" or row["beta"] == 0.9)]:
         print(row)
     lines = ",\n  ".join(json.dumps(row) for row in records)
     heads = ",\n  ".join(json.dumps(row) for row in summary)
-    text = '{"summary": [\n  ' + heads + '\n], "records": [\n  ' + lines + "\n]}\n"
+    promised = ",\n  ".join(json.dumps(row) for row in marks)
+    text = (
+        '{"promises": [\n  ' + promised + '\n], "summary": [\n  ' + heads + '\n], "records": [\n  ' + lines + "\n]}\n"
+    )
     options.out.write_text(text, encoding="utf-8")
 
 

@@ -128,6 +128,7 @@ TABLES: dict[str, Table] = {
     "false-coverage": Table("false-coverage", rules_tables.false_coverage),
     "ties": Table("ties", rules_tables.ties),
     "ties-marks": Table("ties", rules_tables.marks),
+    "ties-promises": Table("ties", rules_tables.promises_on_marks),
     "ties-hostile": Table("ties", rules_tables.hostile_ties),
     "selective-means": _selective(selective_tables.means),
     "selective-leads": _selective(selective_tables.leads),

@@ -58,11 +58,14 @@ def named(results: Results) -> list[str]:
     rows = []
     for group, words in (("tuned", "chosen on it"), ("unseen", "not seen before")):
         for third, half in zip(results[group]["a third"], results[group]["half"]):
-            shares = [f"{one['median_named']:,.0f} | {100 * one['certified']:.0f}%" for one in (third, half)]
+            shares = [
+                f"{one['median_named']:,.0f} | {100 * one['certified']:.0f}% | {100 * one['knowing']:.0f}%"
+                for one in (third, half)
+            ]
             rows.append((third["set"], f"{third['accuracy']:g}", words, f"{third['truly_needed']:,}", *shares))
-    head = ("set", "accuracy", "constants", "needed", "named by a third | certified", "named by half | certified")
-    lines = table(head, rows)
-    return [lines[0], "|" + "---|" * 8, *lines[2:]]
+    named = ("named by a third | certified | knowing", "named by half | certified | knowing")
+    lines = table(("population", "accuracy", "constants", "needed", *named), rows)
+    return [lines[0], "|" + "---|" * 10, *lines[2:]]
 
 
 def used(results: Results) -> list[str]:

@@ -182,7 +182,7 @@ def graded(results: Results) -> list[str]:
 
 
 _VALUES = ("wrong first", "set aside", "other rows", "ranks, then", "skip", "a tenth aside", "a list of 7")
-_FOR_TIES = (*_VALUES, "SGR", "LTT, sequence", "LTT, Bonferroni", "best start")
+_FOR_TIES = (*_VALUES, "SGR", "LTT, sequence", "LTT, Bonferroni", "BARGAIN's test", "best start")
 
 
 def ties(results: Results) -> list[str]:
@@ -254,3 +254,14 @@ def marks(results: Results) -> list[str]:
         cells = (number(own[n, beta, rule]["coverage"], 3) for rule in rules)
         rows.append((f"{n:,}", number(beta, 2), *cells, number(own[n, beta, rules[0]]["oracle"], 2)))
     return table(("n", "β", *rules, "possible"), rows)
+
+
+def promises_on_marks(results: Results) -> list[str]:
+    """What a gate of five marks accepts under each promise, at each size, beside what is possible."""
+    own = results.get("promises", [])
+    sizes = sorted({r["n"] for r in own})
+    rows = []
+    for called, possible in dict.fromkeys((r["promise"], r["possible"]) for r in own):
+        cells = (number(r["coverage"], 3) for n in sizes for r in own if (r["promise"], r["n"]) == (called, n))
+        rows.append((f"`{called}`", *cells, number(possible, 2)))
+    return table(("promise", *(f"n = {n:,}" for n in sizes), "possible"), rows)

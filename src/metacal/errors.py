@@ -49,7 +49,7 @@ class InfeasibleTargetError(MetacalError, ValueError):
     ...     mc.MinAccuracy(0.99).certify([0.1] * 50, [True] * 50)
     ... except mc.InfeasibleTargetError as error:
     ...     error.target, error.best, error.rows_needed
-    (0.99, 0.9549, 520)
+    (0.99, 0.9549, 270)
     """
 
     def __init__(

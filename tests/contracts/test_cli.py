@@ -239,6 +239,8 @@ def test_fit_in_expectation_excludes_after_looking(folder):
         (("--min-accuracy", 0.9, "--rule", "paper", "--confidence", 0.9), "--confidence does not go with --rule paper"),
         (("--min-accuracy", 0.9, "--rule", "paper", "--in-expectation"), "--in-expectation does not go with"),
         (("--min-accuracy", 0.9, "--rule", "paper", "--after-looking"), "--after-looking does not go with"),
+        (("--min-accuracy", 0.9, "--rule", "paper", "--at-threshold", 0.2), "--at-threshold does not go with"),
+        (("--min-accuracy", 0.9, "--in-expectation", "--at-threshold", 0), "--at-threshold exclude each other"),
         (("--min-accuracy", 0.9, "--max-miscoverage", 0.1, "--rule", "paper"), "not both; give one"),
         (("--min-accuracy", 0.9, "--rule", "papers"), "paper"),
         (("--min-accuracy", 0.9, "--score", "entrpy"), "entropy"),

@@ -96,7 +96,7 @@ class History:
             return 1
 
         rows, known = read_unchanged(source, write, self.world)
-        return Made(rows, rows, known, part if rows else None)
+        return known, part if rows else None, {"n_rows": rows, "n_accepted": rows}
 
     def run(self, *, prune: bool = False) -> bool:
         """One run; whether it came to its end."""

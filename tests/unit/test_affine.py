@@ -356,3 +356,21 @@ def test_features_that_are_held_are_those_of_every_pass(fit, monkeypatch):
     plain = fit(Rows(logits), labels, regularisation=0.1)
     np.testing.assert_allclose(held.matrix, plain.matrix, atol=1e-8)
     np.testing.assert_allclose(held.bias, plain.bias, atol=1e-8)
+
+
+def test_offsets_are_learned_where_rows_carry_them():
+    rng = np.random.default_rng(0)
+    x, offsets = 2.5 * rng.normal(size=(3000, 6)), np.array([1.5, -1.0, 0.5, 0.0, 0.0, -1.0])
+    labels = np.array([rng.choice(6, p=p) for p in softmax(1.4 * x + offsets)])
+    moved = VectorScaling(penalty="offsets").fit(x[:1000], labels[:1000])
+    plain = VectorScaling().fit(x[:1000], labels[:1000])
+    found, usual = (nll(cal.predict_proba(x[1000:]), labels[1000:]) for cal in (moved, plain))
+    assert found < usual
+    np.testing.assert_allclose(moved.scale_, np.full(6, moved.scale_[0]))
+    np.testing.assert_allclose(moved.bias_ - moved.bias_.mean(), offsets - offsets.mean(), atol=0.4)
+    # A weight of two is two rows, and a class that is masked stays impossible.
+    twice = VectorScaling(penalty="offsets").fit(np.repeat(x[:300], 2, axis=0), np.repeat(labels[:300], 2))
+    weighed = VectorScaling(penalty="offsets").fit(x[:300], labels[:300], sample_weight=np.full(300, 2.0))
+    np.testing.assert_allclose(weighed.bias_, twice.bias_, atol=1e-6)
+    x[labels != 5, 5] = -np.inf
+    assert VectorScaling(penalty="offsets").fit(x[:300], labels[:300]).predict_proba(x[:1])[0, 5] == (labels[0] == 5)

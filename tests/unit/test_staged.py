@@ -219,6 +219,8 @@ def test_commands_read_scores_of_every_model(tmp_path):
     assert "answered_by" in first
     assert len(lines) == N
     assert CliRunner().invoke(main, ["cascade", str(file), "--max-loss", "0.02"]).exit_code == 2
+    refused = CliRunner().invoke(main, ["verify", saved, str(file), "--large", str(file)])
+    assert (refused.exit_code, "leave out --large" in " ".join(refused.output.split())) == (2, True)
     for wrong, said in [
         ({"p": "sure", "same": True}, "rows.jsonl:2: the small.p is 'sure'"),
         ({"p": 0.5, "same": "perhaps"}, "rows.jsonl:2: the small.same is 'perhaps'"),

@@ -32,6 +32,25 @@ def max_miscoverage_field() -> Any:
     return share_option("Promise: at most A of the right answers are rejected.", "A")
 
 
+_SIDED = ("min_precision", "max_false_positive_rate", "min_recall", "min_npv")
+_BOTH = "--min-accuracy and --max-miscoverage"
+#: Promises that go together, and their options.
+_PROMISES = {
+    _BOTH: ("min_accuracy", "max_miscoverage"),
+    "--max-review": ("max_review",),
+    "--max-cost": ("max_cost",),
+    "--max-risk": ("max_risk",),
+    "--cheapest": ("cheapest",),
+    "--min-precision, --max-false-positive-rate, --min-recall and --min-npv": _SIDED,
+}
+
+
+def _exclude(which: str, others: list[str]) -> None:
+    """Refuse an option together with any of others."""
+    for name in others:
+        raise click.UsageError(f"{which} and {flag(name)} exclude each other; give one.")
+
+
 @dataclass(frozen=True)
 class PromiseOptions:
     """What the user wants promised, option by option."""
@@ -103,15 +122,7 @@ class PromiseOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, before any file is read."""
-        asked = {
-            "--min-accuracy and --max-miscoverage": self.min_accuracy is not None or self.max_miscoverage is not None,
-            "--max-review": self.max_review is not None,
-            "--max-cost": self.max_cost is not None,
-            "--max-risk": self.max_risk is not None,
-            "--cheapest": self.cheapest,
-            "--min-precision, --max-false-positive-rate, --min-recall and --min-npv": self.sided,
-        }
-        given = [name for name, there in asked.items() if there]
+        given = [title for title, names in _PROMISES.items() if self._given(*names)]
         if not given:
             raise click.UsageError(
                 "give a promise: --min-accuracy (say 0.97: what is accepted is right at least 97% of the time), "
@@ -124,45 +135,42 @@ class PromiseOptions:
         self._check_costs()
         if self.near_binary and self.max_risk is None:
             raise click.UsageError("--near-binary is about losses: it goes with --max-risk.")
-        looked = self.after_looking or self.at_threshold is not None
-        if looked and given != ["--min-accuracy and --max-miscoverage"]:
-            other = "--after-looking" if self.after_looking else "--at-threshold"
+        looked = self._given("after_looking", "at_threshold")
+        if looked and given[0] != _BOTH:
             raise click.UsageError(
-                f"{other} is for --min-accuracy and --max-miscoverage; certify {given[0]} on rows that it was not "
-                "chosen on."
+                f"{flag(looked[0])} is for {_BOTH}; certify {given[0]} on rows that it was not chosen on."
             )
-        if self.in_expectation and (self.confidence is not None or looked):
-            other = "--confidence" if self.confidence is not None else "--after-looking"
-            raise click.UsageError(f"{other} and --in-expectation exclude each other; give one.")
+        _exclude("--in-expectation", self._given("confidence", *looked) if self.in_expectation else [])
         if self.rule == "paper":
             self._check_the_papers()
+
+    def _given(self, *names: str) -> list[str]:
+        """Those of these options that the user gave."""
+        return [name for name in names if getattr(self, name) is not None and getattr(self, name) is not False]
 
     @property
     def sided(self) -> bool:
         """Whether something is promised about what rows of two classes are called."""
-        about = (self.min_precision, self.max_false_positive_rate, self.min_recall, self.min_npv)
-        return about.count(None) < len(about)
+        return bool(self._given(*_SIDED))
 
     def _check_the_papers(self) -> None:
         """The paper has a rule for each limit and none for both, and none of them says how surely."""
-        if (self.min_accuracy is None) == (self.max_miscoverage is None):
+        if len(self._given(*_PROMISES[_BOTH])) != 1:
             raise click.UsageError("--rule paper takes --min-accuracy or --max-miscoverage, not both; give one.")
-        for name in ("confidence", "in_expectation", "after_looking"):
-            if getattr(self, name) not in (None, False):
-                raise click.UsageError(
-                    f"{flag(name)} does not go with --rule paper, which guarantees nothing; leave it out."
-                )
+        for name in self._given("confidence", "in_expectation", "after_looking", "at_threshold"):
+            raise click.UsageError(
+                f"{flag(name)} does not go with --rule paper, which guarantees nothing; leave it out."
+            )
 
     def _check_costs(self) -> None:
         """Costs where they are needed, and nowhere else."""
-        about = "--cheapest" if self.cheapest else "--max-cost"
-        one = [name for name in ("cost_wrong", "cost_matrix") if getattr(self, name) is not None]
-        if self.max_cost is None and not self.cheapest:
-            extra = [*one, *(["cost_review"] if self.cost_review is not None else [])]
-            if extra:
-                raise click.UsageError(f"{flag(extra[0])} goes with --max-cost or --cheapest.")
+        one = self._given("cost_wrong", "cost_matrix")
+        if not self._given("max_cost", "cheapest"):
+            for name in (*one, *self._given("cost_review")):
+                raise click.UsageError(f"{flag(name)} goes with --max-cost or --cheapest.")
             return
         if len(one) != 1:
+            about = "--cheapest" if self.cheapest else "--max-cost"
             raise click.UsageError(f"{about} needs --cost-wrong (say 50 for any wrong answer) or --cost-matrix FILE.")
         if self.cheapest != (self.cost_review is not None):
             needs = "--cheapest needs --cost-review (say 1)" if self.cheapest else "--cost-review goes with --cheapest"
@@ -172,22 +180,17 @@ class PromiseOptions:
 
     def check_parts(self, by_group: bool) -> None:
         """Refuse what cannot be promised for each class or group."""
-        if self.per_class and by_group:
-            raise click.UsageError("--per-class and --group-key exclude each other; give one.")
+        which = "--per-class" if self.per_class else "--group-key"
         if not self.per_class and not by_group:
-            given = [name for name in ("each", "fcr", "pool_small") if getattr(self, name)]
-            if given:
+            for name in self._given("each", "fcr", "pool_small"):
                 raise click.UsageError(
-                    f"{flag(given[0])} says how classes or groups share: give --per-class or --group-key NAME."
+                    f"{flag(name)} says how classes or groups share: give --per-class or --group-key NAME."
                 )
             return
-        if self.each and self.fcr:
-            raise click.UsageError("--each and --fcr exclude each other; give one.")
-        which = "--per-class" if self.per_class else "--group-key"
-        if self.in_expectation or self.after_looking or self.at_threshold is not None:
-            other = "--in-expectation" if self.in_expectation else "--after-looking"
-            raise click.UsageError(f"{which} and {other} exclude each other; give one.")
-        if (self.min_accuracy is None) == (self.max_miscoverage is None):
+        _exclude("--group-key", self._given("per_class") if by_group else [])
+        _exclude("--each", self._given("fcr") if self.each else [])
+        _exclude(which, self._given("in_expectation", "after_looking", "at_threshold"))
+        if len(self._given(*_PROMISES[_BOTH])) != 1:
             raise click.UsageError(f"{which} takes one promise: --min-accuracy or --max-miscoverage.")
 
     @property

@@ -112,15 +112,9 @@ def read_for(
     """
     from metacal.io.predictions import read_for_gate
 
-    options = keywords_for(gate, artifact, reading, any_groups=any_groups)
-    _refuse_gate(path)
-    return read_for_gate(gate, artifact, path, stream=stream, **options)
-
-
-def keywords_for(gate: Gate, artifact: str, reading: Reading, *, any_groups: bool = False) -> dict[str, Any]:
-    """The user's options as `read_for_gate` takes them, where they fit the gate; wrong usage otherwise."""
     check_reading(gate, artifact, reading, any_groups=any_groups)
-    return keywords(reading)
+    _refuse_gate(path)
+    return read_for_gate(gate, artifact, path, stream=stream, **keywords(reading))
 
 
 def check_reading(gate: Gate, artifact: str, reading: Reading, *, any_groups: bool = False) -> None:
@@ -234,9 +228,12 @@ class GateRows:
 
 
 def check_large(gate: Gate | None, artifact: str | None, large: str | None) -> None:
-    """Refuse a second model's file where there is no second model."""
-    if large is None or (gate is not None and len(gate.stages) > 1):
+    """Refuse a second model's file where there is no second model, or all scores stand in one file."""
+    several = gate is not None and len(gate.stages) > 1
+    if large is None or (several and gate is not None and gate.n_classes):
         return
+    if several:
+        raise click.UsageError(f"{artifact} holds a cascade of scores, which all stand in FILE; leave out --large.")
     if gate is None:
         raise click.UsageError(
             "--large belongs to a cascade; give the cascade before FILE, as metacal cascade has saved it."

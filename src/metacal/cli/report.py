@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,6 @@ from metacal.cli.options import (
 from metacal.cli.outputs import OutputPath, check_not_an_input
 from metacal.cli.printing import echo, echo_data, note, progress_bar, say_json, wrapped
 from metacal.errors import warn_caller
-from metacal.maps.methods import estimator_names
 
 if TYPE_CHECKING:
     from metacal.cli.reading import GateRows
@@ -161,7 +160,7 @@ def _summarised(
         file=file,
         artifact=artifact,
         sha256=_sha256(file, options.large, options.reading),
-        command=fit_command(file, options.reading, gate),
+        command=fit_command(file, options.reading),
         progress=watched,
         compare=compared,
         level=options.level,
@@ -174,33 +173,19 @@ def _summarised(
     )
 
 
-def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
-    """The start of the `metacal fit` command that reads this file in this way, with this calibrator.
+def fit_command(file: str, reading: Reading) -> str:
+    """The start of the `metacal fit` command that reads this file in this way.
 
     Examples
     --------
     >>> fit_command("my rows.csv", Reading(label_key="truth"))
     "metacal fit 'my rows.csv' --label-key truth"
     """
-    from metacal.maps.composed import default_base
-
     words = ["metacal", "fit", f"./{file}" if file.startswith("-") and file != "-" else file]
-    more: list[str] = []
-    if gate is not None and gate.kind == "scores":
-        higher_is = None if gate.source.higher_is == "surer" else gate.source.higher_is
-        reading = replace(reading, score_key=reading.score_key or gate.source.score, higher_is=higher_is)
-    elif gate is not None:
-        if gate.source.input != "logits" and reading.input is None:
-            more += ["--input", gate.source.input]
-        kinds = {kind: name for name, kind in estimator_names().items()}
-        base = None if gate.source.recipe is None else kinds.get(gate.source.recipe.estimator)
-        if base not in (None, default_base(gate.n_classes)) and (gate.certificate is None or gate.certificate.labelled):
-            more += ["--calibrator", str(base)]
     for field in fields(reading):
-        value = getattr(reading, field.name)
         if field.name != "group_key":  # the point that is certified is one for all rows
-            words += as_words(field.name, value)
-    return shlex.join([*words, *more])
+            words += as_words(field.name, getattr(reading, field.name))
+    return shlex.join(words)
 
 
 def _sha256(file: str, large: str | None, reading: Reading) -> str | None:

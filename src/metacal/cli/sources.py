@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -232,7 +233,7 @@ class Text:
         if not lines and self.lines.gaps == self._gaps:
             return None
         self._chances.clear()
-        good, bad, n = list[tuple[int, Line, Record, Any]](), list[Unreadable](), 0
+        good, bad, n = list[tuple[int, Line, Record]](), list[Unreadable](), 0
         for line in lines:
             try:
                 record = self._read(line)
@@ -241,11 +242,11 @@ class Text:
             else:
                 if record is None:
                     continue
-                good.append((n, line, *record))
+                good.append((n, line, record))
             n += 1
-        rows = [(n, record.row) for n, _, record, _ in good if record.row is not None]
+        rows = [(n, record.row) for n, _, record in good if record.row is not None]
         odd = dict(_odd_rows(self.watch, rows))
-        bad = sorted(bad + [_aside(n, line, odd[n]) for n, line, _, _ in good if n in odd])
+        bad = sorted(bad + [_aside(n, line, odd[n]) for n, line, _ in good if n in odd])
         good = [one for one in good if one[0] not in odd]
         self.good += len(good)
         fault = f"{self.place}:{bad[0].line}: {bad[0].reason}." if bad else ""
@@ -253,72 +254,70 @@ class Text:
             raise InputError(fault)
         self.first_fault = self.first_fault or fault
         gaps, self._gaps = self.lines.gaps - self._gaps, self.lines.gaps
-        return _taken(self.watch, good, n, bad, gaps)
+        return _taken(self.watch, [(n, record) for n, _, record in good], n, bad, gaps)
 
-    def _read(self, line: Line) -> tuple[Record, Any] | None:
+    def _read(self, line: Line) -> Record | None:
         """A record with its label as the gate knows it; LineError where there is none."""
         if line.fault:
-            raise LineError(self.place, line.number, line.fault)
+            raise _unfit(line.fault)
         try:
             record = self.reader.read(line.number, line.content)
         except HeaderError as error:
             if self.reader.kind in ("csv", "tsv") and self.reader.header is None:
                 raise  # nothing of this file can be read
-            raise LineError(self.place, line.number, str(error)) from None
+            raise _unfit(str(error)) from None
         if record is None:
             return None
-        label = None if record.label is None else self._label(record)
+        several = isinstance(record.label, tuple)
+        if several and record.row is None:
+            raise _unfit("a label that comes later says whether the answer that was given is good: 'correct' or 'ok'")
+        label = tuple(map(self._label, record.label)) if several else self._label(record.label)
         if record.row is None and (record.id is None or label is None):
-            raise LineError(
-                self.place,
-                line.number,
-                "a line without a row says the label of an earlier one: it needs an id and a label",
-            )
-        self._check_probability(record, label)
+            raise _unfit("a line without a row says the label of an earlier one: it needs an id and a label")
+        self._check_probability(record)
         if record.row is not None and record.unit is None and self.reader.request.unit_key is not None:
-            raise LineError(self.place, line.number, "it does not say of which unit the row is")
-        return record, label
+            raise _unfit("it does not say of which unit the row is")
+        return record._replace(label=label)
 
-    def _label(self, record: Record) -> Any:
-        label = record.label
-        if isinstance(label, tuple):
-            if record.row is None:
-                reason = "a label that comes later says whether the answer that was given is good: 'correct' or 'ok'"
-                raise LineError(self.place, record.line, reason)
-            return tuple(None if one is None else self._label(record._replace(label=one)) for one in label)
+    def _label(self, label: Any) -> Any:
+        """As the gate knows it."""
+        if label is None:
+            return None
         if self.watch.gate.reads_losses:
             with suppress(TypeError, ValueError):
                 label = float(label)
             if self.watch.gate.source.code(label) is None:
-                raise LineError(self.place, record.line, f"the loss {str(label)[:40]!r} is no number from 0 to 1")
+                raise _unfit(f"the loss {str(label)[:40]!r} is no number from 0 to 1")
             return label
         text = str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
         known = self.labels.get(text, self.labels.get(text.strip().lower()) if self.reader.request.scores else None)
         if known is None:
             what = "neither right nor wrong" if self.reader.request.scores else "none of the gate's classes"
-            raise LineError(self.place, record.line, f"the label {text[:40]!r} is {what}")
+            raise _unfit(f"the label {text[:40]!r} is {what}")
         return known
 
-    def _check_probability(self, record: Record, label: Any) -> None:
+    def _check_probability(self, record: Record) -> None:
         if self.reader.probability_key is None:
             return
         chance, alarms = record.probability, self.watch.alarms
         said = [one.least_probability for one in alarms.promise]
         least = min(said + [one.least_probability for one in alarms.calibration], default=0.0)
         if chance is not None and not (least <= chance <= 1.0 and chance > 0.0):
-            raise LineError(
-                self.place,
-                record.line,
+            raise _unfit(
                 f"the probability {chance:g} is not between the least probability {least:g}, which was said "
-                "beforehand, and 1; begin again with a lower one (--least-probability)",
+                "beforehand, and 1; begin again with a lower one (--least-probability)"
             )
         if record.row is None and chance is None and record.id is not None:
             waiting = self.watch.waiting.get(kept_id(record.id))
             chance = self._chances.get(record.id, None if waiting is None else waiting.probability)
-        if chance is None and label is not None:
-            raise LineError(self.place, record.line, "it does not say with which probability it was chosen")
+        if chance is None and record.label is not None:
+            raise _unfit("it does not say with which probability it was chosen")
         if record.row is not None and record.id is not None:
             self._chances[record.id] = chance
+
+
+#: Why a line cannot be taken; whoever puts it aside knows where it stands.
+_unfit = partial(LineError, "", 0)
 
 
 def _aside(index: int, line: Line, reason: str) -> Unreadable:
@@ -359,25 +358,25 @@ def _table(watch: Watch, rows: list[Any]) -> Any:
     return table[:, 0] if watch.gate.kind == "scores" else table
 
 
-def _taken(watch: Watch, good: list[tuple[int, Line, Record, Any]], n: int, bad: list[Unreadable], gaps: int) -> Taken:
+def _taken(watch: Watch, good: list[tuple[int, Record]], n: int, bad: list[Unreadable], gaps: int) -> Taken:
     """Rows, and labels of earlier rows, in the order in which they came."""
-    rows, late = list[tuple[Record, Any]](), list[Late]()
-    for _, _, record, label in good:
+    rows, late = list[Record](), list[Late]()
+    for _, record in good:
         if record.row is not None:
-            rows.append((record, label))
+            rows.append(record)
         elif record.id is not None:
-            late.append(Late(len(rows), record.id, label, record.probability))
-    sampled = any(record.probability is not None for record, _ in rows)
-    by_unit = any(record.unit is not None for record, _ in rows)
+            late.append(Late(len(rows), record.id, record.label, record.probability))
+    sampled = any(record.probability is not None for record in rows)
+    by_unit = any(record.unit is not None for record in rows)
     return Taken(
-        _table(watch, [record.row for record, _ in rows]),
-        [label for _, label in rows],
-        [record.id for record, _ in rows],
-        [record.probability for record, _ in rows] if sampled else None,
-        [str(record.group) for record, _ in rows] if watch.gate.by_group else None,
-        [str(record.unit) for record, _ in rows] if by_unit else None,
+        _table(watch, [record.row for record in rows]),
+        [record.label for record in rows],
+        [record.id for record in rows],
+        [record.probability for record in rows] if sampled else None,
+        [str(record.group) for record in rows] if watch.gate.by_group else None,
+        [str(record.unit) for record in rows] if by_unit else None,
         late,
-        [nth for nth, _, record, _ in good if record.row is None],
+        [nth for nth, record in good if record.row is not None],
         n,
         bad,
         gaps,

@@ -30,10 +30,12 @@ class VectorScaling(Penalised):
 
     Parameters
     ----------
-    penalty : "structured", "odir" or "l2"
+    penalty : "structured", "odir", "l2" or "offsets"
         Added to the summed negative log-likelihood, on the coefficients of tempered logits u/T: `structured` draws all
         to temperature scaling, λK Σ ((a - 1)² + c²); `odir` draws the intercepts to zero and leaves the scales free,
-        λK Σ c²; `l2` draws all to zero, λ(Σ a² + Σ c²).
+        λK Σ c²; `l2` draws all to zero, λ(Σ a² + Σ c²). `offsets` has one scale for all classes and c ~ N(0, σ²), σ by
+        evidence: for class weights, resampled training sets, a share of classes that has changed. The strengths below
+        do not count for it.
     regularisation : float, optional
         The strength λ of the penalty, in rows; 0 is Guo et al.'s method. When None, the best of 1000, 100, …, 0.0001
         by cross-validated likelihood, tried from the strongest until the held-out loss rises.

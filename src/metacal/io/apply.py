@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import starmap
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -78,18 +78,10 @@ class Applied:
     answered_by: Mapping[str, int] = field(default_factory=dict)
 
 
-class Made(NamedTuple):
-    """What a worker says of one file: its rows, those accepted, which file it was, and where the result now lies."""
-
-    n_rows: int
-    n_accepted: int | None
-    source: Fingerprint | None
-    #: None: there are no rows.
-    part: str | None
-
-
 #: A source, and the place of its result.
 Piece = tuple[str, str]
+#: What a worker says of one file: which it was, where the result now lies (None: there are no rows), and its counts.
+Made = tuple[Fingerprint | None, str | None, dict[str, Any]]
 
 
 def apply(
@@ -187,7 +179,7 @@ class FileApplier:
                 return Applied(0, 0)
 
         done, known = read_unchanged(source, write)
-        return Made(done.n_rows, done.n_accepted, known, part if done.n_rows else None)
+        return known, part if done.n_rows else None, {"n_rows": done.n_rows, "n_accepted": done.n_accepted}
 
     def write(self, source: Any, target: str, part: str | None = None) -> Applied:
         """Write the result to its place, or to `part` for somebody else to put it there."""
@@ -238,9 +230,8 @@ def fill(
     pieces = {(present[name], os.path.join(results.folder, name)): name for name in missing}
     try:
         for piece, made in each(list(pieces)):
-            counts = {"n_rows": made.n_rows, "n_accepted": made.n_accepted}
             name = pieces[piece]
-            records[name] = results.finish(name, piece[0], made.source, made.part, counts)
+            records[name] = results.finish(name, piece[0], *made)
     finally:
         results.sweep(present)
     counted = [record for record in records.values() if record is not None and record["n_rows"]]
@@ -270,7 +261,7 @@ def _each(one: FileApplier, pieces: Sequence[Piece], executor: ExecutorLike | No
         return
     there = replace(one, n_jobs=1)
     for piece, made in as_they_come(pool, there, pieces, _WINDOW, place=lambda piece: str(piece[0])):
-        advance(made.n_rows)
+        advance(made[2]["n_rows"])
         yield (piece[0], piece[1]), made
 
 

@@ -40,7 +40,7 @@ LABEL_LIKE = re.compile(
     re.IGNORECASE,
 )
 #: csv columns `logits_cat`, `logits_dog` name the classes cat and dog.
-_PREFIXES = {"logits": ("logits_", "logit_"), "probabilities": ("probabilities_", "probability_", "probs_", "prob_")}
+PREFIXES = {"logits": ("logits_", "logit_"), "probabilities": ("probabilities_", "probability_", "probs_", "prob_")}
 #: A column of this name, alone beside the labels, is about the second of two classes.
 _ALONE = {"logits": ("score", "margin", "logit", "log_odds"), "probabilities": ("prob", "probability")}
 
@@ -266,7 +266,7 @@ def pick_columns(
         alone = one_of(request, header, request.logits_key, (), "logits_key")
     else:
         alone = _column_of_lists(request, header, lists)
-    prefixes = _PREFIXES[request.input] if request.logits_key is None else (f"{request.logits_key}_",)
+    prefixes = PREFIXES[request.input] if request.logits_key is None else (f"{request.logits_key}_",)
     chosen = _columns_of_classes(request, header, prefixes) if alone is None else [alone]
     beside = pick_beside(request, header, chosen)
     names = None

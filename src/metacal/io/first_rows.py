@@ -59,9 +59,9 @@ def first_rows(path: str, format: str | None) -> tuple[str, dict[str, NDArray[An
             columns |= {} if found.labels is None else {"labels": found.labels[:_ROWS]}
             return f"tensors ({ending[1:]})", columns
         held = (parquet if ending in (".parquet", ".pq") else feather).opened(request)
-        batch = next(iter(held.batches(held.schema.names, _ROWS))).slice(0, _ROWS)
-        columns = {name: _array(column.to_pylist()) for name, column in zip(batch.schema.names, batch.columns)}
-        return held.kind, columns
+        batch = next(iter(held.batches(held.schema.names, _ROWS)), None)
+        first = {} if batch is None else batch.slice(0, _ROWS).to_pydict()
+        return held.kind, {name: _array(values) for name, values in first.items()}
 
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}

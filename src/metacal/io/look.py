@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from metacal.display import listed
 from metacal.errors import InputError
-from metacal.io.columns import CLASS_KEYS, CORRECT_KEYS, ID_KEYS, LABEL_KEYS, LABEL_LIKE, TABLE_KEYS
+from metacal.io.columns import CLASS_KEYS, CORRECT_KEYS, ID_KEYS, LABEL_KEYS, LABEL_LIKE, PREFIXES, TABLE_KEYS
 from metacal.io.first_rows import first_rows
 from metacal.io.strays import BESIDE_LIKE
 from metacal.rows.score_columns import WORDS, mark_of
@@ -204,23 +204,16 @@ def _wide(
     why = f"their names begin with {prefix!r}" if prefix else why
     table = np.stack([numbers[name] for name in classes], axis=1)
     options: dict[str, Any] = {}
-    if prefix and prefix not in ("logits_", "logit_") and not (prefix in _PROB_PREFIXES and _sums_to_one(table)):
+    usual = prefix in PREFIXES["logits"] or (prefix in PREFIXES["probabilities"] and _sums_to_one(table))
+    if prefix and not usual:
         options["logits_key"] = prefix[:-1]
     held.say(f"classes: {listed(name.removeprefix(prefix) for name in classes)}", why, **options)
     _kind(held, table)
-    strays = [name for name in numbers if name and name not in {*classes, *dropped, *ID_KEYS} and not prefix]
-    texts = [
-        name
-        for name, column in held.columns.items()
-        if column.dtype.kind in "UO" and name not in {truth, *ID_KEYS, *dropped} and not prefix
-    ]
-    if strays or texts or dropped:
-        held.options["drop"] = tuple(sorted({*dropped, *strays, *texts}))
+    left = set() if prefix else held.columns.keys() - {"", truth, *classes, *ID_KEYS}
+    if left or dropped:
+        held.options["drop"] = tuple(sorted({*dropped, *left}))
         held.say(f"left out: {listed(held.options['drop'])}", "neither their names nor their numbers look like classes")
     _labels(held, truth, [name.removeprefix(prefix) for name in classes])
-
-
-_PROB_PREFIXES = ("probabilities_", "probability_", "probs_", "prob_")
 
 
 def _kind(held: Look, table: NDArray[Any]) -> None:

@@ -266,30 +266,26 @@ def fingerprint(source: str, disk: Disk = DISK) -> Fingerprint | None:
     >>> is_unchanged(first, path)
     False
     """
-    if is_url(source):
-        return mark_of(source)
     now_ns = disk.now_ns()  # before the stamp: whatever comes after the stamp comes after this
-    try:
-        stamp = disk.stamp(source)
-        if stamp is None:
-            return None
-        known: Fingerprint = stamp._asdict()
-        return known if _is_settled(known, now_ns) else {**known, "checksum": disk.checksum(source)}
-    except OSError:
-        return None  # whoever reads it says why
+    return _seen(source, disk, lambda stamp: not _is_settled(stamp, now_ns))
 
 
 def is_unchanged(known: Fingerprint, source: str, disk: Disk = DISK) -> bool:
     """Whether the source is still the one with this fingerprint."""
+    stamp = {name: value for name, value in known.items() if name != "checksum"}
+    return _seen(source, disk, lambda now: now == stamp and "checksum" in known) == known
+
+
+def _seen(source: str, disk: Disk, doubtful: Callable[[Fingerprint], bool]) -> Fingerprint | None:
+    """The stamp of a source, with a checksum where the stamp alone is `doubtful`; None where there is neither."""
     if is_url(source):
-        return mark_of(source) == known
+        return mark_of(source)
     try:
         stamp = disk.stamp(source)
-        if stamp is None or any(known.get(name) != value for name, value in stamp._asdict().items()):
-            return False
-        return "checksum" not in known or disk.checksum(source) == known["checksum"]
+        known: Fingerprint | None = None if stamp is None else stamp._asdict()
+        return {**known, "checksum": disk.checksum(source)} if known and doubtful(known) else known
     except OSError:
-        return False
+        return None  # whoever reads it says why
 
 
 def read_unchanged(source: str, work: Callable[[], _Result], disk: Disk = DISK) -> tuple[_Result, Fingerprint | None]:

@@ -52,16 +52,8 @@ def strays_among(names: ClassNames, labels: NDArray[Any], table: Any) -> tuple[l
     strays = sorted(({*without} & (named | odd)) | (named & odd if counting else set()) | (named if without else set()))
     if not strays or len(strays) >= len(names) - 1:
         return [], []
-    if counting or not {*strays} <= {*without}:
-        return [], [_remark(names, strays, without)]
-    if len(strays) == 1:
-        found, why = "column {} is left out: no label names it", "it does not look like a class; if it is one"
-    else:
-        found, why = "columns {} are left out: no label names them", "they do not look like classes; if they are"
-    key = next((str(names[k]) for k in strays if LABEL_LIKE.fullmatch(str(names[k]))), None)
-    labelled = f" If {key!r} holds the labels, say {option('label_key', key)}." if key else ""
-    left = found.format(listed([names[k] for k in strays]))
-    return strays, [f"{left}, and {why}, list all classes with {option('classes')}.{labelled}"]
+    left_out = not counting and {*strays} <= {*without}
+    return (strays if left_out else []), [_remark(names, strays, without, left_out=left_out)]
 
 
 def _odd_columns(table: Any) -> set[int]:
@@ -73,18 +65,24 @@ def _odd_columns(table: Any) -> set[int]:
     return set() if whole.mean() > 0.5 else set(np.flatnonzero(whole).tolist())
 
 
-def _remark(names: ClassNames, strays: list[int], without: list[int]) -> str:
-    if len(strays) == 1:
-        is_taken, none, unlikely = "is taken for a class", "no label names it", "it does not look like one"
-    else:
-        is_taken, none, unlikely = "are taken for classes", "no label names them", "they do not look like any"
-    but = none if {*strays} <= {*without} else unlikely
+def _remark(names: ClassNames, strays: list[int], without: list[int], *, left_out: bool) -> str:
+    """What is said of columns that are left out, or taken for classes all the same."""
+    several = len(strays) > 1
+    shown = f"column{'s' if several else ''} {listed([names[k] for k in strays])}"
+    none = f"no label names {'them' if several else 'it'}"
+    key = next((str(names[k]) for k in strays if LABEL_LIKE.fullmatch(str(names[k]))), None)
+    labels = f"{key!r} holds the labels, say {option('label_key', key)}"
+    if left_out:
+        why = "they do not look like classes; if they are" if several else "it does not look like a class; if it is one"
+        mine = f" If {labels}." if key else ""
+        left = f"{shown} {'are' if several else 'is'} left out: {none}"
+        return f"{left}, and {why}, list all classes with {option('classes')}.{mine}"
+    taken = "are taken for classes" if several else "is taken for a class"
+    unlikely = "they do not look like any" if several else "it does not look like one"
     rest = [str(name) for k, name in enumerate(names) if k not in strays]
     short = len(rest) <= _MOST_LISTED and not any("," in name for name in rest)
-    key = next((str(names[k]) for k in strays if LABEL_LIKE.fullmatch(str(names[k]))), None)
-    labels = f"if {key!r} holds the labels, say {option('label_key', key)}; " if key else ""
     return (
-        f"column{'s' if len(strays) > 1 else ''} {listed([names[k] for k in strays])} {is_taken}, but {but}: {labels}"
+        f"{shown} {taken}, but {none if {*strays} <= {*without} else unlikely}: {f'if {labels}; ' if key else ''}"
         f"to leave other columns out, list the classes with "
         f"{option('classes', metavar=','.join(rest) if short else None)}; if the labels have another name, say "
         f"{option('label_key')}."

@@ -31,10 +31,13 @@ from metacal.errors import InputError
 from metacal.formulas import affine as formulas
 from metacal.kernels import affine as kernels
 from metacal.maps.fitting.penalised import Problem
-from metacal.maps.labelled import Labelled, Labels, Weights
+from metacal.maps.labelled import Float, Labelled, Labels, Weights
 from metacal.maps.map import Map, TemperedMap
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
+
+#: Standard deviations of offsets of which evidence chooses one; steps to each mode; what holds a scale that has none.
+_SPREADS, _NEWTON_STEPS, _LEAST_PRECISION = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2), 30, 1e-3
 
 
 class AffineMap(Map):
@@ -164,6 +167,8 @@ def _fit_affine(
     >>> fit(logits[:2]).round(3)
     array([[0.1, 0.9], [0.9, 0.1]])
     """
+    if penalty == "offsets" and not full:
+        return _fit_offsets(Labelled(rows, labels, weights).usable(), made, features)
     problem = Problem(features, full, penalty, intercept_regularisation)
     theta, strength = problem.solve(Labelled(rows, labels, weights), regularisation, n_folds, random_state)
     return made(theta[:-1].T if full else theta[0], theta[-1], strength)
@@ -172,6 +177,58 @@ def _fit_affine(
 fit_vector = partial(_fit_affine, VectorMap, kernels.centred, False)
 fit_matrix = partial(_fit_affine, MatrixMap, kernels.centred, True)
 fit_dirichlet = partial(_fit_affine, DirichletMap, kernels.log_probabilities, True)
+
+
+def _fit_offsets(sample: Labelled, made: Callable[..., AffineMap], features: kernels.Features) -> AffineMap:
+    """softmax(b·u + c) with one scale and c_j ~ N(0, σ²): the mode at the σ with the largest evidence (Laplace).
+
+    >>> logits = np.log([[0.8, 0.1, 0.1]] * 600)                          # the second and third class are mistaken
+    >>> fit = fit_vector(Rows(logits), np.array([0] * 480 + [1] * 96 + [2] * 24), penalty="offsets")
+    >>> fit(logits[:1]).round(2)
+    array([[0.8 , 0.16, 0.04]])
+    """
+    u, masked = features(sample.rows.on_host().gathered())
+    u = u if masked is None else np.where(masked, 0.0, u)
+    b = fit_temperature(*sample).inverse_temperature
+    theta, fits = np.append(np.zeros(u.shape[1]), 1.0), []
+    for spread in _SPREADS:
+        precision = np.append(np.full(u.shape[1], spread**-2.0), _LEAST_PRECISION)
+        for _ in range(_NEWTON_STEPS):
+            loss, gradient, hessian = _offsets_at(theta, b * u, masked, sample, precision)
+            step = np.linalg.solve(hessian, gradient)
+            share = 1.0
+            while share > 1e-3 and _offsets_at(theta - share * step, b * u, masked, sample, precision)[0] > loss:
+                share *= 0.5
+            theta = theta - share * step
+            if gradient @ step < 1e-9 * sample.total:
+                break
+        loss, _, hessian = _offsets_at(theta, b * u, masked, sample, precision)
+        evidence = -loss - u.shape[1] * np.log(spread) - 0.5 * np.linalg.slogdet(hessian)[1]
+        fits.append((evidence, spread, theta))
+    _, spread, theta = max(fits, key=lambda fit: fit[0])
+    return made(np.full(u.shape[1], b * theta[-1]), theta[:-1], 0.5 / spread**2)
+
+
+def _offsets_at(
+    theta: Float, u: Float, masked: NDArray[np.bool_] | None, sample: Labelled, precision: Float
+) -> tuple[float, Float, Float]:
+    """The penalised negative log-likelihood of softmax(s·u + c) at θ = (c, s), its gradient and Hessian."""
+    w, at = sample.counts, np.arange(len(u))
+    z = theta[-1] * u + theta[:-1]
+    z = z if masked is None else np.where(masked, -np.inf, z)
+    z -= z.max(axis=1, keepdims=True)
+    p = np.exp(z)
+    total = p.sum(axis=1)
+    p /= total[:, None]
+    off = theta - np.append(np.zeros(u.shape[1]), 1.0)
+    loss = float(w @ (np.log(total) - z[at, sample.labels]) + 0.5 * precision @ off**2)
+    mean = (p * u).sum(axis=1)
+    gradient = np.append(w @ p - np.bincount(sample.labels, w, u.shape[1]), w @ (mean - u[at, sample.labels]))
+    hessian = np.empty((len(theta), len(theta)))
+    hessian[:-1, :-1] = np.diag(w @ p) - (p * w[:, None]).T @ p
+    hessian[-1, :-1] = hessian[:-1, -1] = w @ (p * (u - mean[:, None]))
+    hessian[-1, -1] = w @ ((p * u * u).sum(axis=1) - mean**2)
+    return loss, gradient + precision * off, hessian + np.diag(precision)
 
 
 def dirichlet_path(sample: Labelled, strengths: Sequence[float], tolerance: float) -> dict[float, DirichletMap]:

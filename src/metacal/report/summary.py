@@ -19,6 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from metacal.errors import InputError, spelled
 from metacal.gate import Gate
 from metacal.gate.judged import opened
+from metacal.maps.composed import default_base
+from metacal.maps.methods import method_named
 from metacal.promises.parts.thresholds import plain_groups
 from metacal.report.measured import Measured, Promise, Settings, decide, promised, read, walk
 from metacal.report.methods import Methods, arrays_sha256, methods
@@ -282,17 +284,24 @@ def _parts(data: Measured, names: NDArray[Any], groups: Any, **options: Any) -> 
 
 
 def _command(gate: Gate, given: str | None, file: str | None, delta: float) -> dict[str, Any]:
-    """How a command begins and ends that certifies a point; none for a score without a name, or for a cascade."""
-    source = gate.source
-    confidence = "" if delta == 0.1 else f" --confidence {round(1.0 - delta, 12):g}"
-    begin, end = ["metacal", "fit", file or "FILE"], f"{confidence} -o cal.json"
+    """How a command begins and ends that certifies a point; none for a score without a name, or for a cascade.
+
+    What is `given` says how the rows are read; what the gate was fitted with is added where it does not say so.
+    """
+    source, confidence = gate.source, "" if delta == 0.1 else f" --confidence {round(1.0 - delta, 12):g}"
+    end, begin = f"{confidence} -o cal.json", given or shlex.join(["metacal", "fit", file or "FILE"])
     if gate.kind == "cascade" or not isinstance(source.score, str):
         return {"command": None, "command_end": end}
     if gate.kind == "scores":
-        begin += ["--score-key", source.score, *(() if source.higher_is == "surer" else ("--higher-is", "doubtful"))]
-    elif source.score != "entropy":
-        end = f" --score {source.score}{end}"
-    return {"command": shlex.join(begin) if given is None else given, "command_end": end}
+        own = {"--score-key": source.score, "--higher-is": source.higher_is.removeprefix("surer")}
+    else:
+        learned = source.recipe is not None and (gate.certificate is None or gate.certificate.labelled)
+        base = method_named(source.recipe.estimator) if learned else None
+        own = {"--input": source.input.removeprefix("logits")}
+        own["--calibrator"] = "" if base is None or base.name == default_base(gate.n_classes) else base.name
+        end = end if source.score == "entropy" else f" --score {source.score}{end}"
+    more = [word for name, value in own.items() if value and f" {name} " not in begin for word in (name, value)]
+    return {"command": " ".join([begin, *map(shlex.quote, more)]), "command_end": end}
 
 
 def _comparison(wanted: Any, tables: Sequence[Any], codes: NDArray[np.intp], **options: Any) -> dict[str, Any] | None:

@@ -1,30 +1,30 @@
-r"""How many rows would it take? By simulation from the profile of the rows that cannot carry a target.
+r"""How many rows would it take? From what the rows that cannot carry a target say about rows like them.
 
-The profile is how often rows err along the ranking: with u the share of rows that are surer,
-
-    P(wrong | u) = f + (1 - f) / (1 + exp(-(a + b·log u + c·u))),    f = 1.5·ρ·e·√u,
-
-e the error rate of all rows. A share ρ of it is errors that the score hardly foresees (wrong labels, surprises): few
-among the surest rows, where little else is. The rest rises with u as a, b and c say, fitted to all rows with a mild
-prior, so that what is said of the surest rows, of which few are known, rests on the others too. ρ cannot be seen in few
-rows: .2%, .8% and 3%, which is about what sets of real logits have, are weighted by how well each explains the rows
-(Laplace's approximation), and the logarithms of their profiles averaged.
+A profile is how often rows err along the ranking. Right rows have a latent score z ~ N(0, 1), wrong ones N(d, s²), but
+for a share ρ of them, which look like right ones (wrong labels, surprises): the binormal model of ROC curves. With e
+the error rate, d, s and ρ fix the share of wrong rows among the surest ones of any number. On the eight sets of logits
+that come with it, d is 1.4 to 1.8 and s .6 to .8: what is not seen of the surest rows, of which few are known, is
+taken from there. Each of many profiles (log e evenly spread, d normal, three values of s and of ρ) is weighted by how
+likely it makes the rows, over how likely it makes it that so many rows certify nothing: none but those are asked.
 
 A rule that certifies N rows does so where at some rank m of a few that N fixes at most c errors are found. Given the
-profile, the score at rank m + 1 stands at a share U ~ Beta(m, N - m + 1) of the population, and E_m ~ Bin(m, mean error
-up to U); between two ranks likewise. So the chance that N rows certify takes a few binomial draws. The number of rows
-is the smallest for which it is 4 of 5. `python -m benchmarks.rows_needed` measures how often it is: what the surest
-rows hide no rule can know from rows that cannot carry the target, so it is so about, not on every set.
+profile, the score at rank m stands at a share U ~ Beta(m, N - m + 1) of the population, and E_m ~ Bin(m, mean error up
+to U): three values of U, and the best of the ranks. The number of rows is where the chance, averaged over the profiles,
+is 4 of 5. So it is 4 of 5 on average over samples and over populations such as the prior expects, not on every
+population: from so few rows they cannot be told apart. `python -m benchmarks.rows_needed` measures both.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import bdtr, ndtr
 
 from metacal.promises.rules import bounds
 from metacal.promises.sample import Ranking
@@ -38,19 +38,23 @@ Plan = Callable[[int], Sequence[tuple[int, int]]]
 CHANCE = 0.8
 #: No number is named beyond so many times as many rows, or so many: the profile says nothing so far out.
 _TIMES, _MOST = 50, 20_000
-#: How often certifying N rows is simulated.
-_CASES = 250
 #: Where rows themselves are drawn again: how often, and how many steps of a factor of the root of 2.
 _DRAWS, _DOUBLINGS = 20, 10
-_GROUPS = 50
-#: Shares of errors that the score hardly foresees, and how likely each is before rows are seen.
-_UNFORESEEN, _LIKELY = np.array([0.002, 0.008, 0.03]), np.array([0.3, 0.4, 0.3])
-#: Mean and precision of the prior of a, b and c.
+#: Where the share of wrong rows is known; finer among the surest.
+AT = np.concatenate([[0.0], np.geomspace(0.004, 0.05, 8)[:-1], np.linspace(0.05, 1.0, 39)])
+#: Error rates, and the other parameters of profiles with how likely each is before rows are seen.
+_ERROR_RATES = np.geomspace(2e-4, 0.9, 72)
+_DISTANCES = tuple((d, math.exp(-0.5 * ((d - 1.6) / 0.8) ** 2)) for d in np.arange(0.0, 3.3, 0.2))
+_SPREADS = ((0.58, 1 / 6), (0.72, 2 / 3), (0.9, 1 / 6))
+_UNFORESEEN = ((0.0, 0.85), (0.03, 0.1), (0.12, 0.05))
+#: Three values of a share that have its mean and variance, in standard deviations, and their weights.
+_NODES, _WEIGHTS = np.array([-(3.0**0.5), 0.0, 3.0**0.5]), np.array([1 / 6, 2 / 3, 1 / 6])
+#: Mean and precision of the prior of a, b and c where older rows are described (`fitted_profiles`).
 _PRIOR, _PRECISION = np.array([0.0, 1.5, 4.0]), np.array([1e-4, 1.0, 0.02])
 #: Steps of Newton's method that are tried, the best of which is taken.
-_LENGTHS = np.array([1.0, 0.4, 0.1, 0.02])[:, None, None]
-#: Where the mean error up to a share of the rows is known; finer among the surest.
-_AT = np.unique(np.concatenate([np.geomspace(1e-3, 0.05, 12), np.linspace(0.05, 1.0, 60)]))
+_LENGTHS = np.array([1.0, 0.4, 0.1, 0.02])[:, None]
+#: How likely it is at least taken to be that rows certify nothing; how unlikely profiles are that are left out.
+_FAILS, _UNLIKELY = 0.1, 0.005
 
 
 def resampled(n: int, certifies: Callable[[NDArray[np.intp]], bool]) -> int | None:
@@ -71,103 +75,134 @@ def rows_needed(ranking: Ranking, plan: Plan) -> int | None:
     >>> rng = np.random.default_rng(0)
     >>> score = rng.random(200)
     >>> rows_needed(Ranking.of(score, rng.random(200) > 0.2 * score), MinAccuracy(0.95).plan)
-    1100
+    900
     """
-    wrong_up_to = _profile(ranking)
+    return smallest(ranking.n, *likely_profiles(ranking, profiles()), plan)
 
-    def enough(step: int) -> bool:
-        n = math.ceil(2.0 ** (step / 8))
-        return _chance(wrong_up_to, plan(n), n) >= CHANCE
 
-    # Steps of an eighth of a doubling, the same for all rankings, so that plans can be kept.
-    low, high = (math.floor(8.0 * math.log2(n)) + 1 for n in (ranking.n, max(_TIMES * ranking.n, _MOST)))
-    if not enough(high):
+def smallest(n: int, wrong_up_to: Float, weight: Float, plan: Plan) -> int | None:
+    """The same, where n rows certify nothing, from profiles and how likely each is."""
+    weight = weight / np.maximum(1.0 - _chances(wrong_up_to, plan(n), n), _FAILS)
+
+    def chance(step: int) -> float:
+        # Steps of an eighth of a doubling, the same for all rankings, so that plans can be kept.
+        size = math.ceil(2.0 ** (step / 8))
+        return float(_chances(wrong_up_to, plan(size), size) @ weight / weight.sum())
+
+    low, high = (math.floor(8.0 * math.log2(size)) for size in (n, max(_TIMES * n, _MOST)))
+    before, after = 0.0, chance(high)
+    if after < CHANCE:
         return None
-    while low < high:
+    while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle + 1, high)
-    return bounds.two_digits(math.ceil(2.0 ** (low / 8)))
+        found = chance(middle)
+        low, before, high, after = (low, before, middle, found) if found >= CHANCE else (middle, found, high, after)
+    steps = low + (CHANCE - before) / (after - before)
+    return bounds.two_digits(max(n + 1, math.ceil(2.0 ** (steps / 8))))
 
 
-def _profile(ranking: Ranking) -> Float:
-    """The share of all rows that are wrong and lie up to each of `_AT`."""
-    ends = np.unique(np.searchsorted(ranking.ranks, np.linspace(1, ranking.n, min(_GROUPS, ranking.n)).astype(int)))
-    ranks, errors = np.append(0, ranking.ranks[ends]), np.append(0, ranking.errors[ends])
-    shares = (ranks[1:] + ranks[:-1]) / (2.0 * ranking.n)
-    shares, wrong, rows = _with_one_more(shares, np.diff(errors), np.diff(ranks), 0.2)
-    hidden, middles = 1.5 * _UNFORESEEN[:, None] * (wrong.sum() / rows.sum()), (_AT[:-1] + _AT[1:]) / 2.0
-    at, likely, _ = _fitted(_terms(shares), wrong, rows, hidden * np.sqrt(shares))
-    weight = np.exp(likely - likely.max()) * _LIKELY
-    each = _rates(at, _terms(middles), hidden * np.sqrt(middles))
-    rate = np.exp((weight / weight.sum()) @ np.log(each))
-    before = _AT[0] * rate[0]
-    return np.append(before, before + np.cumsum(rate * np.diff(_AT)))
+#: Wrong rows up to each of `AT`, of each profile of each error rate; logs of the rates between; how likely at first.
+Profiles = tuple[Float, Float, Float, Float]
+
+
+@cache
+def profiles() -> Profiles:
+    """Those of the binormal model."""
+    latent, rate = np.linspace(-7.0, 9.0, 800), _ERROR_RATES[:, None]
+    right, curves, likely = ndtr(latent), [], []
+    for (d, one), (s, other), (unforeseen, third) in itertools.product(_DISTANCES, _SPREADS, _UNFORESEEN):
+        wrong = (1.0 - unforeseen) * ndtr((latent - d) / s) + unforeseen * right
+        share = (1.0 - rate) * right + rate * wrong
+        curves.append([np.interp(AT, *of) for of in zip(share, rate * wrong)])
+        likely.append(one * other * third)
+    return with_logs(np.swapaxes(np.array(curves), 0, 1), np.array(likely))
+
+
+def with_logs(wrong_up_to: Float, likely: Float) -> Profiles:
+    """The profiles whose share of all rows that are wrong and lie up to each of `AT` is given."""
+    between = np.clip(np.diff(wrong_up_to) / np.diff(AT), 1e-9, 1.0 - 1e-9)
+    return wrong_up_to, np.log(between), np.log1p(-between), likely
+
+
+def likely_profiles(ranking: Ranking, known: Profiles) -> tuple[Float, Float]:
+    """Those that make these rows likely, and how likely."""
+    n, (wrong_up_to, log_wrong, log_right, likely) = ranking.n, known
+    up_to = np.interp(AT * n, np.append(0, ranking.ranks), np.append(0, ranking.errors))
+    wrong, rows = np.diff(up_to), n * np.diff(AT)
+    near = slice(None)
+    if len(wrong_up_to) > 1:  # error rates beyond four standard errors need no look
+        seen = (up_to[-1] + 0.5) / (n + 1.0)
+        far = math.exp(4.0 * math.sqrt((1.0 - seen) / (n * seen)) + 0.1)
+        first, last = np.searchsorted(_ERROR_RATES, [min(seen / far, 0.5), seen * far])
+        near = slice(first, last, 1 + (last - first) // 16)
+    log = log_wrong[near] @ wrong + log_right[near] @ (rows - wrong)
+    weight = np.exp(log - log.max()) * likely
+    kept = weight > _UNLIKELY * weight.max()
+    return wrong_up_to[near][kept], weight[kept]
+
+
+def _chances(wrong_up_to: Float, tested: Sequence[tuple[int, int]], n: int) -> Float:
+    """How often n rows pass the test that they are most likely to pass, by each profile."""
+    best = np.zeros(len(wrong_up_to))
+    for m, most in tested:
+        share = m / (n + 1.0)
+        spread = math.sqrt(share * (1.0 - share) / (n + 2.0))
+        at = np.clip(share + spread * _NODES, 0.2 * share, 1.0)
+        k = np.searchsorted(AT, at) - 1
+        part = (at - AT[k]) / (AT[k + 1] - AT[k])
+        rate = (wrong_up_to[:, k] * (1.0 - part) + wrong_up_to[:, k + 1] * part) / at
+        best = np.maximum(best, np.interp(rate, *_passing(m, most)) @ _WEIGHTS)
+    return best
+
+
+@lru_cache(maxsize=1000)
+def _passing(m: int, most: int) -> tuple[Float, Float]:
+    """How often m rows hold at most so many errors, at error rates along a line."""
+    rate = np.linspace(0.0, min(1.0, (most + 9.0 + 6.0 * math.sqrt(max(most, 0) + 1.0)) / m), 101)
+    return rate, np.asarray(bdtr(most, m, rate)) if most >= 0 else np.zeros(101)
 
 
 def fitted_profiles(shares: Float, wrong: Any, rows: Any, number: int, spread: float) -> Float:
-    """Coefficients of profiles drawn around the fit to groups of rows, at their shares, by so many standard errors."""
-    shares, wrong, rows = _with_one_more(shares, wrong, rows, 0.5)
-    fitted, _, precision = _fitted(_terms(shares), wrong, rows, np.zeros((1, len(shares))))
-    drawn = generator(0).standard_normal((number, 3)) @ np.linalg.inv(np.linalg.cholesky(precision[0]))
+    """Profiles around the fit of P(wrong | u) = 1 / (1 + exp(-(a + b·log u + c·u))) to groups of rows: a, b and c.
+
+    They are drawn by so many standard errors. Half an error more is in the middle: where none was seen, some are there
+    all the same.
+    """
+    shares, wrong, rows = np.append(shares, 0.5), np.append(wrong, 0.5), np.append(rows, 0.5)
+    fitted, precision = _fitted(shares, wrong, rows)
+    drawn = generator(0).standard_normal((number, 3)) @ np.linalg.inv(np.linalg.cholesky(precision))
     return np.asarray(fitted + spread * drawn)
-
-
-def _with_one_more(shares: Float, wrong: Any, rows: Any, part: float) -> tuple[Float, Float, Float]:
-    """A part of an error more, in the middle: where none was seen, some are there all the same."""
-    return np.append(shares, 0.5), np.append(wrong, part), np.append(rows, 0.5)
-
-
-def rates(profiles: Float, shares: Float) -> Float:
-    """How often a row at each share is wrong, by each profile."""
-    return _rates(profiles, _terms(shares), np.zeros(1))
 
 
 def _terms(shares: Float) -> Float:
     return np.stack([np.ones_like(shares), np.log(shares), shares], axis=1)
 
 
-def _rates(at: Float, terms: Float, floor: Float) -> Float:
-    rate = floor + (1.0 - floor) / (1.0 + np.exp(-np.clip(at @ terms.T, -30.0, 30.0)))
-    return np.asarray(np.minimum(rate, 1.0 - 1e-9))
+def rates(profiles: Float, shares: Float) -> Float:
+    """How often a row at each share is wrong, by each profile."""
+    raised = np.clip(profiles @ _terms(shares).T, -30.0, 30.0)
+    return np.asarray(np.minimum(1.0 / (1.0 + np.exp(-raised)), 1.0 - 1e-9))
 
 
-def _fitted(terms: Float, wrong: Float, rows: Float, floor: Float) -> tuple[Float, Float, Float]:
-    """For each floor the most likely a, b and c, by Newton's method; log of how likely rows are; precision."""
+def _fitted(shares: Float, wrong: Float, rows: Float) -> tuple[Float, Float]:
+    """The most likely a, b and c, by Newton's method; their precision."""
 
     def height(at: Float) -> Float:
-        rate = _rates(at, terms, floor)
+        rate = rates(at, shares)
         seen = np.log(rate) @ wrong + np.log1p(-rate) @ (rows - wrong)
         return np.asarray(seen - 0.5 * ((at - _PRIOR) ** 2 @ _PRECISION))
 
-    mean = wrong.sum() / rows.sum()
-    at = np.tile([np.log(mean / (1.0 - mean)) if mean < 1.0 else 5.0, 1.0, 0.0], (len(floor), 1))
-    best, precision = height(at), np.empty((len(floor), 3, 3))
+    terms, mean = _terms(shares), wrong.sum() / rows.sum()
+    at = np.array([np.log(mean / (1.0 - mean)) if mean < 1.0 else 5.0, 1.0, 0.0])
+    best, precision = height(at), np.empty((3, 3))
     for _ in range(25):
-        rate = _rates(at, terms, floor)
-        slope = (rate - floor) * (1.0 - rate) / (1.0 - floor)
-        pull = (slope * (wrong / rate - (rows - wrong) / (1.0 - rate))) @ terms - _PRECISION * (at - _PRIOR)
-        weight = rows * slope**2 / (rate * (1.0 - rate))
-        precision = np.einsum("fg,gi,gj->fij", weight, terms, terms) + np.diag(_PRECISION)
-        tried = at + _LENGTHS * np.linalg.solve(precision, pull[..., None])[..., 0]
+        rate = rates(at, shares)
+        pull = (wrong - rows * rate) @ terms - _PRECISION * (at - _PRIOR)
+        precision = (terms.T * (rows * rate * (1.0 - rate))) @ terms + np.diag(_PRECISION)
+        tried = at + _LENGTHS * np.linalg.solve(precision, pull)
         heights = height(tried)
-        longest = heights.argmax(axis=0), np.arange(len(floor))
-        higher = heights[longest] > best + 1e-4
-        at, best = np.where(higher[:, None], tried[longest], at), np.where(higher, heights[longest], best)
-        if not higher.any():
+        longest = int(heights.argmax())
+        if heights[longest] <= best + 1e-4:
             break
-    return at, best - 0.5 * np.linalg.slogdet(precision)[1], precision
-
-
-def _chance(wrong_up_to: Float, tested: Sequence[tuple[int, int]], n: int) -> float:
-    """How often n rows pass one of the tests."""
-    random = generator(n)
-    passed, errors = np.zeros(_CASES, dtype=bool), np.zeros(_CASES, dtype=np.intp)
-    rank, share, wrong = 0, np.zeros(_CASES), np.zeros(_CASES)
-    for m, most in tested:
-        up_to = np.maximum(random.beta(m, n - m + 1, _CASES), share)
-        found = np.maximum(np.interp(up_to, _AT, wrong_up_to), wrong)
-        mean = np.clip((found - wrong) / np.maximum(up_to - share, 1e-12), 0.0, 1.0)
-        errors = errors + random.binomial(m - rank, mean)
-        passed |= errors <= most
-        rank, share, wrong = m, up_to, found
-    return float(passed.mean())
+        at, best = tried[longest], heights[longest]
+    return at, precision
