@@ -314,7 +314,7 @@ def main() -> None:
         for who in whose:
             found[row][who] = _means([next(answers) for _ in range(options.draws)])
         if not there:
-            found[row]["MAPIE"] = known[row]["MAPIE"]
+            found[row]["MAPIE"] = known.get(row, {}).get("MAPIE", {})
     text = json.dumps({"delta": DELTA, "n": N, "draws": options.draws, "rows": found}, indent=1)
     print(text) if options.out is None else Path(options.out).write_text(text + "\n", encoding="utf-8")
 

@@ -64,4 +64,6 @@ def main(saved: str, questions: str, url: str, small: str, large: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 6:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

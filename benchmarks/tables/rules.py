@@ -156,8 +156,8 @@ def risk_control(results: Results) -> list[str]:
         choose = max if own["more is better"] else min
         cells = [number(own["level"], 2), number(own["best"], 3)]
         for who in ("ours", "MAPIE"):
-            labels, way = choose((seen["labels"], way) for way, seen in own[who].items())
-            cells.append(f"{number(labels, 3)} ({way}), {number(own[who][way]['broken'], 2)}")
+            labels, way = choose(((seen["labels"], way) for way, seen in own[who].items()), default=(0.0, ""))
+            cells.append(f"{number(labels, 3)} ({way}), {number(own[who][way]['broken'], 2)}" if way else "-")
         rows.append((name, *cells))
     return table(("what is promised", "level", "best possible", "here, broken", "MAPIE 1.6, broken"), rows)
 

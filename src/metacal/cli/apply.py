@@ -165,12 +165,13 @@ def _applied(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
 
 def _applied_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
     """Write a folder of files, here or on a cluster, and name what is odd in it."""
-    from metacal.cli.reading import check_large, keywords_for
+    from metacal.cli.reading import check_large, check_reading, keywords
     from metacal.io.apply import apply
     from metacal.rows import told
 
     check_large(gate, artifact, options.large)
-    threads, known = threads_for(options.n_jobs), keywords_for(gate, artifact, options.reading)
+    check_reading(gate, artifact, options.reading)
+    threads, known = threads_for(options.n_jobs), keywords(options.reading)
     known |= {name: getattr(options, name) for name in ("rejected", "output_format", "prune")}
     with cluster(options.executor, threads) as there, progress_bar(None, "row", "rows") as bar, told(bar.update):
         done = apply(artifact, file, str(options.output), n_jobs=threads, executor=there, say=note, **known)

@@ -24,6 +24,7 @@ from metacal.gate.watch import Watch
 from metacal.io.artifact.watch import Kept, Taken, checkpoint
 from metacal.io.disk import DISK, Disk, plain_write_errors
 from metacal.io.journal import Journal
+from metacal.io.opening import plain_read_errors
 from metacal.report.status import Silence, status
 from metacal.report.telemetry import write_exposition
 
@@ -49,10 +50,8 @@ class Quarantine:
 
     def __init__(self, path: str, disk: Disk = DISK) -> None:
         self.path, self._disk = path, disk
-        try:
+        with plain_read_errors(path):
             self.at = len(disk.read(path) or b"")
-        except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror or error}.") from error
 
     def put(self, taken: Taken, place: str, *, again: bool = False) -> None:
         """Add the unreadable lines; `again` where some of them may be there already."""
@@ -195,8 +194,7 @@ class Shown:
     """Where people and machines see how it stands: the page, the metrics, stderr."""
 
     def __init__(self, intake: Intake, artifact: str, file: str, options: Options) -> None:
-        self.intake, self.artifact, self.file, self.goes_on = intake, artifact, file, options.goes_on
-        self.prometheus, self.otlp, self.quarantine = options.prometheus, options.otlp, options.put_aside
+        self.intake, self.artifact, self.file, self.options = intake, artifact, file, options
         self.page: Server | None = None
         self.last = self.status()
         self._silent: bool | None = None
@@ -208,7 +206,7 @@ class Shown:
         silence = None
         if intake.silence is not None:
             silence = Silence(intake.silence, not ended and intake.silent, intake.silences)
-        about = {"artifact": self.artifact, "file": self.file, "quarantine": self.quarantine}
+        about = {"artifact": self.artifact, "file": self.file, "quarantine": self.options.put_aside}
         return status(intake.watch, ended=ended, silence=silence, **about)
 
     def publish(self, *, ended: bool = False) -> dict[str, Any]:
@@ -216,11 +214,11 @@ class Shown:
         self.last = found = self.status(ended=ended)
         if self.page is not None:
             self.page.publish(found)
-        if self.prometheus is not None:
+        if self.options.prometheus is not None:
             try:
-                write_exposition(found, self.prometheus)
+                write_exposition(found, self.options.prometheus)
             except InputError as error:
-                if not self.goes_on:
+                if not self.options.goes_on:
                     raise
                 self.say(str(error))
         return found
@@ -233,7 +231,7 @@ class Shown:
         if silent and not before:
             self.say(f"ALARM: nothing has come in for {self.intake.silence:g} seconds.")
         self._silent, self._said = silent, ""
-        if self.page is not None or self.prometheus is not None or self.otlp is not None:
+        if self.page is not None or self.options.prometheus is not None or self.options.otlp is not None:
             self.publish()
 
     def say(self, text: str) -> None:
@@ -250,7 +248,7 @@ class Shown:
             if self._named <= _NAMED:
                 note(f"Put aside: {self.intake.source.place}:{one.line}: {one.reason}.")
             elif self._named == _NAMED + 1:
-                where = "" if self.quarantine is None else f"; {self.quarantine} has them"
+                where = "" if self.options.put_aside is None else f"; {self.options.put_aside} has them"
                 note(f"Further lines that cannot be read are counted, not named{where}.")
 
 
@@ -263,7 +261,7 @@ def watched(intake: Intake, source: Text | Table, shown: Shown) -> None:
             shown.page.wait()
     except (KeyboardInterrupt, Stopped):
         _settle(intake)
-        if not shown.goes_on:
+        if not shown.options.goes_on:
             raise
         return
     _settle(intake)
@@ -286,7 +284,7 @@ def _read_all(intake: Intake, source: Text | Table, shown: Shown) -> None:
             with held():
                 came = intake.step()
         except NotKeptError as error:
-            if not shown.goes_on:
+            if not shown.options.goes_on:
                 raise
             shown.say(f"{error} Waiting.")
             source.wait()

@@ -112,15 +112,9 @@ def read_for(
     """
     from metacal.io.predictions import read_for_gate
 
-    options = keywords_for(gate, artifact, reading, any_groups=any_groups)
-    _refuse_gate(path)
-    return read_for_gate(gate, artifact, path, stream=stream, **options)
-
-
-def keywords_for(gate: Gate, artifact: str, reading: Reading, *, any_groups: bool = False) -> dict[str, Any]:
-    """The user's options as `read_for_gate` takes them, where they fit the gate; wrong usage otherwise."""
     check_reading(gate, artifact, reading, any_groups=any_groups)
-    return keywords(reading)
+    _refuse_gate(path)
+    return read_for_gate(gate, artifact, path, stream=stream, **keywords(reading))
 
 
 def check_reading(gate: Gate, artifact: str, reading: Reading, *, any_groups: bool = False) -> None:

@@ -376,7 +376,7 @@ def _taken(watch: Watch, good: list[tuple[int, Record]], n: int, bad: list[Unrea
         [str(record.group) for record in rows] if watch.gate.by_group else None,
         [str(record.unit) for record in rows] if by_unit else None,
         late,
-        [nth for nth, record in good if record.row is None],
+        [nth for nth, record in good if record.row is not None],
         n,
         bad,
         gaps,

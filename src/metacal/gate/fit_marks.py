@@ -93,7 +93,9 @@ def fit_scored(
     given, right, lost = _columns(score, correct, loss, promise)
     there = ~np.isnan(given)
     if not there.any():
-        raise InputError(f"no row has a score (n_samples={len(given)}); give numbers.")
+        raise InputError(
+            f"no row has a score (n_samples={len(given)}): {plain_name(score_name)!r} is a number in none of them."
+        )
     source = Marks(plain_name(score_name), higher_is, truth="correct" if lost is None else "losses")
     doubt, right = source.doubts(given[there]), right[there]
     lost = None if lost is None else lost[there]

@@ -39,6 +39,7 @@ from typing import Any, Self
 
 from metacal.errors import ArtifactError, BusyError, InputError, option
 from metacal.io.disk import DISK, Disk, LockedError, plain_write_errors
+from metacal.io.opening import plain_read_errors
 
 #: The version of the lines; another one is refused.
 VERSION = 1
@@ -148,12 +149,10 @@ class Journal:
         return self._last.encode("ascii") + b" " + text + b"\n"
 
     def _read(self, *, mend: bool = True) -> None:
-        try:
+        with plain_read_errors(self.path):
             if os.path.isfile(self.path) and os.path.getsize(self.path) > MAX_BYTES:
                 raise ArtifactError(f"{self.path}: it has more than {MAX_BYTES >> 20:,} MB, which no journal has.")
             content = self.disk.read(self.path) or b""
-        except OSError as error:
-            raise InputError(f"cannot read {self.path}: {error.strerror or error}.") from error
         whole = _untorn(content)
         lines = whole.splitlines(keepends=True)
         found = [self._checked(line, number) for number, line in enumerate(lines, start=1)]

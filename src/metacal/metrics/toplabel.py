@@ -114,11 +114,11 @@ class CheckedTable:
     @property
     def true_probability(self) -> FloatColumn:
         """Probability given to the true class of each row."""
-        return self._at_label().astype(np.float64)
+        return self._at_label.astype(np.float64)
 
     def top_label(self) -> TopLabel:
         """Return the confidence and correctness columns; ties of the top probability share one count."""
-        holds = self._at_label() == self.top
+        holds = self._at_label == self.top
         correct = holds.astype(np.float64)
         doubtful = np.flatnonzero(holds & (self.top <= self.top.dtype.type(_TIES_POSSIBLE_BELOW)))
         step = max(1, _BLOCK_ELEMENTS // self.n_classes)
@@ -130,6 +130,7 @@ class CheckedTable:
                 correct[rows] /= equal.sum(axis=1)
         return TopLabel(np.minimum(self.top.astype(np.float64), 1.0), correct)
 
+    @cached_property
     def _at_label(self) -> NDArray[Any]:
         return self.whole[self._places, self.codes]
 

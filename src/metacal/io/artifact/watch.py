@@ -48,11 +48,11 @@ class Unreadable(NamedTuple):
 class Taken:
     """Rows and late labels that came together, in their order, and the lines that they stood on.
 
-    There are `lines` of them: some unreadable, those of late labels (`late_on`), and those of rows.
+    There are `lines` of them: some unreadable, those of late labels, and those of rows (`rows_on`).
 
     Examples
     --------
-    >>> taken = Taken(np.array([[2.5, -1.0]]), ["cat"], ["a"], late=[Late(1, "b", "dog")], late_on=[1], lines=2)
+    >>> taken = Taken(np.array([[2.5, -1.0]]), ["cat"], ["a"], late=[Late(1, "b", "dog")], rows_on=[0], lines=2)
     >>> Taken.of(taken.described()) == taken
     True
     """
@@ -64,7 +64,7 @@ class Taken:
     groups: list[str] | None = None
     units: list[str] | None = None
     late: list[Late] = field(default_factory=list)
-    late_on: list[int] = field(default_factory=list)
+    rows_on: list[int] = field(default_factory=list)
     lines: int = 0
     unreadable: list[Unreadable] = field(default_factory=list)
     gaps: int = 0
@@ -78,11 +78,9 @@ class Taken:
         """Give it to a watch."""
         chances = None if self.probability is None else np.array(self.probability, dtype=np.float64)
         groups = None if self.groups is None else np.array(self.groups, dtype=np.str_)
-        broken, other = np.zeros(self.lines, dtype=bool), np.zeros(self.lines, dtype=bool)
+        broken = np.zeros(self.lines, dtype=bool)
         broken[[one.nth for one in self.unreadable]] = True
-        other[self.late_on] = True
-        lines = Lines(broken, np.flatnonzero(~broken & ~other).tolist()) if self.lines else None
-        if lines is not None and len(lines.rows) != len(self.rows):
+        if self.lines and len(self.rows_on) != len(self.rows):
             raise ArtifactError("a record holds other rows than lines.")
         watch.update(
             by_model(watch.gate, self.rows),
@@ -92,7 +90,7 @@ class Taken:
             groups=groups,
             units=self.units,
             late=self.late,
-            lines=lines,
+            lines=Lines(broken, self.rows_on) if self.lines else None,
         )
         watch.gaps += self.gaps
 
@@ -115,7 +113,7 @@ class Taken:
             content = base64.b64decode(data["rows"], validate=True)
             kind = np.dtype({"<f4": "f4", "<f8": "f8"}[data["dtype"]])
             rows = np.frombuffer(content, dtype=data["dtype"]).reshape(data["shape"]).astype(kind)
-            names = ("labels", "ids", "probability", "groups", "units", "late_on", "lines", "gaps")
+            names = ("labels", "ids", "probability", "groups", "units", "rows_on", "lines", "gaps")
             rest = {name: data[name] for name in names}
             late = [Late(*one) for one in data["late"]]
             return cls(rows, **rest, late=late, unreadable=[Unreadable(*one) for one in data["unreadable"]])

@@ -101,7 +101,7 @@ def smallest(n: int, wrong_up_to: Float, weight: Float, plan: Plan) -> int | Non
     return bounds.two_digits(max(n + 1, math.ceil(2.0 ** (steps / 8))))
 
 
-#: Wrong rows up to each of `AT`, of each profile of each error rate; logs of the rates between; how likely at first.
+#: By error rate: wrong rows up to each of `AT`, log-odds between, the mean log of being right, how likely at first.
 Profiles = tuple[Float, Float, Float, Float]
 
 
@@ -121,45 +121,45 @@ def profiles() -> Profiles:
 def with_logs(wrong_up_to: Float, likely: Float) -> Profiles:
     """The profiles whose share of all rows that are wrong and lie up to each of `AT` is given."""
     between = np.clip(np.diff(wrong_up_to) / np.diff(AT), 1e-9, 1.0 - 1e-9)
-    return wrong_up_to, np.log(between), np.log1p(-between), likely
+    right = np.log1p(-between)
+    return wrong_up_to, np.log(between) - right, right @ np.diff(AT), likely
 
 
 def likely_profiles(ranking: Ranking, known: Profiles) -> tuple[Float, Float]:
     """Those that make these rows likely, and how likely."""
-    n, (wrong_up_to, log_wrong, log_right, likely) = ranking.n, known
+    n, (wrong_up_to, log_odds, log_right, likely) = ranking.n, known
     up_to = np.interp(AT * n, np.append(0, ranking.ranks), np.append(0, ranking.errors))
-    wrong, rows = np.diff(up_to), n * np.diff(AT)
     near = slice(None)
     if len(wrong_up_to) > 1:  # error rates beyond four standard errors need no look
         seen = (up_to[-1] + 0.5) / (n + 1.0)
         far = math.exp(4.0 * math.sqrt((1.0 - seen) / (n * seen)) + 0.1)
         first, last = np.searchsorted(_ERROR_RATES, [min(seen / far, 0.5), seen * far])
         near = slice(first, last, 1 + (last - first) // 16)
-    log = log_wrong[near] @ wrong + log_right[near] @ (rows - wrong)
+    log = log_odds[near] @ np.diff(up_to) + n * log_right[near]
     weight = np.exp(log - log.max()) * likely
     kept = weight > _UNLIKELY * weight.max()
-    return wrong_up_to[near][kept], weight[kept]
+    return np.ascontiguousarray(wrong_up_to[near][kept].T), weight[kept]
 
 
 def _chances(wrong_up_to: Float, tested: Sequence[tuple[int, int]], n: int) -> Float:
     """How often n rows pass the test that they are most likely to pass, by each profile."""
-    best = np.zeros(len(wrong_up_to))
+    best = np.zeros(wrong_up_to.shape[1])
     for m, most in tested:
-        share = m / (n + 1.0)
-        spread = math.sqrt(share * (1.0 - share) / (n + 2.0))
-        at = np.clip(share + spread * _NODES, 0.2 * share, 1.0)
-        k = np.searchsorted(AT, at) - 1
-        part = (at - AT[k]) / (AT[k + 1] - AT[k])
-        rate = (wrong_up_to[:, k] * (1.0 - part) + wrong_up_to[:, k + 1] * part) / at
-        best = np.maximum(best, np.interp(rate, *_passing(m, most)) @ _WEIGHTS)
+        k, before, after, rate, passing = _test(m, most, n)
+        found = wrong_up_to[k] * before + wrong_up_to[k + 1] * after
+        best = np.maximum(best, _WEIGHTS @ np.interp(found, rate, passing))
     return best
 
 
 @lru_cache(maxsize=1000)
-def _passing(m: int, most: int) -> tuple[Float, Float]:
-    """How often m rows hold at most so many errors, at error rates along a line."""
+def _test(m: int, most: int, n: int) -> tuple[NDArray[np.intp], Float, Float, Float, Float]:
+    """How to read a profile's mean error up to rank m of n, and how often m rows hold so few errors at such rates."""
+    share = m / (n + 1.0)
+    at = np.clip(share + math.sqrt(share * (1.0 - share) / (n + 2.0)) * _NODES, 0.2 * share, 1.0)[:, None]
+    k = np.searchsorted(AT, at[:, 0]) - 1
+    after = (at - AT[k, None]) / np.diff(AT)[k, None]
     rate = np.linspace(0.0, min(1.0, (most + 9.0 + 6.0 * math.sqrt(max(most, 0) + 1.0)) / m), 101)
-    return rate, np.asarray(bdtr(most, m, rate)) if most >= 0 else np.zeros(101)
+    return k, (1.0 - after) / at, after / at, rate, bdtr(most, m, rate) if most >= 0 else np.zeros(101)
 
 
 def fitted_profiles(shares: Float, wrong: Any, rows: Any, number: int, spread: float) -> Float:
