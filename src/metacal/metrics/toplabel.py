@@ -193,13 +193,8 @@ def top_columns(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] |
     refuse_correct_first(np.asarray(proba), np.asarray(labels), "confidence")
     same_length(**columns)
     for name, column in columns.items():
-        bad = (column < 0.0) | (column > 1.0)
-        if bad.any():
-            row = int(bad.argmax())
-            raise InputError(
-                f"{name} must lie in [0, 1]; row {row} holds {column[row]}. "
-                "Get both columns from a probability table by top_label(proba, labels)."
-            )
+        advice = "Get both columns from a probability table by top_label(proba, labels)."
+        _refuse_where((column < 0.0) | (column > 1.0), column, f"{name} must lie in [0, 1]", advice)
     return TopLabel(**columns)
 
 
@@ -317,11 +312,13 @@ def bool_column(values: ArrayLike, name: str) -> BoolColumn:
     metacal.errors.InputError: correct must be True or False in each row; row 0 holds 0.5. ...
     """
     column = number_column(values, name)
-    other = (column != 0.0) & (column != 1.0)
-    if other.any():
-        row = int(other.argmax())
-        raise InputError(
-            f"{name} must be True or False in each row; row {row} holds {column[row]}. "
-            "For correctness that is logits.argmax(axis=1) == labels."
-        )
+    advice = "For correctness that is logits.argmax(axis=1) == labels."
+    _refuse_where((column != 0.0) & (column != 1.0), column, f"{name} must be True or False in each row", advice)
     return np.asarray(column == 1.0, dtype=np.bool_)
+
+
+def _refuse_where(bad: BoolColumn, column: FloatColumn, must: str, advice: str) -> None:
+    """Raise where some row is bad, with the first of them."""
+    if bad.any():
+        row = int(bad.argmax())
+        raise InputError(f"{must}; row {row} holds {column[row]}. {advice}")
