@@ -8,7 +8,7 @@ certified or not. `tuned` are populations that were looked at while the constant
 chosen, `unseen` eight that were made afterwards and measured once. A made population's accuracy leaves a quarter of its
 errors.
 
-`knowing` is what the same rule reaches that knows the profile of each of the sixteen, and not which of them it sees:
+`knowing` is what the same rule reaches that knows the profile of each population of its group, not which it sees:
 where that is far from 4 of 5, the rows do not tell the populations apart, whatever is made of them.
 """
 

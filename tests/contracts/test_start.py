@@ -227,11 +227,13 @@ def test_odd_files_are_asked_about_or_refused(tmp_path):
     (tmp_path / "wide.csv").write_text(f"cat,dog,owl,label\n{percent}\n", encoding="utf-16")
     (tmp_path / "bare.csv").write_text("\n".join(f"{a},{b},{c},1" for a, b, c in shares))
     (tmp_path / "broken.jsonl").write_text('{"score": 0.5, "ok": true}\n{"score": \n')
+    (tmp_path / "long.csv").write_text("cat,dog,label\n1,2," + "x" * 200_000 + "\n")
     np.save(tmp_path / "objects.npy", np.array([{"a": 1}], dtype=object))
     for name, said in {
         "percent.csv": "every row sums to 100. Are these percentages?",
         "wide.csv": "this is not UTF-8 text",
         "bare.csv": "the first line holds numbers",
+        "long.csv": "this is not text in columns",
         "broken.jsonl": "broken.jsonl:2: this line is not a JSON object of its own",
         "objects.npy": "objects.npy: the file is damaged or cut short",
     }.items():

@@ -116,7 +116,7 @@ class MatrixScaling(Penalised):
     matrix_ = Fitted[NDArray[np.float64]]()
 
 
-class DirichletCalibration(Penalised):
+class DirichletCalibration(MatrixScaling):
     """softmax(A log p + c), with p = softmax(x): matrix scaling of log-probabilities.
 
     Kull, Perello-Nieto, Kängsepp, Silva Filho, Song & Flach, "Beyond temperature scaling: Obtaining well-calibrated
@@ -152,10 +152,6 @@ class DirichletCalibration(Penalised):
     """
 
     map_: DirichletMap = field(init=False)
-    penalty: str = "structured"
-    intercept_regularisation: float | None = None
-
-    matrix_ = Fitted[NDArray[np.float64]]()
 
 
 class StructuredScaling(Penalised):

@@ -7,10 +7,11 @@ import warnings
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from inspect import signature
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn import get_config
 from sklearn.base import ClassifierMixin, MetaEstimatorMixin
 from sklearn.utils import get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
@@ -146,7 +147,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         weights = validate.row_weights(sample_weight, len(y))
         together = None if units is None else Units.of(units)
         belongs = None if together is None else together.codes(len(y))
-        part = self._calibration_rows(X, y, self._routed(weights, fit_params), belongs)
+        part = self._calibration_rows(X, y, *self._routed(weights, fit_params), belongs)
         if part.rows is not None:
             y, weights = y[part.rows], None if weights is None else weights[part.rows]
             belongs = None if belongs is None else belongs[part.rows]
@@ -289,12 +290,14 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         tags.input_tags.allow_nan = inner.allow_nan
         return tags
 
-    def _routed(self, weights: NDArray[np.float64] | None, fit_params: dict[str, Any]) -> _Routed:
+    def _routed(
+        self, weights: NDArray[np.float64] | None, fit_params: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """What goes to the classifier's `fit`, and to the splitter."""
-        if _routing_is_on():
+        if get_config().get("enable_metadata_routing"):
             given = fit_params if weights is None else {**fit_params, "sample_weight": weights}
             routed = process_routing(self, "fit", **given)
-            return _Routed(dict(routed.estimator.fit), dict(routed.splitter.split) if "splitter" in routed else {})
+            return dict(routed.estimator.fit), dict(routed.splitter.split) if "splitter" in routed else {}
         params = dict(fit_params)
         if weights is not None and not is_fitted(self.estimator):
             if "sample_weight" in signature(self.estimator.fit).parameters:
@@ -307,10 +310,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
                     MetacalWarning,
                     stacklevel=3,
                 )
-        return _Routed(params, {})
+        return params, {}
 
     def _calibration_rows(
-        self, X: Any, y: NDArray[Any], routed: _Routed, units: NDArray[np.intp] | None
+        self, X: Any, y: NDArray[Any], fit: dict[str, Any], split: dict[str, Any], units: NDArray[np.intp] | None
     ) -> CalibrationRows:
         """The classifier in use, and logits of rows that it (or its fold) was not fitted on."""
         if is_fitted(self.estimator):
@@ -318,13 +321,13 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
                 raise InputError(
                     "cv fits the classifier, but this one is fitted already: pass an unfitted one, or no cv."
                 )
-            if set(routed.fit) - {"sample_weight"}:
-                raise InputError(f"the classifier is fitted already, so nobody takes {', '.join(routed.fit)}.")
+            if set(fit) - {"sample_weight"}:
+                raise InputError(f"the classifier is fitted already, so nobody takes {', '.join(fit)}.")
             logits = logits_of(self.estimator, X, self.response_method)
             return CalibrationRows(self.estimator, classes_of(self.estimator, logits.shape[1]), logits)
-        fitting = Fitting(self.estimator, routed.fit, self.response_method)
+        fitting = Fitting(self.estimator, fit, self.response_method)
         if self.cv is not None:
-            folds = checked_folds(self.cv, X, y, self.random_state, units, **routed.split)
+            folds = checked_folds(self.cv, X, y, self.random_state, units, **split)
             return fitting.cross_fit(X, y, folds, self.n_jobs)
         holdout = fraction("holdout", self.holdout)
         return fitting.held_out(X, y, *split_rows(len(y), holdout, self.random_state, units))
@@ -360,14 +363,3 @@ def coverage(classifier: CalibratedClassifier, X: Any, y: Any = None) -> float:
     Across promises it says nothing: the loosest one always wins.
     """
     return float(classifier.accepts(X).mean())
-
-
-class _Routed(NamedTuple):
-    fit: dict[str, Any]
-    split: dict[str, Any]
-
-
-def _routing_is_on() -> bool:
-    from sklearn import get_config
-
-    return bool(get_config().get("enable_metadata_routing", False))

@@ -117,7 +117,8 @@ def _numbers(
     assert decision.probabilities is not None
     tables = [checked_table(decision.probabilities, codes)]
     if beside:
-        tables.append(checked_table(_SOFTMAX(logits), codes))
+        plain = _SOFTMAX(logits)  # ours, of rows that were looked over: probabilities by construction
+        tables.append(CheckedTable(plain, codes, plain.max(axis=1)))
     for checked in tables:
         columns += [*checked.top_label(), *row_losses(checked).values()]
     if room is not None:

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
 from metacal.io.columns import Request
 from metacal.io.formats import FORMATS, feather, parquet
-from metacal.io.formats.delimited import delimiter_of, header_of
+from metacal.io.formats.delimited import delimiter_of, header_of, text_in
 from metacal.io.formats.jsonl import objects_in
 from metacal.io.opening import decoding
 from metacal.io.predictions import read_predictions
@@ -32,13 +31,10 @@ def first_rows(path: str, format: str | None) -> tuple[str, dict[str, NDArray[An
         if FORMATS[ending].begins != ():
             stack.enter_context(decoding(path))
         if ending in (".csv", ".tsv"):
-            try:
-                with open(source, encoding="utf-8-sig", newline="") as file:
-                    mark = delimiter_of(file, "\t" if ending == ".tsv" else ",")
-                    header, _ = header_of(path, file, mark)
-                    rows = list(islice((row for row in csv.reader(file, delimiter=mark) if row), _ROWS))
-            except UnicodeDecodeError:
-                raise InputError(f"{path}: this is not UTF-8 text; save it as UTF-8.") from None
+            with text_in(path, source) as file:
+                mark = delimiter_of(file, "\t" if ending == ".tsv" else ",")
+                header, _ = header_of(path, file, mark)
+                rows = list(islice((row for row in csv.reader(file, delimiter=mark) if row), _ROWS))
             columns = {name: _array(list(values)) for name, values in zip(header, zip(*rows))}
             return f"{how}text, columns separated by {_SEPARATORS[mark]}", columns
         if ending in (".jsonl", ".ndjson"):

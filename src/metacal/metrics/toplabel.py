@@ -114,11 +114,11 @@ class CheckedTable:
     @property
     def true_probability(self) -> FloatColumn:
         """Probability given to the true class of each row."""
-        return self._at_label().astype(np.float64)
+        return self._at_label.astype(np.float64)
 
     def top_label(self) -> TopLabel:
         """Return the confidence and correctness columns; ties of the top probability share one count."""
-        holds = self._at_label() == self.top
+        holds = self._at_label == self.top
         correct = holds.astype(np.float64)
         doubtful = np.flatnonzero(holds & (self.top <= self.top.dtype.type(_TIES_POSSIBLE_BELOW)))
         step = max(1, _BLOCK_ELEMENTS // self.n_classes)
@@ -130,6 +130,7 @@ class CheckedTable:
                 correct[rows] /= equal.sum(axis=1)
         return TopLabel(np.minimum(self.top.astype(np.float64), 1.0), correct)
 
+    @cached_property
     def _at_label(self) -> NDArray[Any]:
         return self.whole[self._places, self.codes]
 
@@ -192,13 +193,8 @@ def top_columns(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] |
     refuse_correct_first(np.asarray(proba), np.asarray(labels), "confidence")
     same_length(**columns)
     for name, column in columns.items():
-        bad = (column < 0.0) | (column > 1.0)
-        if bad.any():
-            row = int(bad.argmax())
-            raise InputError(
-                f"{name} must lie in [0, 1]; row {row} holds {column[row]}. "
-                "Get both columns from a probability table by top_label(proba, labels)."
-            )
+        advice = "Get both columns from a probability table by top_label(proba, labels)."
+        _refuse_where((column < 0.0) | (column > 1.0), column, f"{name} must lie in [0, 1]", advice)
     return TopLabel(**columns)
 
 
@@ -316,11 +312,13 @@ def bool_column(values: ArrayLike, name: str) -> BoolColumn:
     metacal.errors.InputError: correct must be True or False in each row; row 0 holds 0.5. ...
     """
     column = number_column(values, name)
-    other = (column != 0.0) & (column != 1.0)
-    if other.any():
-        row = int(other.argmax())
-        raise InputError(
-            f"{name} must be True or False in each row; row {row} holds {column[row]}. "
-            "For correctness that is logits.argmax(axis=1) == labels."
-        )
+    advice = "For correctness that is logits.argmax(axis=1) == labels."
+    _refuse_where((column != 0.0) & (column != 1.0), column, f"{name} must be True or False in each row", advice)
     return np.asarray(column == 1.0, dtype=np.bool_)
+
+
+def _refuse_where(bad: BoolColumn, column: FloatColumn, must: str, advice: str) -> None:
+    """Raise where some row is bad, with the first of them."""
+    if bad.any():
+        row = int(bad.argmax())
+        raise InputError(f"{must}; row {row} holds {column[row]}. {advice}")

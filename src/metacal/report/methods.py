@@ -112,7 +112,7 @@ def arrays_sha256(tables: Sequence[Any], labels: Any) -> str:
         digest.update(f"{tuple(table.shape)} {table.dtype}".encode())
         step = max(1, (1 << 20) // max(1, math.prod(table.shape[1:])))
         for start in range(0, len(table), step):
-            digest.update(np.ascontiguousarray(table[start : start + step]).tobytes())
+            digest.update(np.ascontiguousarray(table[start : start + step]).reshape(-1).view(np.uint8).data)
     column = np.asarray(labels)
     digest.update(np.asarray(column.tolist() if column.dtype == object else column).tobytes())
     return digest.hexdigest()

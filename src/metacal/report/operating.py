@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 #: Promises are rounded to so many decimals, to the safe side.
 _DECIMALS = 4
-#: Thresholds looked at for the frontier; each is as valid as with all of them.
-_FRONTIER_THRESHOLDS = 5000
+#: Thresholds looked at for the frontier, of which the page shows a tenth; each is as valid as with all of them.
+_FRONTIER_THRESHOLDS = 2000
 
 
 @dataclass(frozen=True, eq=False)

@@ -152,17 +152,14 @@ def _begun(journal: Journal, pool: ArrayLike) -> Certifier:
 
 def _check_same(path: str, certifier: Certifier, promise: Promise | None, options: dict[str, Any]) -> None:
     """Raise where something is asked for that is not what it was begun with."""
-    if promise is not None and promise != certifier.promise:
-        raise InputError(
-            f"{path} was begun for {certifier.promise!r}, not {promise!r}, which cannot change after labels are seen: "
-            "leave the promise out, or begin anew with another file."
-        )
-    for name, value in options.items():
-        now = certifier.sizes[0] if name == "labels" else getattr(certifier, name)
+    held = {name: certifier.sizes[0] if name == "labels" else getattr(certifier, name) for name in options}
+    asked: dict[str, tuple[str, Any, Any]] = {"the promise": ("for ", certifier.promise, promise)}
+    asked |= {name: (f"with {name}=", held[name], options[name]) for name in options}
+    for name, (begun, now, value) in asked.items():
         if value is not None and value != now:
             raise InputError(
-                f"{path} was begun with {name}={now!r}, not {value!r}, which cannot change after labels are seen: "
-                "leave it out, or begin anew with another file."
+                f"{path} was begun {begun}{now!r}, not {value!r}, which cannot change after labels are seen: leave "
+                f"{name} out, or begin anew with another file."
             )
 
 

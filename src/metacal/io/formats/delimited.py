@@ -36,20 +36,26 @@ _BLOCK_CELLS = 1 << 17
 
 def read(request: Request, delimiter: str = ",") -> Columns:
     """Read a table with a header, a column per class or one column of lists; or a column of scores."""
-    path = request.path
-    try:
-        with open(request.source, encoding="utf-8-sig", newline="") as file:
-            delimiter = delimiter_of(file, delimiter)
-            header, lists = header_of(path, file, delimiter)
-            picked = pick_columns(request, header, lists)
-            return _columns(request, picked, _Cells(request, picked, file, delimiter, header))
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: this is not UTF-8 text; save it as UTF-8, or {SAVE_AS_NPZ}.") from None
-    except csv.Error as error:
-        raise InputError(f"{path}: this is not {delimiter!r}-separated text ({error}).") from None
+    with text_in(request.path, request.source) as file:
+        delimiter = delimiter_of(file, delimiter)
+        header, lists = header_of(request.path, file, delimiter)
+        picked = pick_columns(request, header, lists)
+        return _columns(request, picked, _Cells(request, picked, file, delimiter, header))
 
 
 read_tabs = partial(read, delimiter="\t")
+
+
+@contextlib.contextmanager
+def text_in(path: str, source: str) -> Iterator[IO[str]]:
+    """The text of a file, from its beginning; InputError where it is none, or no table."""
+    try:
+        with open(source, encoding="utf-8-sig", newline="") as file:
+            yield file
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: this is not UTF-8 text; save it as UTF-8, or {SAVE_AS_NPZ}.") from None
+    except csv.Error as error:
+        raise InputError(f"{path}: this is not text in columns ({error}).") from None
 
 
 def delimiter_of(file: IO[str], usual: str = ",") -> str:
@@ -202,8 +208,6 @@ def lists_of_numbers(path: str, name: str, cells: Sequence[str] | NDArray[Any]) 
     >>> lists_of_numbers("a.csv", "logits", ["[0.5, 2]", "[1 -inf]"])
     array([[ 0.5,  2. ], [ 1. , -inf]])
     """
-    if not len(cells):
-        return np.empty((0, 0))
     plain = [cell.strip().strip("[]()").replace(",", " ") for cell in cells]
     width = len(plain[0].split())
     parts = []
@@ -256,11 +260,8 @@ def line_cells(line: str, delimiter: str) -> list[str]:
 def read_labels(path: str, source: str, ending: str, label_key: str | None) -> NDArray[Any]:
     """Read one label per line, or the column of labels of a table with a header."""
     delimiter = "\t" if ending == ".tsv" else ","
-    try:
-        with open(source, encoding="utf-8-sig", newline="") as file:
-            lines = [[line.strip()] for line in file] if ending == ".txt" else [*csv.reader(file, delimiter=delimiter)]
-    except (UnicodeDecodeError, csv.Error):
-        raise InputError(f"{path}: this is not UTF-8 text; save the labels as UTF-8, one per line.") from None
+    with text_in(path, source) as file:
+        lines = [[line.strip()] for line in file] if ending == ".txt" else [*csv.reader(file, delimiter=delimiter)]
     while lines and not any(lines[-1]):
         lines.pop()
     header = [name.strip() for name in lines[0]] if lines else []
