@@ -56,10 +56,11 @@ def _table(found: list[Ratio], kernels: list[str]) -> list[str]:
 
 
 def _cell(ratio: Ratio) -> str:
+    value = f"{float(f'{ratio.value:.3g}'):,g}"
     if ratio.bar is None:
-        return f"{ratio.value:.3g}"
+        return value
     verdict = "met" if ratio.met else "**not met**"
-    return f"{ratio.value:.3g} ({'<=' if ratio.at_most else '>='} {ratio.bar:g}, {verdict})"
+    return f"{value} ({'<=' if ratio.at_most else '>='} {ratio.bar:g}, {verdict})"
 
 
 def _peers(results: dict[str, Any]) -> list[str]:

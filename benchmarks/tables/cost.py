@@ -24,7 +24,8 @@ _STEPS = {
 def constants(results: Results) -> list[str]:
     """Nanoseconds of a core for a row and class."""
     found = results["ns_a_row_and_class"]
-    rows = [(words, *(f"{found[k][step]:.2g}" for k in ("1000", "100", "10"))) for step, words in _STEPS.items()]
+    sizes = ("1000", "100", "10")
+    rows = [(words, *(f"{float(f'{found[k][step]:.2g}'):g}" for k in sizes)) for step, words in _STEPS.items()]
     return table(("step, ns of a core for a row and class", "1,000 classes", "100 classes", "10 classes"), rows)
 
 
@@ -40,9 +41,8 @@ def billion(results: Results) -> list[str]:
         one = results[name]
         memory = (f"{one[f'{who} memory, MB']:.0f} MB" for who in ("driver", "worker"))
         rows.append((words, str(one["passes"]), f"{one['cpu seconds']:.0f}", *memory))
-    return table(
-        ("10⁹ rows, scores made in the worker, two processes", "passes", "CPU seconds", "driver", "worker"), rows
-    )
+    head = f"10⁹ rows, scores made in the worker, {results['jobs']} processes"
+    return table((head, "passes", "CPU seconds", "driver", "worker"), rows)
 
 
 def evaluate(results: Results) -> list[str]:
