@@ -87,25 +87,32 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
-def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(small, tmp_path):
-    whole, _ = small
-    folder = tmp_path / "killed"
-    command = [sys.executable, "-m", "benchmarks", "paper", *SMALL]
-    process = subprocess.Popen(
-        [*command, "-n", "2", "-o", str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT
-    )
+def killed_after_two_tasks(folder, deadline):
+    """How many lines a run has left behind that was killed once it had two, and the processes it had."""
+    command = [sys.executable, "-m", "benchmarks", "paper", *SMALL, "-n", "2", "-o", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
     journal = folder / "runs" / "cifar10-resnet110.jsonl"
     clock = journal.with_suffix(".seconds.jsonl")
-    deadline = time.monotonic() + 120
     while not (clock.exists() and clock.read_bytes().count(b"\n") >= 2) and time.monotonic() < deadline:
         time.sleep(0.01)
     workers = children_of(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     # A task is written to one file and then the other: killed between the two, it is done again.
-    there = min(path.read_bytes().count(b"\n") for path in (journal, clock))
+    return min(path.read_bytes().count(b"\n") for path in (journal, clock)), workers
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
+def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(small, tmp_path):
+    whole, _ = small
+    deadline = time.monotonic() + 120
+    for attempt in range(5):  # on a busy machine a run may be over before this process has its turn again
+        folder = tmp_path / f"killed{attempt}"
+        there, workers = killed_after_two_tasks(folder, deadline)
+        if there < 1 + 4 + 2:
+            break
     assert 2 <= there < 1 + 4 + 2, "the run was over before it was killed"
+    journal = folder / "runs" / "cifar10-resnet110.jsonl"
     assert not (folder / "paper.json").exists()
     assert len(workers) >= 2
     while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
