@@ -60,12 +60,25 @@ ESTIMATORS = [
 #: One of each base class: what the checks look at (parameters, tags, clones, shapes, dtypes) is written there, once; a
 #: calibrator without parameters of its own, and one with some.
 ONE_OF_EACH = (mc.TemperatureScaling, mc.IsotonicCalibration, mc.MetaCal)
-SLOW = [not isinstance(estimator, ONE_OF_EACH) for estimator in ESTIMATORS]
+#: Beside them one of each family of maps, and whatever is not a calibrator. The others, whose shells are the same few
+#: lines, come with `--long`.
+ONE_OF_A_FAMILY = (
+    mc.LocalTemperatureScaling, mc.SplineCalibration, mc.GaussianProcessCalibration, mc.DirichletCalibration,
+    mc.MonotoneCalibration, mc.BBQ, mc.TopLabelIsotonic, mc.ComposedCalibration, mc.AutoCalibrator,
+    mc.CalibratedClassifier,
+)  # fmt: skip
+
+
+def marks(estimator):
+    """When an estimator is checked: always, in CI, each night."""
+    if isinstance(estimator, ONE_OF_EACH):
+        return ()
+    return (pytest.mark.slow,) if isinstance(estimator, ONE_OF_A_FAMILY) else (pytest.mark.long,)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "estimator", [pytest.param(e, marks=[pytest.mark.slow] * slow, id=repr(e)) for e, slow in zip(ESTIMATORS, SLOW)]
+    "estimator", [pytest.param(estimator, marks=marks(estimator), id=repr(estimator)) for estimator in ESTIMATORS]
 )
 def test_scikit_learn_checks(estimator):
     """All checks of an estimator in one test.

@@ -97,7 +97,7 @@ def slow_prefix(scores, correct, beta, delta):
     return best
 
 
-@pytest.mark.parametrize("n", [5, 30, 85, 150, pytest.param(310, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [5, 30, 85, 150, pytest.param(310, marks=pytest.mark.long)])
 @pytest.mark.parametrize("beta", [0.3, 0.9, 0.95])
 @pytest.mark.parametrize("delta", [0.01, 0.3])
 @pytest.mark.parametrize("digits", [1, 9])
