@@ -524,3 +524,18 @@ def test_a_table_of_scores_has_a_promise_for_each_label(names):
         precise.accepts(score, groups=["a"])
     with pytest.raises(InputError, match="take a truth of that shape"):
         precise.fit(score, true[:, 0])
+
+
+def test_a_table_is_verified_as_its_entries_are():
+    rng = np.random.default_rng(3)
+    score, names = rng.random((900, 3)), ["name", "date", "sum"]
+    right = rng.random((900, 3)) < score
+    flat, own = score.reshape(-1), np.tile(names, 900)
+    by_field = mc.ScoreGate(mc.PerGroup(mc.MinAccuracy(0.75))).fit(score, right, groups=names)
+    assert (
+        by_field.verify(score, right, groups=names).to_dict()
+        == by_field.verify(flat, right.ravel(), groups=own).to_dict()
+    )
+    together = mc.ScoreGate(mc.MinAccuracy(0.75)).fit(score, right)
+    rows = np.repeat(np.arange(900), 3)
+    assert together.verify(score, right).to_dict() == together.verify(flat, right.ravel(), units=rows).to_dict()

@@ -150,6 +150,27 @@ class ScoreGate(GateEstimator, kw_only=False):
             return self.gate_.accepts(flat, names if self.gate_.by_group else None).reshape(np.shape(score))
         return self.gate_.accepts(score, groups)
 
+    def verify(self, X: Any, y: Any = None, **options: Any) -> Any:
+        """As `metacal.verify`; a table is taken entry by entry, as `fit` takes it.
+
+        Examples
+        --------
+        >>> import metacal as mc
+        >>> rng = np.random.default_rng(0)
+        >>> score = rng.random((900, 3))
+        >>> right = rng.random((900, 3)) < score
+        >>> labels = mc.ScoreGate(mc.MinAccuracy(0.75)).fit(score[:500], right[:500])
+        >>> labels.verify(score[500:], right[500:]).verdict.word
+        'kept'
+        """
+        check_is_fitted(self, "gate_")
+        if is_table(X):
+            n, k = np.shape(X)
+            X, names = entries(X, options.pop("groups", None))
+            y = None if y is None else np.asarray(y).reshape(-1)
+            options |= {"groups": names} if self.gate_.by_group else {"units": np.repeat(np.arange(n), k)}
+        return super().verify(X, y, **options)
+
     def confidence(self, score: ArrayLike) -> NDArray[np.float64]:
         """The calibrated probability that each row is right, which the promise does not cover; NaN without a score."""
         check_is_fitted(self, "gate_")
@@ -169,7 +190,7 @@ def is_table(score: Any) -> bool:
 
 
 def entries(score: Any, labels: Any = None) -> tuple[NDArray[Any], NDArray[Any]]:
-    """A table of scores as one column, and the label of each of its entries: what `verify` and the watch take.
+    """A table of scores as one column, and the label of each of its entries: what the watch takes.
 
     Examples
     --------
