@@ -12,12 +12,11 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal.errors import ArtifactError, InputError, MetacalWarning
-from metacal.estimators.scored import entries
 from metacal.export.saved import dumps, loads
 from metacal.gate import Gate, fit_scored
 from metacal.io.artifact.wrapping import checksum
 from metacal.maps.confidence import ConfidenceCurve, fit_confidence
-from metacal.rows.score_columns import correct_column, score_column
+from metacal.rows.score_columns import correct_column, entries, score_column
 
 
 def population(n, seed=0, digits=None):
@@ -530,12 +529,14 @@ def test_a_table_is_verified_as_its_entries_are():
     rng = np.random.default_rng(3)
     score, names = rng.random((900, 3)), ["name", "date", "sum"]
     right = rng.random((900, 3)) < score
-    flat, own = score.reshape(-1), np.tile(names, 900)
+    flat, good, own = score.reshape(-1), right.reshape(-1), np.tile(names, 900)
     by_field = mc.ScoreGate(mc.PerGroup(mc.MinAccuracy(0.75))).fit(score, right, groups=names)
-    assert (
-        by_field.verify(score, right, groups=names).to_dict()
-        == by_field.verify(flat, right.ravel(), groups=own).to_dict()
-    )
+    expected = mc.verify(by_field, flat, good, groups=own).to_dict()
+    assert by_field.verify(score, right, groups=names).to_dict() == expected
     together = mc.ScoreGate(mc.MinAccuracy(0.75)).fit(score, right)
-    rows = np.repeat(np.arange(900), 3)
-    assert together.verify(score, right).to_dict() == together.verify(flat, right.ravel(), units=rows).to_dict()
+    expected = mc.verify(together, flat, good, units=np.repeat(np.arange(900), 3)).to_dict()
+    assert together.verify(score, right).to_dict() == mc.verify(together.gate_, score, right).to_dict() == expected
+    with pytest.raises(InputError, match="a truth of that shape"):
+        together.verify(score, right.T)
+    with pytest.raises(InputError, match="one entry per row"):  # a gate of one column promises nothing about tables
+        mc.ScoreGate(mc.MinAccuracy(0.75)).fit(flat, good).verify(score, right)

@@ -17,6 +17,7 @@ from metacal.promises.parts.per import PerGroup
 from metacal.promises.parts.units import Importance, Units
 from metacal.promises.promise import Promise
 from metacal.promises.rules.whole_units import OfUnits
+from metacal.rows.score_columns import entries, is_table
 
 
 class ScoreGate(GateEstimator, kw_only=False):
@@ -150,27 +151,6 @@ class ScoreGate(GateEstimator, kw_only=False):
             return self.gate_.accepts(flat, names if self.gate_.by_group else None).reshape(np.shape(score))
         return self.gate_.accepts(score, groups)
 
-    def verify(self, X: Any, y: Any = None, **options: Any) -> Any:
-        """As `metacal.verify`; a table is taken entry by entry, as `fit` takes it.
-
-        Examples
-        --------
-        >>> import metacal as mc
-        >>> rng = np.random.default_rng(0)
-        >>> score = rng.random((900, 3))
-        >>> right = rng.random((900, 3)) < score
-        >>> labels = mc.ScoreGate(mc.MinAccuracy(0.75)).fit(score[:500], right[:500])
-        >>> labels.verify(score[500:], right[500:]).verdict.word
-        'kept'
-        """
-        check_is_fitted(self, "gate_")
-        if is_table(X):
-            n, k = np.shape(X)
-            X, names = entries(X, options.pop("groups", None))
-            y = None if y is None else np.asarray(y).reshape(-1)
-            options |= {"groups": names} if self.gate_.by_group else {"units": np.repeat(np.arange(n), k)}
-        return super().verify(X, y, **options)
-
     def confidence(self, score: ArrayLike) -> NDArray[np.float64]:
         """The calibrated probability that each row is right, which the promise does not cover; NaN without a score."""
         check_is_fitted(self, "gate_")
@@ -182,23 +162,3 @@ class ScoreGate(GateEstimator, kw_only=False):
         """Decision, score and confidence of each row; `groups` has the group of each, for a promise per group."""
         check_is_fitted(self, "gate_")
         return self.gate_.decide(score, groups=groups)
-
-
-def is_table(score: Any) -> bool:
-    """Whether scores are a table, with a column for each label."""
-    return np.ndim(score) == 2 and np.shape(score)[1] > 1
-
-
-def entries(score: Any, labels: Any = None) -> tuple[NDArray[Any], NDArray[Any]]:
-    """A table of scores as one column, and the label of each of its entries: what the watch takes.
-
-    Examples
-    --------
-    >>> entries([[0.9, 0.2], [0.4, 0.8]], ["name", "date"])
-    (array([0.9, 0.2, 0.4, 0.8]), array(['name', 'date', 'name', 'date'], dtype='<U4'))
-    """
-    table = np.asarray(score)
-    names = np.arange(table.shape[1]) if labels is None else np.asarray(labels)
-    if names.shape != (table.shape[1],):
-        raise InputError(f"groups must name the {table.shape[1]} labels; got shape {names.shape}.")
-    return table.reshape(-1), np.tile(names, len(table))

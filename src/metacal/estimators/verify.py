@@ -11,6 +11,7 @@ from metacal.gate.judged import judged, opened
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums, sums_of
 from metacal.promises.parts.units import Units
 from metacal.promises.verification import Verification, verify_decisions
+from metacal.rows.score_columns import entries, is_table
 
 
 def verify(
@@ -30,7 +31,8 @@ def verify(
     gate : Gate, MetaCal, CalibratedClassifier, ScoreGate or Cascade
         What was fitted under a promise.
     X : table
-        What `gate` reads: logits or probabilities, the features of its classifier, or a score for each row.
+        What `gate` reads: logits or probabilities, the features of its classifier, or a score for each row; of a gate
+        that was fitted on a table of scores, a column for each label, such a table, with y of its shape.
     y : labels
         Or, where X are scores, whether each row is right. They may be left out where nothing is promised that needs
         them: MaxReview.
@@ -60,6 +62,12 @@ def verify(
     own, given = opened(gate, X, large)
     if own is None or own.certificate is None:
         raise InputError("verify needs a gate with a certificate; this one promises nothing.")
+    if own.kind == "scores" and is_table(X) and (own.by_group or own.certificate.circumstances.units is not None):
+        if np.shape(y) != np.shape(X):
+            raise InputError(f"scores of {np.shape(X)} rows and labels take a truth of that shape, got {np.shape(y)}.")
+        column, names = entries(X, groups)
+        given, y, row = (column,), np.asarray(y).reshape(-1), np.repeat(np.arange(len(X)), np.shape(X)[1])
+        groups, units = (names, units) if own.by_group else (None, row)
     seen = judged(own, given, y, groups)
     together = None if units is None else Units.of(units).at(seen.rows, len(given[0]))
     return verify_decisions(

@@ -214,3 +214,23 @@ def _flag(value: Any, name: str, where: str) -> bool:
             f"{where}: {name} is missing; nobody knows whether the row is right, so label it or leave it out."
         )
     raise InputError(f"{where}: {name} is {repr(value)[:60]}; it must say right or wrong, as {_WANTED}.")
+
+
+def is_table(score: Any) -> bool:
+    """Whether scores are a table, with a column for each label."""
+    return np.ndim(score) == 2 and np.shape(score)[1] > 1
+
+
+def entries(score: Any, labels: Any = None) -> tuple[NDArray[Any], NDArray[Any]]:
+    """A table of scores as one column, and the label of each of its entries: what the watch takes.
+
+    Examples
+    --------
+    >>> entries([[0.9, 0.2], [0.4, 0.8]], ["name", "date"])
+    (array([0.9, 0.2, 0.4, 0.8]), array(['name', 'date', 'name', 'date'], dtype='<U4'))
+    """
+    table = np.asarray(score)
+    names = np.arange(table.shape[1]) if labels is None else np.asarray(labels)
+    if names.shape != (table.shape[1],):
+        raise InputError(f"groups must name the {table.shape[1]} labels; got shape {names.shape}.")
+    return table.reshape(-1), np.tile(names, len(table))
