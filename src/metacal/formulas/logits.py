@@ -28,8 +28,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.formulas import Flags, Float
-
 if TYPE_CHECKING:
     from metacal.formulas.operations import Operations
 
@@ -45,7 +43,7 @@ FURTHER = 100.0
 REACH = 1e100
 
 
-def finite_masks(block: NDArray[Any]) -> Flags | None:
+def finite_masks(block: NDArray[Any]) -> NDArray[np.bool_] | None:
     """Where a block of logits holds a finite number for a masked class; None where it holds none.
 
     Examples
@@ -122,7 +120,7 @@ def within_reach(block: NDArray[Any]) -> NDArray[Any]:
     return np.where(np.isneginf(block), -np.inf, np.maximum(moved, -REACH))
 
 
-def scaled(block: NDArray[Any], inverse_temperature: float) -> Float:
+def scaled(block: NDArray[Any], inverse_temperature: float) -> NDArray[np.float64]:
     """b·x in float64, within reach."""
     return np.asarray(np.multiply(within_reach(block), inverse_temperature, dtype=np.float64))
 
