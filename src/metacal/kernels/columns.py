@@ -18,8 +18,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-
-from metacal.formulas import Float
+from numpy.typing import NDArray
 
 #: The columns of `mixed_rows`: first Σ e^{bd} - 1, then four cumulants of d under softmax(b·x).
 TAIL, MEAN, VARIANCE, THIRD, FOURTH, OWN, POSSIBLE, RIGHT = range(8)
@@ -104,18 +103,18 @@ class Curve:
     array([-0.5 ,  1.25,  1.5 ])
     """
 
-    knots: Float
-    slopes: Float
+    knots: NDArray[np.float64]
+    slopes: NDArray[np.float64]
     intercept: float
 
     @cached_property
-    def heights(self) -> Float:
+    def heights(self) -> NDArray[np.float64]:
         """s at each knot."""
         rises = 0.5 * (self.slopes[1:] + self.slopes[:-1]) * np.diff(self.knots)
         return self.intercept + np.append(0.0, np.cumsum(rises))
 
     @cached_property
-    def packed(self) -> Float:
+    def packed(self) -> NDArray[np.float64]:
         """Knots, slopes and heights one after another."""
         return np.concatenate([self.knots, self.slopes, self.heights])
 
