@@ -44,7 +44,7 @@ from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 
-#: Standard deviations of intercept and slope, and the variances of a step of one: averaged over; in x, and in its units.
+#: Standard deviations of intercept and slope, and variances of a step of one, averaged over: in x; in its own units.
 _LINES = ((0.3, 0.2, (0.05,)), (1.5, 0.7, (0.05, 0.5, 4.0)), (6.0, 4.0, (0.05, 4.0)))
 _OWN_LINES = ((4.0, 4.0, (0.05, 0.5, 4.0)),)
 #: The standard deviation of x counts as no smaller.
