@@ -105,6 +105,21 @@ def offsets(result: dict[str, Any]) -> list[str]:
     return markdown(head, lines)
 
 
+def thousand(result: dict[str, Any]) -> list[str]:
+    """The table of docs/quality.md: seconds of each draw, and log loss beside temperature scaling's."""
+    lines = []
+    for n in MADE_SIZES:
+        own = [row for row in result["thousand"] if row["n"] == n]
+        seconds = [row["auto"]["seconds"] for row in own]
+        losses = {name: np.array([row[name]["nll"] for row in own]) for name in ("auto", "temperature")}
+        gap = losses["auto"] - losses["temperature"]
+        error = float(gap.std(ddof=1) / len(own) ** 0.5)
+        cells = [number(float(losses[name].mean())) for name in losses]
+        spent = f"{np.mean(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
+        lines.append([f"{n:,}", spent, *cells, f"{number(float(gap.mean()))} ± {number(error)}"])
+    return markdown(["n", "seconds", "log loss, `auto`", "`temperature`", "difference"], lines)
+
+
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -113,10 +128,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/many-classes.json"))
     options = parser.parse_args()
-    thousand = list(in_order(made, product(reversed(MADE_SIZES), range(MADE_DRAWS)), options.jobs))
+    of_thousand = list(in_order(made, product(reversed(MADE_SIZES), range(MADE_DRAWS)), options.jobs))
     tasks = product(sorted(options.folder.glob("*.npz")), ("plain", "long-tailed"), reversed(SIZES))
     found = in_order(real, ((*task, draw) for task in tasks for draw in range(options.draws)), options.jobs)
-    parts = {"offsets": [row for row in found if row is not None], "thousand": thousand}
+    parts = {"offsets": [row for row in found if row is not None], "thousand": of_thousand}
     text = ",\n".join(
         f' "{name}": [\n  ' + ",\n  ".join(map(json.dumps, rows)) + "\n ]" for name, rows in parts.items()
     )

@@ -236,11 +236,8 @@ class _Curves:
         covariance = np.stack(
             [
                 slope**2 * np.outer(line, line)
-                + np.diag(np.append(intercept**2, bend * np.minimum(step, _LONGEST_STEP)))
-                for lines, line, step in (
-                    (_LINES, centre, width),
-                    (_OWN_LINES, np.append(knots[0] - mean, width) / unit, width / unit),
-                )
+                + np.diag(np.append(intercept**2, bend * np.minimum(line[1:], _LONGEST_STEP)))
+                for line, lines in ((centre, _LINES), (np.append(knots[0] - mean, width) / unit, _OWN_LINES))
                 for intercept, slope, bends in lines
                 for bend in bends
             ]
@@ -249,13 +246,7 @@ class _Curves:
         start = np.tile(centre, (len(covariance), 1))
         bounded = np.arange(len(centre)) > 0
         total = np.full(len(covariance), max(1.0, float(yes.sum() + no.sum())))
-
-        def bare(theta: Float) -> Sums:
-            return _sums(design, yes, no, theta)
-
-        def sums(theta: Float) -> Sums:
-            return with_prior(bare, start, precision, theta)
-
+        sums = partial(with_prior, partial(_sums, design, yes, no), start, precision)
         theta, seen = minimise_seen(sums, start, bounded, total, "monotone calibration", _TOLERANCE)
         _, log_det = np.linalg.slogdet(seen.hessian @ covariance)
         return cls(knots, theta, -sums(theta).loss - 0.5 * log_det)
