@@ -251,8 +251,8 @@ def false_coverage(results: Results) -> list[str]:
     for n, beta, shares in dict.fromkeys((r["n"], r["beta"], r["shares"]) for r in own):
         mine = [r for r in own if (r["n"], r["beta"], r["shares"]) == (n, beta, shares)]
         keys = ("coverage", "broken_of_accepting", "any_broken")
-        means = (number(float(np.mean([r[key] for r in mine])), 3) for key in keys)
-        rows.append((f"{n:,}", number(beta, 2), f"`{shares}`", *means))
+        means = (number(float(np.mean([r[key] for r in mine])), 3) if key in mine[0] else "-" for key in keys)
+        rows.append((f"{n:,}", number(beta, 2), shares if shares == "best starts" else f"`{shares}`", *means))
     return table(("n", "β", "shares", "coverage", "broken among those that accept", "any broken"), rows)
 
 
