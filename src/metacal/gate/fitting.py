@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, warn_caller
-from metacal.gate.decision import Flags
+from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.helping import helping
 from metacal.gate.long_rows import Columns, Counts, decided_columns, remarks_on_long_rows
@@ -67,12 +67,12 @@ _LOOKED_AT = 1 << 20
 
 def fit_gate(
     rows: Rows,
-    codes: NDArray[np.intp] | None,
+    codes: Codes | None,
     promise: Promise,
     score: str | Score,
     fit_map: FitMap,
     *,
-    weights: NDArray[np.float64] | None = None,
+    weights: Float | None = None,
     counted: Counted | None = None,
     classes: NDArray[Any] | None = None,
     groups: Any = None,
@@ -220,7 +220,7 @@ def _about_answers(rows: Rows, base: Map, accept: Flags, certificate: Certificat
 def _checked_help(
     base: Map,
     refit: FitMap,
-    fitting: tuple[Rows, NDArray[np.intp], NDArray[np.float64] | None],
+    fitting: tuple[Rows, Codes, Float | None],
     accept: Flags,
     promise: Promise,
     *,

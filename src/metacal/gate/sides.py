@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.formulas import Flags
 from metacal.gate.long_rows import Columns
 from metacal.gate.ranked import Certified, RowParts
 from metacal.gate.table import moved_rows
@@ -86,7 +86,7 @@ def learned_decision(rows: Rows, codes: Any, counted: Counted | None) -> tuple[R
     return moved_rows(rows, at), at, Counted(kept, speaker, around, (*notes, decision_learned(aside=aside, at=at)))
 
 
-def disagreement(rows: Rows, base: Any, accept: NDArray[np.bool_]) -> Note | None:
+def disagreement(rows: Rows, base: Any, accept: Flags) -> Note | None:
     """What is said where accepted rows of two classes are answered by the class that is the less probable one."""
     if rows.n_classes != 2 or base.preserves_accuracy or rows.on_device:
         return None

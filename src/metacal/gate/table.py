@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.gate.decision import Asked, Codes, Decision, Flags, Float
+from metacal.formulas import Codes, Flags, Float
+from metacal.gate.decision import Asked, Decision
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import accepts
@@ -239,7 +240,7 @@ class Table:
         return Decision(accept, score, score, top, confidence, self.classes[codes], probabilities=table)
 
 
-def moved(at: float, block: NDArray[Any]) -> NDArray[np.float64]:
+def moved(at: float, block: NDArray[Any]) -> Float:
     """A block of two classes where the second is answered above these log-odds: in double, the second column less them.
 
     >>> moved(2.0, np.array([[0.0, 1.5]], dtype=np.float32))

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from metacal.errors import InfeasibleTargetError, InputError
+from metacal.formulas import Flags, Float
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, Guarantee
 from metacal.promises.notes import Note
 from metacal.promises.quantity import Limits, Quantity
-from metacal.promises.sample import Evidence, Flags, Outcome, Ranking, Sample, Scores
+from metacal.promises.sample import Evidence, Outcome, Ranking, Sample
 from metacal.promises.words import SAME_SOURCE, at_least, register_rule
 from metacal.rows.arrays import fraction
 
@@ -200,7 +201,7 @@ class Promise(ABC):
         everything = np.ones(len(correct), dtype=bool)
         return everything, everything
 
-    def for_base(self, available: Flags, scores: Scores, correct: Flags, certificate: Certificate) -> Flags:
+    def for_base(self, available: Flags, scores: Float, correct: Flags, certificate: Certificate) -> Flags:
         """All of them: a calibrator learns from errors, and accepted rows have few."""
         return available
 

@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
 from metacal.kernels.keys import ranked
 
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from metacal.promises.rules.costs import Losses
     from metacal.promises.rules.memory import Memory
     from metacal.promises.scouts import Scouts
-
-Scores = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-Codes = NDArray[np.intp]
 
 
 class Evidence(ABC):
@@ -85,7 +81,7 @@ class Sample(Evidence):
     (array([0, 0, 1]), array([0.1, 0.2]))
     """
 
-    score: Scores
+    score: Float
     correct: Flags | None = None
     losses: Losses | None = None
     part: Codes | None = None
@@ -138,7 +134,7 @@ class Sample(Evidence):
         return Ranking.of(self.score, correct, self.starts, self.memory)
 
     @property
-    def starts(self) -> Scores | None:
+    def starts(self) -> Float | None:
         """The scores, sorted, that say at which value tests begin; None where ranks are tested."""
         return None if self.scouts is None else self.scouts.values
 
@@ -193,10 +189,10 @@ class Stretches(NamedTuple):
     no wrong row. Of counted rows, `mixed` is the block that a stretch begins with where its order is open, else -1.
     """
 
-    begin: NDArray[np.intp]
-    wrong: NDArray[np.intp]
-    errors: NDArray[np.intp]
-    mixed: NDArray[np.intp] | None = None
+    begin: Codes
+    wrong: Codes
+    errors: Codes
+    mixed: Codes | None = None
 
 
 @dataclass(frozen=True)
@@ -209,15 +205,15 @@ class Ranking:
     `memory` is what older rows say of where tests begin (`promises.rules.memory`).
     """
 
-    ranks: NDArray[np.intp]
-    errors: NDArray[np.intp]
-    scores: Scores
+    ranks: Codes
+    errors: Codes
+    scores: Float
     mixed: Flags | None = None
-    scouts: Scores | None = field(default=None, repr=False)
+    scouts: Float | None = field(default=None, repr=False)
     memory: Memory | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, scores: Scores, correct: Flags, scouts: Scores | None = None, memory: Memory | None = None) -> Ranking:
+    def of(cls, scores: Float, correct: Flags, scouts: Float | None = None, memory: Memory | None = None) -> Ranking:
         """Sort, and keep the ends of the tie blocks."""
         ordered, ranks, errors, wrong = ranked(scores, correct)
         ranking, single = cls(ranks, errors, ordered, None, scouts, memory), np.ones(len(wrong), dtype=np.intp)

@@ -29,7 +29,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+
+from metacal.formulas import Codes, Flags, Float
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,13 +61,13 @@ class Scouts:
         How many of the calibration rows they are; 0: they are other rows.
     """
 
-    score: NDArray[np.float64]
-    part: NDArray[np.intp] | None = None
+    score: Float
+    part: Codes | None = None
     by_value: bool = True
     aside: int = 0
 
     @classmethod
-    def among(cls, pool: NDArray[np.float64], drawn: int) -> Scouts:
+    def among(cls, pool: Float, drawn: int) -> Scouts:
         """The rest of a pool, in random order, of which so many rows are to be drawn.
 
         Where the rest is less than a square root of these, the last rows of the pool, ten or so many, are not drawn
@@ -84,7 +85,7 @@ class Scouts:
         return self if self.part is None else replace(self, score=self.score[np.isin(self.part, parts)], part=None)
 
     @property
-    def values(self) -> NDArray[np.float64] | None:
+    def values(self) -> Float | None:
         """Their scores, sorted, where values are to be tested and there are some to choose a start from."""
         return np.sort(self.score) if self.by_value and len(self.score) else None
 
@@ -99,8 +100,8 @@ class Scouting:
     """
 
     seed: int = 0
-    older: NDArray[np.float64] | None = None
-    scale: NDArray[np.float64] | None = None
+    older: Float | None = None
+    scale: Float | None = None
     by_value: bool = False
     labels: bool | None = None
 
@@ -117,7 +118,7 @@ class Scouting:
         scouts = Scouts(own.score, own.part, self._by_value(own.score, len(sample)), int(aside.sum()))
         return replace(sample.take(~aside), scouts=scouts)
 
-    def _by_value(self, scores: NDArray[np.float64], n: int) -> bool:
+    def _by_value(self, scores: Float, n: int) -> bool:
         """Whether values are tested: two rows are equal with a chance of at least 1/sqrt(n), as these show it.
 
         Of a class, which may be rare, where a row has eight others like it.
@@ -125,7 +126,7 @@ class Scouting:
         least = 1.0 / math.sqrt(n) if self.labels is None else min(1.0 / math.sqrt(n), _ALIKE / n)
         return self.by_value or self.scale is not None or chance_of_a_tie(scores) >= least
 
-    def _aside(self, sample: Sample) -> NDArray[np.bool_]:
+    def _aside(self, sample: Sample) -> Flags:
         """A random square root of the rows, of each part by itself; ten of them where these show no tie."""
         flags = np.zeros(len(sample), dtype=bool)
         turns = np.random.default_rng([self.seed, _OUR_OWN]).permutation(len(sample))
@@ -152,12 +153,12 @@ class Scouting:
         return tuple(zip(scale.tolist(), rows.tolist(), wrong.tolist()))
 
 
-def _enough(first: NDArray[np.float64], n: int, *, wanted: bool = False) -> int:
+def _enough(first: Float, n: int, *, wanted: bool = False) -> int:
     """How many of n rows are set aside: a square root where they are wanted or the first ten tie, or these ten."""
     return round(math.sqrt(n)) if wanted or chance_of_a_tie(first) > 0.0 else _FIRST
 
 
-def chance_of_a_tie(scores: NDArray[np.float64]) -> float:
+def chance_of_a_tie(scores: Float) -> float:
     """The share of pairs of rows that have the same score.
 
     >>> chance_of_a_tie(np.array([1.0, 1.0, 2.0, 3.0]))

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError, spelled
+from metacal.formulas import Codes
 from metacal.gate import Gate
 from metacal.gate.judged import opened
 from metacal.maps.composed import default_base
@@ -304,7 +305,7 @@ def _command(gate: Gate, given: str | None, file: str | None, delta: float) -> d
     return {"command": " ".join([begin, *map(shlex.quote, more)]), "command_end": end}
 
 
-def _comparison(wanted: Any, tables: Sequence[Any], codes: NDArray[np.intp], **options: Any) -> dict[str, Any] | None:
+def _comparison(wanted: Any, tables: Sequence[Any], codes: Codes, **options: Any) -> dict[str, Any] | None:
     if wanted is None or wanted is False:
         return None
     from metacal.estimators.compare import Comparison, compare  # scikit-learn: as long as all the rest of a page

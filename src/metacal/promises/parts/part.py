@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.formulas import Flags
 from metacal.promises.counts import OPTIONAL
 from metacal.promises.quantity import Quantity, quantity
 
@@ -141,9 +142,7 @@ class Parts:
         """Whether they are the two sides of two classes, each with a promise of its own (`rules.two_sided`)."""
         return any(part.quantity is not None for part in self.items)
 
-    def judged(
-        self, names: NDArray[Any], accept: NDArray[np.bool_], correct: NDArray[np.bool_]
-    ) -> Iterator[tuple[Part, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]]:
+    def judged(self, names: NDArray[Any], accept: Flags, correct: Flags) -> Iterator[tuple[Part, Flags, Flags, Flags]]:
         """Each part that promises something, the rows that it looks at, and which of these are accepted and right.
 
         Of a side that looks at all rows of a class, these are the rows that are called so, and those of the class that
@@ -169,7 +168,7 @@ class Parts:
     def rejected(self) -> tuple[Part, ...]:
         return tuple(part for part in self.items if part.status == "always rejected")
 
-    def rows(self, names: NDArray[Any]) -> Iterator[tuple[Part, NDArray[np.bool_]]]:
+    def rows(self, names: NDArray[Any]) -> Iterator[tuple[Part, Flags]]:
         """Each part, and which of the rows whose classes or groups are given belong to it."""
         for part in self.items:
             own = np.array(part.names)

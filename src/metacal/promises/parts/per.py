@@ -50,6 +50,7 @@ from typing import Any, ClassVar, Self, get_args
 import numpy as np
 
 from metacal.errors import InfeasibleTargetError, InputError
+from metacal.formulas import Codes, Flags
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.parts.part import By, Part, Parts, Shares
@@ -58,7 +59,7 @@ from metacal.promises.quantity import Limits
 from metacal.promises.rules.bounds import SLACK, exact
 from metacal.promises.rules.memory import Memory
 from metacal.promises.rules.sequence import Starts
-from metacal.promises.sample import Codes, Flags, Sample
+from metacal.promises.sample import Sample
 
 #: Every so many rows one that says which parts are pooled: those with fewer than twice the rows that a test takes at
 #: least. So few pass only where hardly any of them is wrong.

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, spelled
+from metacal.formulas import Codes, Float
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import By, Name
 from metacal.rows.labels import columns_of, flat_labels
@@ -26,7 +27,7 @@ class One:
     threshold: float = math.inf
     by: ClassVar[By | None] = None
 
-    def of(self, codes: NDArray[np.intp] | None) -> float:
+    def of(self, codes: Codes | None) -> float:
         return self.threshold
 
 
@@ -44,7 +45,7 @@ class Thresholds:
     by: By
     names: tuple[Name, ...]
     values: tuple[float, ...]
-    _table: NDArray[np.float64] = field(init=False, repr=False, compare=False)
+    _table: Float = field(init=False, repr=False, compare=False)
     #: What whoever decides without looking at the parts compares with: nothing is accepted.
     threshold: ClassVar[float] = -math.inf
 
@@ -52,12 +53,12 @@ class Thresholds:
         # The last entry is found with code -1: a class or group that the fit has not seen is never accepted.
         object.__setattr__(self, "_table", np.array([*self.values, -math.inf]))
 
-    def of(self, codes: NDArray[np.intp] | None) -> NDArray[np.float64]:
+    def of(self, codes: Codes | None) -> Float:
         """The threshold of each row; -inf where it belongs to no part."""
         assert codes is not None
         return self._table[codes]
 
-    def codes(self, groups: Any) -> NDArray[np.intp]:
+    def codes(self, groups: Any) -> Codes:
         """The number of each row's group among the names, -1 for one that the fit has not seen."""
         return group_codes(groups, self.names)
 
@@ -78,7 +79,7 @@ def policy_of(certificate: Certificate, classes: NDArray[Any]) -> Policy:
     return Thresholds(certificate.parts.by, names, tuple(own[name] for name in names))
 
 
-def group_codes(groups: Any, names: tuple[Name, ...]) -> NDArray[np.intp]:
+def group_codes(groups: Any, names: tuple[Name, ...]) -> Codes:
     """The number of each row's group among the names; -1 for one that is none of them."""
     given, known = plain_groups(groups), np.array(names)
     if not len(given) or (given.dtype.kind == "U") != (known.dtype.kind == "U"):
@@ -87,7 +88,7 @@ def group_codes(groups: Any, names: tuple[Name, ...]) -> NDArray[np.intp]:
     return np.where(known[codes] == given, codes, -1)
 
 
-def rows_of_groups(groups: Any, n_rows: int) -> tuple[NDArray[np.intp], tuple[Name, ...]]:
+def rows_of_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]:
     """The number of each row's group, and the groups' names.
 
     >>> rows_of_groups(["north", "south", "north"], 3)

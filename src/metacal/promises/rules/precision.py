@@ -23,12 +23,13 @@ from typing import ClassVar
 import numpy as np
 
 from metacal.errors import InputError
+from metacal.formulas import Codes
 from metacal.promises.parts.part import Name
 from metacal.promises.quantity import PRECISION
 from metacal.promises.rules import bounds
 from metacal.promises.rules.sequence import Ladder, Starts, walk
 from metacal.promises.rules.two_sided import Side
-from metacal.promises.sample import Codes, Ranking
+from metacal.promises.sample import Ranking
 from metacal.promises.scouts import Scouts
 from metacal.rows.arrays import fraction
 

@@ -32,13 +32,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from metacal.errors import InfeasibleTargetError, InputError
+from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import Name, Part, Parts
 from metacal.promises.promise import Promise
 from metacal.promises.quantity import FALSE_POSITIVE_RATE, RECALL, Limits
 from metacal.promises.rules import bounds
-from metacal.promises.sample import Codes, Flags, Outcome, Ranking, Sample, Scores
+from metacal.promises.sample import Outcome, Ranking, Sample
 from metacal.promises.scouts import Scouts
 from metacal.promises.words import SAME_SOURCE, register_rule
 from metacal.rows.arrays import fraction
@@ -101,7 +102,7 @@ class Sided(Promise):
         return self._with_sides(s, codes, at, accepted, names)
 
     def _with_sides(
-        self, s: Scores, codes: Codes, at: float, accepted: Mapping[int, int], names: Sequence[Name]
+        self, s: Float, codes: Codes, at: float, accepted: Mapping[int, int], names: Sequence[Name]
     ) -> Certificate:
         """The certificate of a decision between the classes, and of so many rows called from either end."""
         called, doubt, sides = s > at, RELATIVE.rounded(-np.abs(s - at)), self.sides(names)
@@ -352,7 +353,7 @@ def _threshold(ranking: Ranking, accepted: int) -> float:
     return ranking.just_below_next(int(ranking.ranks[block - 1])) if block else -math.inf
 
 
-def even_odds(s: Scores, positive: Flags) -> float:
+def even_odds(s: Float, positive: Flags) -> float:
     """The score at which the odds are even, by logistic regression with a ridge; within the scores, or just beyond.
 
     >>> rng = np.random.default_rng(0)
@@ -375,7 +376,7 @@ def even_odds(s: Scores, positive: Flags) -> float:
     return float(np.clip(centre - scale * theta[0] / slope, low - 1.0, high + 1.0))
 
 
-def decision_point(ordered: Scores, low: int, high: int, even: float) -> float:
+def decision_point(ordered: Float, low: int, high: int, even: float) -> float:
     """Where calling changes: at even odds, or as near as the rows called from either end leave it.
 
     >>> decision_point(np.arange(10.0), 4, 2, 5.2), decision_point(np.arange(10.0), 7, 2, 5.2)

@@ -16,10 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from metacal import display
 from metacal.errors import InputError
+from metacal.formulas import Flags, Float
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import Name
 from metacal.promises.quantity import Quantity, amount, quantity
@@ -230,7 +231,7 @@ class PromiseMonitor(Monitor):
         capital = self.money.merged(other.money)
         return replace(self, rows=self.rows + other.rows, events=self.events + other.events, capital=capital)
 
-    def _costs(self, kept: NDArray[np.bool_], losses: Losses | None) -> NDArray[np.float64]:
+    def _costs(self, kept: Flags, losses: Losses | None) -> Float:
         if losses is None or len(losses.answered) != len(kept) or losses.largest != self.largest:
             raise InputError("to watch a cost, give losses=gate.losses(codes, answers) of the same rows and promise.")
         return losses.of(self.promised, kept) / self.largest
@@ -280,7 +281,7 @@ class PromiseMonitor(Monitor):
         return f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
 
 
-def _flags(values: ArrayLike, name: str) -> NDArray[np.bool_]:
+def _flags(values: ArrayLike, name: str) -> Flags:
     array = np.atleast_1d(np.asarray(values))
     if array.dtype != np.bool_ or array.ndim != 1:
         if array.size:
