@@ -46,6 +46,7 @@ from scipy.special import bdtr, log_softmax
 
 import metacal as mc
 from benchmarks.experiments.pool import in_order
+from benchmarks.experiments.results_file import same_rows
 from benchmarks.selective import mapie
 from benchmarks.selective.rules import Sample as Calibration
 from benchmarks.selective.rules import quantile_bonferroni, quantile_sequence, sgr
@@ -331,13 +332,6 @@ def on_marks(called: str, n: int) -> dict[str, Any]:
         seen = {name: np.zeros(5, dtype=int) for name in groups}
         found[i] = mass[gate.accepts(np.arange(5.0), **seen)].sum()
     return {"promise": called, "n": n, "coverage": round(float(found.mean()), 4), "possible": possible}
-
-
-def same_rows(records: list[dict[str, Any]], others: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of the others that were measured on the very rows of some record."""
-    names = ("population", "n", "beta", "delta", "draws", "rows", "oracle")
-    known = {tuple(row.get(name) for name in names) for row in records}
-    return [row for row in others if tuple(row[name] for name in names) in known]
 
 
 def summarised(records: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.experiments.results_file import same_rows
 from benchmarks.tables.markdown import number, table
-from benchmarks.ties import same_rows
 
 Results = dict[str, Any]
 #: Sets and networks as the pages call them.
