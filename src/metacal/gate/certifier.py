@@ -30,15 +30,7 @@ from metacal.promises.parts.per import Per
 from metacal.promises.promise import Promise, Standing
 from metacal.promises.rules.costs import Costed, is_uniform
 from metacal.promises.scouts import Scouts
-from metacal.promises.sequential.answers import (
-    EXTENSION,
-    RIGHT,
-    SHARES,
-    UNKNOWN,
-    WRONG,
-    Answers,
-    default_labels,
-)
+from metacal.promises.sequential.answers import EXTENSION, RIGHT, SHARES, UNKNOWN, WRONG, Answers, default_labels
 from metacal.rows import Rows, validate
 from metacal.rows.draws import OUR_OWN
 from metacal.rows.score_columns import correct_column, score_column
@@ -133,7 +125,7 @@ class Certifier:
         self.right = np.full(self.n_pool, UNKNOWN, dtype=np.int8)
         self._known: tuple[tuple[int, bool], list[Standing]] | None = None
         #: Of given scores, which may tie: rows of the pool that are never drawn say where tests begin.
-        self.scouts: Scouts | None = None
+        self.scouts = Scouts(self.doubts[:0], by_value=False)
         if self.rows is None and self.promise.scouted:
             self.scouts = Scouts.among(self.doubts[self._order], self.sizes[-1])
             self.sizes = tuple(min(size, self.sizes[-1] - self.scouts.aside) for size in self.sizes)
@@ -356,9 +348,7 @@ class Certifier:
             threshold=certificate.threshold if grid is None else grid.settled(certificate.threshold),
             score=name_of(self.score) if self.rows is not None else Marks(self.score_name, self.higher_is).score_name,
             notes=notes,
-            circumstances=Circumstances()
-            if self.scouts is None
-            else Circumstances(by_value=self.scouts.by_value, aside=self.scouts.aside),
+            circumstances=Circumstances(by_value=self.scouts.by_value, aside=self.scouts.aside),
         )
 
     def gate(self) -> Gate:
