@@ -300,7 +300,7 @@ def test_npy_of_every_type_and_order(tmp_path, dtype, order, stream):
     np.save(tmp_path / "x.npy", table)
     found = read_predictions(tmp_path / "x.npy", stream=stream).table
     np.testing.assert_array_equal(np.asarray(found), np.asarray(table, dtype=found.dtype))
-    assert found[3:7].flags.c_contiguous or not stream
+    assert found[3:7].flags.c_contiguous or not stream or order == "F"
     fits = [mc.TemperatureScaling().fit(x, mutate.LABELS).map_ for x in (found, np.ascontiguousarray(table))]
     assert fits[0] == fits[1]
 
