@@ -124,6 +124,8 @@ def _entries() -> list[Entry]:
               ("benchmarks/false_coverage.py", "promises/parts/per.py", *_ACCURACY), 2000, alone=False),
         Entry("ties", "benchmarks.ties --data {data} --jobs {jobs} --out {out}",
               ("benchmarks/ties.py", "promises/scouts.py", *_SEQUENCE), 1500, alone=False),
+        Entry("ties-labels", "benchmarks.ties_labels --data {data} --jobs {jobs} --out {out}",
+              ("benchmarks/ties_labels.py", "gate/certifier.py", "promises/scouts.py", *_SEQUENCE), 2000, alone=False),
         Entry("per-class", "benchmarks.per_class --jobs {jobs} --out {out}",
               ("benchmarks/per_class.py", "promises/parts/per.py", "promises/parts/thresholds.py", *_ACCURACY), 900),
         Entry("promises", "benchmarks.promises --jobs {jobs} --out {out}",

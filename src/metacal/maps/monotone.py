@@ -35,10 +35,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
 from metacal.formulas import curves as formulas
 from metacal.formulas.operations import NUMPY
 from metacal.maps.fitting.newton import Sums, minimise_seen, with_prior
-from metacal.maps.labelled import Float, Labelled, Labels, Weights
+from metacal.maps.labelled import Labelled, Weights
 from metacal.maps.map import TemperedMap, positive
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
@@ -102,16 +103,16 @@ class MonotoneMap(TemperedMap):
     n_rows: float
     level: float
     rest: float
-    low: NDArray[np.float64]
-    width: NDArray[np.float64]
-    rise: NDArray[np.float64]
-    start: NDArray[np.float64]
-    weight: NDArray[np.float64]
-    low_2: NDArray[np.float64]
-    width_2: NDArray[np.float64]
-    rise_2: NDArray[np.float64]
-    start_2: NDArray[np.float64]
-    weight_2: NDArray[np.float64]
+    low: Float
+    width: Float
+    rise: Float
+    start: Float
+    weight: Float
+    low_2: Float
+    width_2: Float
+    rise_2: Float
+    start_2: Float
+    weight_2: Float
 
     formula = staticmethod(formulas.monotone)
 
@@ -145,7 +146,7 @@ class MonotoneMap(TemperedMap):
             raise InputError(f"the weights of a monotone map must sum to 1; they sum to {total:.6g}.")
 
 
-def fit_monotone(rows: Rows, labels: Labels, weights: Weights = None) -> MonotoneMap:
+def fit_monotone(rows: Rows, labels: Codes, weights: Weights = None) -> MonotoneMap:
     """Fit 18 curves and average them by their evidence: see above.
 
     One pass over the rows for s; then O(n·J²) per Newton step, some 10 steps, for n of at most 2,048: more rows are
@@ -201,7 +202,7 @@ def _confidence(inverse_temperature: float, block: NDArray[Any]) -> Float:
     return np.asarray(NUMPY.run(formulas.confidence_log_odds, scaled)[:, 0])
 
 
-def _cells(s: Float, right: NDArray[np.bool_], counts: Float) -> tuple[Float, Float, Float]:
+def _cells(s: Float, right: Flags, counts: Float) -> tuple[Float, Float, Float]:
     """Places on the line, and the weight of rows of either kind there: each row, or of many those of a cell."""
     if not len(s):
         return np.zeros(1), np.zeros(1), np.zeros(1)
