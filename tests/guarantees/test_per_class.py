@@ -192,7 +192,7 @@ def test_under_the_false_coverage_rate_most_classes_accept_at_the_share_that_doe
     sample = Sample.of(score, correct, part=codes, names=list(range(60)))
     parts = {k: mc.PerClass(mc.MinAccuracy(0.9), shares=k).certify(sample).parts.items for k in ("fcr", "each")}
     accept = {kind: [part.threshold > -np.inf for part in items] for kind, items in parts.items()}
-    assert sum(accept["fcr"]) >= 0.8 * sum(accept["each"]) > 30
+    assert sum(accept["fcr"]) >= 0.95 * sum(accept["each"]) > 30
     assert {part.delta for part in parts["fcr"]} == {0.1 * sum(accept["fcr"]) / 60}
 
 
