@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError, spelled
-from metacal.formulas import Flags, Float
+from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.labelled import gate_of, remarks_on_pool
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
@@ -35,8 +35,6 @@ from metacal.rows import Rows, validate
 from metacal.rows.draws import OUR_OWN
 from metacal.rows.score_columns import correct_column, score_column
 from metacal.scores import Score, grid_of, name_of, score_rows
-
-Index = NDArray[np.intp]
 
 #: A block has a fortieth of the rows that were drawn, at least five.
 _BLOCKS, _SMALLEST_BLOCK = 40, 5
@@ -158,7 +156,7 @@ class Certifier:
         return self.sizes[self.extended]
 
     @property
-    def drawn(self) -> Index:
+    def drawn(self) -> Codes:
         """The numbers of these rows."""
         return self._order[: self.n_drawn]
 
@@ -167,7 +165,7 @@ class Certifier:
         """How many rows `propose` gives at a time."""
         return max(_SMALLEST_BLOCK, self.n_drawn // _BLOCKS)
 
-    def propose(self, n: int | None = None) -> Index:
+    def propose(self, n: int | None = None) -> Codes:
         """The numbers of the next rows to label: a block, or `n` of them, in random order; none once it is finished.
 
         The same rows come again until they are answered.
@@ -178,7 +176,7 @@ class Certifier:
             drawn = self._order[:size]
             if self.promise.walks:
                 drawn = drawn[np.argsort(self.doubts[drawn], kind="stable")[: standing.asked]]
-            waiting: Index = drawn[self.right[drawn] == UNKNOWN][: self.block if n is None else n]
+            waiting: Codes = drawn[self.right[drawn] == UNKNOWN][: self.block if n is None else n]
             return waiting[np.argsort(self._place[waiting])]  # in the order of the draw: random
         return np.empty(0, dtype=np.intp)
 
@@ -208,7 +206,7 @@ class Certifier:
         self.take(numbers, answers, codes)
         return self
 
-    def take(self, numbers: Index, right: Flags, codes: Index) -> None:
+    def take(self, numbers: Codes, right: Flags, codes: Codes) -> None:
         """Take answers with the columns of the true classes, -1 where only right or wrong was said."""
         self.check(numbers, right)
         new, before = np.where(right, RIGHT, WRONG).astype(np.int8), self.right[numbers]
@@ -221,7 +219,7 @@ class Certifier:
         self.right[numbers] = new[fresh]
         self.codes |= {row: code for row, code in zip(numbers.tolist(), codes.tolist()) if code >= 0}
 
-    def check(self, numbers: Index, right: Flags) -> None:
+    def check(self, numbers: Codes, right: Flags) -> None:
         """Raise unless these answers can be taken: of rows that were drawn, and none otherwise than before."""
         known = (numbers >= 0) & (numbers < self.n_pool)
         known[known] = self._place[numbers[known]] < self.n_drawn

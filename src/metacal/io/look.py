@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from metacal.display import listed
 from metacal.errors import InputError
+from metacal.formulas import Float
 from metacal.io.columns import CLASS_KEYS, CORRECT_KEYS, ID_KEYS, LABEL_KEYS, LABEL_LIKE, PREFIXES, TABLE_KEYS
 from metacal.io.first_rows import first_rows
 from metacal.io.strays import BESIDE_LIKE
@@ -263,7 +264,7 @@ def _labels(held: Look, truth: str | None, names: list[str] | None, n: int | Non
         )
 
 
-def _one_score(held: Look, truth: str, name: str, values: NDArray[np.float64]) -> None:
+def _one_score(held: Look, truth: str, name: str, values: Float) -> None:
     """One number for each row: the probability of the second of two classes, or how sure an answer is."""
     labels = held.columns[truth]
     texts = {other: column for other, column in held.columns.items() if other != truth and column.dtype.kind in "UO"}
@@ -300,7 +301,7 @@ def _one_score(held: Look, truth: str, name: str, values: NDArray[np.float64]) -
         held.say("higher is doubtful", f"{name!r} is lower where an answer is surer", higher_is="doubtful")
 
 
-def _positive(held: Look, truth: str, name: str, values: NDArray[np.float64]) -> None:
+def _positive(held: Look, truth: str, name: str, values: Float) -> None:
     held.say(f"score: {name}", "one number for the second of two classes", logits_key=name)
     inside = bool(((values >= 0.0) & (values <= 1.0)).all())
     if inside:
@@ -316,7 +317,7 @@ def _positive(held: Look, truth: str, name: str, values: NDArray[np.float64]) ->
         raise Doubt(f"which class is {name!r} about? Say --positive {first}, or --positive {second}.")
 
 
-def _marks(held: Look, truth: str | None) -> dict[str, NDArray[np.float64]]:
+def _marks(held: Look, truth: str | None) -> dict[str, Float]:
     """Columns of text in which every entry is a mark: 8/10, 85%."""
     found = {}
     for name, column in held.columns.items():

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Codes
 from metacal.io.columns import Request
 from metacal.io.opening import plain_read_errors
 from metacal.rows.stored import ConvertedTable, StoredTable
@@ -165,7 +166,7 @@ class RawTable(StoredTable):
         self.file.fill(rows, self.offset + start * self.row_bytes)
         return rows if rows.dtype.isnative else rows.astype(self.dtype)
 
-    def _chosen(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+    def _chosen(self, rows: Codes) -> NDArray[Any]:
         spread = (int(rows.max()) - int(rows.min())) * self.row_bytes if len(rows) else 0
         if spread < _FAR_APART * len(rows) or rows.min() < 0 or rows.max() >= len(self):
             return super()._chosen(rows)
