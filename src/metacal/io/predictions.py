@@ -193,7 +193,10 @@ def _two_classes(request: Request, columns: Columns) -> Columns:
     named = request.fewest_columns == 1 or request.is_one_score(columns.class_names or ())
     if not named or not alone or table.dtype.kind not in "fiu":
         return columns
-    two = two_columns(np.asarray(table), request.input)
+    try:
+        two = two_columns(np.asarray(table), request.input)
+    except InputError as error:
+        raise InputError(f"{request.path}: {error}") from None
     return replace(columns, table=two, class_names=None, score_column=request.logits_key)
 
 

@@ -34,9 +34,8 @@ def read(request: Request) -> Columns:
         for number, plain in objects_in(path, file):
             row = nested_in(request, number, plain)
             if picked is None:
-                picked = pick_columns(
-                    request, list(row), [name for name, value in row.items() if isinstance(value, list)]
-                )
+                lists = [name for name, value in row.items() if isinstance(value, list)]
+                picked = pick_columns(request, list(row), lists)
                 columns = {name: [] for name in picked.names}
             lines.append(number)
             for name, column in columns.items():
