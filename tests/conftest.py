@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 
-os.environ.setdefault("SCIPY_ARRAY_API", "1")  # before SciPy is imported: scikit-learn skips a check without it
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two workers with a pool each would fight over two cores
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -30,15 +30,7 @@ from metacal.promises.parts.per import Per
 from metacal.promises.promise import Promise, Standing
 from metacal.promises.rules.costs import Costed, is_uniform
 from metacal.promises.scouts import Scouts
-from metacal.promises.sequential.answers import (
-    EXTENSION,
-    RIGHT,
-    SHARES,
-    UNKNOWN,
-    WRONG,
-    Answers,
-    default_labels,
-)
+from metacal.promises.sequential.answers import EXTENSION, RIGHT, SHARES, UNKNOWN, WRONG, Answers, default_labels
 from metacal.rows import Rows, validate
 from metacal.rows.draws import OUR_OWN
 from metacal.rows.score_columns import correct_column, score_column
@@ -65,7 +57,8 @@ class Certifier:
         A score for each row, as for `ScoreGate`, or logits, as for `MetaCal`. Rows without a score are never drawn.
     labels : int, optional
         How many rows are drawn: the most labels that it can take. By default 40 / (1 - beta) for an accuracy and
-        40 / alpha for a miscoverage, or the whole pool where it is smaller. It cannot be changed later.
+        40 / alpha for a miscoverage, or the whole pool where it is smaller. It cannot be changed later. Of a pool of
+        scores a few rows, at most a square root, stay without a label: they say where tests begin where scores tie.
     may_extend : bool
         Whether `extend` may draw on, once, to four times as many rows. It costs a fifth of delta from the start.
     random_state : int
@@ -124,12 +117,16 @@ class Certifier:
         self._place[self._order] = np.arange(len(there))
         #: How many rows are drawn, before and after an extension.
         self.sizes = self._sizes(labels, len(there))
+        self.wanted = self.sizes[0]
         self.extended = False
         #: What is known of each row of the pool: RIGHT, WRONG or UNKNOWN.
         self.right = np.full(self.n_pool, UNKNOWN, dtype=np.int8)
         self._known: tuple[tuple[int, bool], list[Standing]] | None = None
-        #: Of given scores, which tie: the rows of the pool that are never drawn say where tests begin.
-        self.scouts = None if self.rows is not None else Scouts.among(self.doubts[self._order], self.sizes[-1])
+        #: Of given scores, which may tie: rows of the pool that are never drawn say where tests begin.
+        self.scouts = Scouts(self.doubts[:0], by_value=False)
+        if self.rows is None and self.promise.scouted:
+            self.scouts = Scouts.among(self.doubts[self._order], self.sizes[-1])
+            self.sizes = tuple(min(size, self.sizes[-1] - self.scouts.aside) for size in self.sizes)
 
     def _doubts(self, pool: ArrayLike) -> Float:
         if np.ndim(pool) == 1:
@@ -349,7 +346,7 @@ class Certifier:
             threshold=certificate.threshold if grid is None else grid.settled(certificate.threshold),
             score=name_of(self.score) if self.rows is not None else Marks(self.score_name, self.higher_is).score_name,
             notes=notes,
-            circumstances=Circumstances(by_value=self.scouts is not None and self.promise.scouted),
+            circumstances=Circumstances(by_value=self.scouts.by_value, aside=self.scouts.aside),
         )
 
     def gate(self) -> Gate:

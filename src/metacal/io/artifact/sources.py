@@ -21,7 +21,8 @@ from metacal.maps.map import Map
 from metacal.maps.methods import Method, OfMethods, every_method, method_named, method_of_map
 from metacal.rows import validate
 from metacal.scores import NAMED
-from metacal.scores.learned import LogisticRanker, PairwiseRanker, Ranker
+from metacal.scores.learned import LinearRanker
+from metacal.scores.registry import LEARNED
 
 #: Labels of columns in a file.
 Labels = NewType("Labels", np.ndarray)
@@ -109,8 +110,8 @@ FORMS[Labels] = Form(LabelList, describe_labels, read_labels)
 
 # ── scores that were learned ─────────────────────────────────────────────────────────────────────────────────────────
 
-#: type -> the learned ranking score.
-RANKERS: dict[str, type[Ranker]] = {"LogisticRanker": LogisticRanker, "PairwiseRanker": PairwiseRanker}
+#: type -> the learned ranking score; only linear ones are plain numbers, trees are not saved.
+RANKERS: dict[str, type[LinearRanker]] = {row.name: row.ranker_class() for row in LEARNED.values() if row.saved}
 #: What a linear ranker has learned: of how many classes, and one number per feature.
 _LEARNED: dict[str, Any] = {
     "n_classes_": int,
@@ -118,8 +119,8 @@ _LEARNED: dict[str, Any] = {
 }
 
 
-def _restored(cls: type[Ranker]) -> Any:
-    def make(**values: Any) -> Ranker:
+def _restored(cls: type[LinearRanker]) -> Any:
+    def make(**values: Any) -> LinearRanker:
         learned = [values.pop(name) for name in _LEARNED]
         if values["classes"] is not None:
             values["classes"] = values["classes"].tolist()
@@ -128,7 +129,7 @@ def _restored(cls: type[Ranker]) -> Any:
     return make
 
 
-FAMILIES[Ranker] = lambda: RANKERS
+FAMILIES[LinearRanker] = lambda: RANKERS
 for _ranker in RANKERS.values():
     ENTRIES[_ranker] = {f.name: annotations_of(_ranker)[f.name] for f in fields(_ranker)} | {"classes": Labels | None}
     ENTRIES[_ranker] |= _LEARNED
@@ -216,7 +217,7 @@ ENTRIES[Table] = {
     "classes": Labels,
     "classes_given": bool,
     "input": Input,
-    "score": ScoreName | Ranker,
+    "score": ScoreName | LinearRanker,
     "recipe": Recipe | None,
     "map": Map,
     "decision_at": float,
