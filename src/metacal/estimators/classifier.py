@@ -307,9 +307,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         """The classifier in use, and logits of rows that it (or its fold) was not fitted on."""
         if is_fitted(self.estimator):
             if self.cv is not None:
-                raise InputError(
-                    "cv fits the classifier, but this one is fitted already: pass an unfitted one, or no cv."
-                )
+                raise InputError("cv fits the classifier, and this one is fitted: pass an unfitted one, or no cv.")
             if set(fit) - {"sample_weight"}:
                 raise InputError(f"the classifier is fitted already, so nobody takes {', '.join(fit)}.")
             logits = logits_of(self.estimator, X, self.response_method)
