@@ -112,10 +112,7 @@ FORMS[Labels] = Form(LabelList, describe_labels, read_labels)
 #: type -> the learned ranking score.
 RANKERS: dict[str, type[Ranker]] = {"LogisticRanker": LogisticRanker, "PairwiseRanker": PairwiseRanker}
 #: What a linear ranker has learned: of how many classes, and one number per feature.
-_LEARNED: dict[str, Any] = {
-    "n_classes_": int,
-    **dict.fromkeys(("means_", "scales_", "coefficients_"), Float),
-}
+_LEARNED: dict[str, Any] = {"n_classes_": int, **dict.fromkeys(("means_", "scales_", "coefficients_"), Float)}
 
 
 def _restored(cls: type[Ranker]) -> Any:
