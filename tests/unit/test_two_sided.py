@@ -89,7 +89,7 @@ def test_marks_are_tested_at_their_values():
 
 
 def test_scouts_are_drawn_whatever_their_class():
-    sample = Sample(SCORES, FRAUD, part=FRAUD.astype(int), names=(0, 1))
+    sample = Sample(SCORES, FRAUD, truth=FRAUD.astype(int), classes=(0, 1))
     scouts = Scouting(labels=True).of(sample).scouts
     assert scouts.aside == round(len(SCORES) ** 0.5)
     assert mc.MinPrecision(0.9).knowing(scouts, 1).share == pytest.approx(FRAUD.mean(), abs=0.1)
@@ -108,7 +108,7 @@ def test_sides_that_overlap_meet_at_even_odds():
 def test_a_side_that_cannot_be_certified_is_closed():
     s, few = np.arange(2000.0), np.arange(2000) >= 1980
     certificate = mc.TwoSided(mc.MinPrecision(0.5, share=0.01), mc.MinRecall(0.99)).certify(
-        Sample(s, few, names=("fine", "fraud"))
+        Sample(s, few, classes=("fine", "fraud"))
     )
     closed, opened = certificate.parts.items
     assert (closed.status, opened.n_accepted > 10) == ("always rejected", True)

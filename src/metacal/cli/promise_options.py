@@ -190,8 +190,11 @@ class PromiseOptions:
         _exclude("--group-key", self._given("per_class") if by_group else [])
         _exclude("--each", self._given("fcr") if self.each else [])
         _exclude(which, self._given("in_expectation", "after_looking", "at_threshold"))
-        if len(self._given(*_PROMISES[_BOTH])) != 1:
-            raise click.UsageError(f"{which} takes one promise: --min-accuracy or --max-miscoverage.")
+        if self.sided and self.per_class:
+            raise click.UsageError("--per-class: of two sides each class has its own already; leave it out.")
+        if len(self._given(*_PROMISES[_BOTH])) != 1 and not self.sided:
+            also = "" if self.per_class else ", or what rows of two classes are called"
+            raise click.UsageError(f"{which} takes one promise: --min-accuracy or --max-miscoverage{also}.")
 
     @property
     def delta(self) -> float | None:
@@ -215,15 +218,13 @@ class PromiseOptions:
         """
         import metacal as mc
 
-        if self.sided and per_group:
-            raise click.UsageError("--group-key: of two sides the rows of each group are fitted by themselves.")
-        if self.sided:
-            return self._about_sides(positive, [0, 1] if classes is None else classes)
         shares: Literal["each", "fcr", "together"] = "each" if self.each else "fcr" if self.fcr else "together"
         fallback = "pooled" if self.pool_small else None
+        names = [0, 1] if classes is None else classes
+        whole = self._about_sides(positive, names) if self.sided else self._for_all(seed, classes)
         if per_group:
-            return mc.PerGroup(self._for_all(seed), shares, fallback)
-        return mc.PerClass(self._for_all(seed), shares, fallback) if self.per_class else self._for_all(seed, classes)
+            return mc.PerGroup(whole, shares, fallback)
+        return mc.PerClass(whole, shares, fallback) if self.per_class else whole
 
     def _for_all(self, seed: int, classes: list[Any] | None = None) -> Promise:
         """The promise for all rows, or for the rows of one class or group."""

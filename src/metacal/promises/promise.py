@@ -14,6 +14,7 @@ from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, Guarantee
 from metacal.promises.notes import Note
+from metacal.promises.parts.part import Name, Part
 from metacal.promises.quantity import Limits, Quantity
 from metacal.promises.sample import Evidence, Flags, Outcome, Ranking, Sample, Scores
 from metacal.promises.words import SAME_SOURCE, at_least, register_rule
@@ -116,8 +117,8 @@ class Promise(ABC):
         return "it is never certified from whole units"
 
     @abstractmethod
-    def impossible(self, certificate: Certificate) -> str | None:
-        """What in the counts of a certificate cannot be under this promise; None when all agrees."""
+    def impossible(self, certificate: Any) -> str | None:
+        """What in the counts of a certificate, or of a part, cannot be under this promise; None when all agrees."""
 
     def from_ranking(self, ranking: Ranking, *, labelled: bool = True) -> Certificate:
         """The rule for a ranking, where there is one; `Undecided` where rows are only counted and it must know more."""
@@ -300,21 +301,51 @@ class ByPart(Promise):
     #: The threshold of a part that has too few rows, or fails: -inf, or +inf where accepting breaks nothing.
     unproven: ClassVar[float]
 
-    @abstractmethod
     def fewest(self, level: float) -> int:
         """How many rows that it counts a test at this level takes at least."""
+        raise NotImplementedError
 
-    @abstractmethod
     def counted(self, correct: Flags) -> int:
         """How many of these rows it counts."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def settle(self, sample: Sample, level: float, planned: float) -> tuple[float | None, bool]:
-        """The threshold at a level, by tests that were laid out for the planned one, and whether every test passed."""
-
-    @abstractmethod
     def lacking(self, sample: Sample, level: float) -> tuple[float | None, int | None]:
         """The limit that rows which fail could carry, and how many rows would do."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def settle(self, sample: Sample, level: float, planned: float) -> tuple[Any, bool]:
+        """The threshold at a level, by tests that were laid out for the planned one, and whether every test passed.
+
+        None where no test has passed. Of two sides: how many rows may be called by either class.
+        """
+
+    # What follows is that of a promise with one threshold; one with two sides has its own.
+
+    def takes(self, sample: Sample, level: float) -> list[tuple[int, int]]:
+        """How many of these rows it counts, and how many a test at this level takes at least; of each side."""
+        return [(self.counted(sample.right), self.fewest(level))]
+
+    def parts_of(
+        self, names: tuple[Name, ...], sample: Sample, found: Any, level: float | None, spare: float
+    ) -> tuple[Part, ...]:
+        """What a certificate says of one class or group; `spare` is the level that it would have, had it one."""
+        threshold = RELATIVE.settled(self.unproven if found is None else found)
+        best, needed = (None, None) if found is not None else self.lacking(sample, spare if level is None else level)
+        seen = sample.ranking.outcome(threshold)._asdict()
+        return (Part(names, threshold=threshold, delta=level, best=best, rows_needed=needed, **seen),)
+
+    def decided(self, sample: Sample, at: Scores) -> tuple[Scores, Flags, Any]:
+        """Doubt, whether the answer is right and, of two sides, what rows are called, each changing `at` its score."""
+        return sample.score, sample.right, 0
+
+    def told(self, certificate: Certificate) -> Certificate:
+        """The certificate as it speaks of all parts together."""
+        return certificate
+
+    def impossible_part(self, family: tuple[Part, ...], level: float) -> str | None:
+        """What cannot be in a part that was tested at a level; None when all agrees."""
+        return self.at_level(level).impossible(family[0])
 
 
 def cannot_certify(

@@ -72,6 +72,9 @@ class Sample(Evidence):
         What each row costs, where a promise is about that.
     part, names : array of int and sequence, optional
         The number of each row's class or group, and what these are called.
+    truth, classes : array of int and sequence, optional
+        Of two classes with two sides (`rules.two_sided`): the true class of each row, -1 for none of them, and what the
+        classes are called.
     units : WholeUnits, optional
         Where rows belong together, and every one of them counts.
     scouts, memory : Scouts and Memory, optional
@@ -93,6 +96,8 @@ class Sample(Evidence):
     units: WholeUnits | None = None
     scouts: Scouts | None = None
     memory: Memory | None = None
+    truth: Codes | None = None
+    classes: Sequence[Name] = ()
 
     @classmethod
     def of(cls, scores: Any, correct: Any = None, *, of_all: bool = True, **more: Any) -> Sample:
@@ -149,7 +154,7 @@ class Sample(Evidence):
 
     def take(self, rows: Flags | Codes) -> Sample:
         """Some of the rows, by a flag for each or by their places."""
-        correct, losses, part = self.correct, self.losses, self.part
+        correct, losses, part, truth = self.correct, self.losses, self.part, self.truth
         return Sample(
             self.score[rows],
             None if correct is None else correct[rows],
@@ -158,6 +163,8 @@ class Sample(Evidence):
             self.names,
             None if self.units is None else self.units.take(rows),
             self.scouts,
+            truth=None if truth is None else truth[rows],
+            classes=self.classes,
         )
 
 

@@ -11,7 +11,7 @@ Grünwald, Vovk & Shafer, "Game-theoretic statistics and safe anytime-valid infe
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from metacal import display
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
+from metacal.promises.counts import OPTIONAL
 from metacal.promises.parts.part import Name
 from metacal.promises.quantity import Quantity, amount, quantity
 from metacal.promises.sequential.wager import Capital, Monitor, Together, Wager, above, listed, sampling_weights
@@ -76,6 +77,8 @@ class PromiseMonitor(Monitor):
         The most that a row can cost, where a cost is watched.
     parts : tuple of str or int, optional
         The class or group that is watched, several where they are pooled; empty: all rows.
+    beside : tuple of str or int, optional
+        Of a recall or false-positive rate of one group: what its rows are called otherwise; empty: in all rows.
     capital : Capital
         What the evidence is made of.
     least_probability : float, default 1
@@ -104,8 +107,10 @@ class PromiseMonitor(Monitor):
     parts: tuple[Name, ...] = ()
     capital: Capital | None = None
     least_probability: float = 1.0
+    beside: tuple[Name, ...] = field(default=(), metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
+        self.beside = tuple(self.beside)
         self.quantity = quantity(self.quantity)
         self.events = self.events if self.promised.mean else int(self.events)  # a file may write 3 as 3.0
         fraction("limit", self.limit)
@@ -140,8 +145,12 @@ class PromiseMonitor(Monitor):
             named = [part for part in certificate.parts.items if part.status == "certified"]
             named += [part for part in certificate.parts.items if part.accepts_everything]
             made = partial(cls, delta=delta / max(1, len(named)), least_probability=least_probability)
-            own = [(part.names, part.quantity or promised, part.target or target) for part in named]
-            return tuple(made(each, each.limit_on_bad(limit), parts=names) for names, each, limit in own)
+            beside = {} if certificate.parts.of_all else certificate.parts.other_side
+            own = [(part.quantity or promised, part.target or target, part.cells) for part in named]
+            return tuple(
+                made(each, each.limit_on_bad(limit), parts=cells, beside=beside.get(cells, ()) if each.of_class else ())
+                for each, limit, cells in own
+            )
         if largest is None and any(promised.mean for promised, _ in certificate.limits):
             raise InputError("to watch a cost, say what a row can cost at most: largest=gate.promise.largest.")
         share, unit = delta / len(certificate.limits), 1.0 if largest is None else largest
@@ -186,9 +195,9 @@ class PromiseMonitor(Monitor):
             called = np.zeros(len(kept), dtype=bool)
             called[own] = True
             kept, right = kept & called, None if right is None else called == right
-        else:
-            kept, right, weight = kept[own], None if right is None else right[own], weight[own]
-            together = None if together is None else together.of(own)
+            own = called | np.isin(np.asarray(parts).astype(str), self.beside) if self.beside else slice(None)
+        kept, right, weight = kept[own], None if right is None else right[own], weight[own]
+        together = None if together is None else together.of(own)
         counts = self.promised.flags(kept, np.zeros_like(kept) if self.promised.mean else right)[1]
         happened = self._costs(kept, losses) if self.promised.mean else self.promised.events(kept, right).astype(float)
         if len(happened):
@@ -220,7 +229,7 @@ class PromiseMonitor(Monitor):
         >>> both.rows, both.events, abs(both.log_evidence - one.log_evidence - two.log_evidence) < 1e-9
         (80, 20, True)
         """
-        same = ("quantity", "limit", "delta", "largest", "parts", "least_probability")
+        same = ("quantity", "limit", "delta", "largest", "parts", "beside", "least_probability")
         for name in same:
             if getattr(self, name) != getattr(other, name):
                 raise InputError(
