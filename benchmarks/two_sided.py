@@ -26,8 +26,7 @@ import numpy as np
 from scipy.special import expit
 
 import metacal as mc
-from metacal.promises.rules.two_sided import even_odds
-from metacal.promises.sample import Sample
+from metacal.promises.sample import Sample, even_odds
 from metacal.promises.scouts import Scouting
 
 ATOMS = 20_000

@@ -145,7 +145,7 @@ def _entries() -> list[Entry]:
               "benchmarks selective --rules own --keep benchmarks/results/selective --data benchmarks/data "
               "--data {data} -n {jobs} -o {folder}",
               ("benchmarks/selective/rules.py", "benchmarks/selective/runs.py", *_ACCURACY), 700, alone=False),
-        Entry("speed-amd-epyc-family-25-model-1", "benchmarks speed -o {out}",
+        Entry("speed", "benchmarks speed --sizes A,B,C,D,E -o {out}",
               ("benchmarks/speed/tasks.py", "benchmarks/speed/measure.py", "maps/temperature.py", "maps/ensemble.py",
                "gate/fitting.py", "kernels/numpy.py"), 3600, timed=True),
         Entry("threads-16-cores", "benchmarks.speed.threads --out {out}",

@@ -170,7 +170,7 @@ FIGURES: dict[str, tuple[str, Compute]] = {
     "base-harmed": ("default-base", _harmed),
     "block-seconds": ("scale-cost", _block_seconds),
     "scheduler-cores": ("scale-cost", _scheduler_cores),
-    "speed-bars": ("speed-amd-epyc-family-25-model-1", _bars),
+    "speed-bars": ("speed", _bars),
     "parity-calibrators": ("onnx-parity", partial(_distinct, key="calibrator")),
     "parity-sets": ("onnx-parity", partial(_distinct, key="set")),
 }

@@ -57,7 +57,7 @@ def _selective(make: Callable[..., list[str]], *more: Any) -> Table:
     return Table("selective/selective", lambda results: make(selective_tables.rows_of(results), *more))
 
 
-_SPEED = "speed-amd-epyc-family-25-model-1"
+_SPEED = "speed"
 TABLES: dict[str, Table] = {
     "table-1-paper": _paper(paper_tables.table_1, own=True),
     "table-1": _paper(paper_tables.table_1),
@@ -103,6 +103,7 @@ TABLES: dict[str, Table] = {
     "evaluate": Table("evaluate-command", cost_tables.evaluate),
     "read-files": Table("read-files", cost_tables.read_files),
     "onnx-latency": Table("onnx-latency", cost_tables.onnx),
+    "speed-machine": Table(_SPEED, cost_tables.speed_machine),
     "speed-bars": Table(_SPEED, cost_tables.speed_bars),
     "speed-peers": Table(_SPEED, cost_tables.speed_peers),
     "speed-rest": Table(_SPEED, cost_tables.speed_rest),

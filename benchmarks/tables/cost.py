@@ -80,6 +80,19 @@ def onnx(results: Results) -> list[str]:
     return table(("", *(f"{batch} × {classes:,}" for batch, classes in sizes)), rows)
 
 
+def speed_machine(results: Results) -> list[str]:
+    """The machine, the versions and the samples of the run."""
+    machine = results["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    runs = results.get("runs", [results])
+    samples = "; ".join(f"{', '.join(run['sizes'])} with {run['settings']['repeats']} samples" for run in runs)
+    return [
+        f"Processor: {machine['processor']}, {machine['cores']} cores, {machine['system']}.",
+        f"Python {machine['python']}, {versions}.",
+        f"{samples}.",
+    ]
+
+
 def speed_bars(results: Results) -> list[str]:
     """Ratios that have a bar."""
     return _ratios(results, barred=True)

@@ -13,8 +13,7 @@ import metacal as mc
 from metacal.cli import main
 from metacal.io.batches import BatchGate
 from metacal.promises.circumstances import Circumstances
-from metacal.promises.rules.two_sided import even_odds
-from metacal.promises.sample import Sample
+from metacal.promises.sample import Sample, even_odds
 from metacal.promises.scouts import Scouting, Scouts
 
 RNG = np.random.default_rng(3)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.estimators.base import Calibrator, Fitted
+from metacal.formulas import Float
 from metacal.maps.affine import DirichletMap, MatrixMap, StructuredMap, VectorMap
 
 
@@ -19,7 +19,7 @@ class Penalised(Calibrator):
     random_state: int | np.random.Generator = 0
 
     regularisation_ = Fitted[float]()
-    bias_ = Fitted[NDArray[np.float64]]()
+    bias_ = Fitted[Float]()
 
 
 class VectorScaling(Penalised):
@@ -69,7 +69,7 @@ class VectorScaling(Penalised):
     penalty: str = "structured"
     intercept_regularisation: float | None = None
 
-    scale_ = Fitted[NDArray[np.float64]]()
+    scale_ = Fitted[Float]()
 
 
 class MatrixScaling(Penalised):
@@ -113,7 +113,7 @@ class MatrixScaling(Penalised):
     penalty: str = "structured"
     intercept_regularisation: float | None = None
 
-    matrix_ = Fitted[NDArray[np.float64]]()
+    matrix_ = Fitted[Float]()
 
 
 class DirichletCalibration(MatrixScaling):
@@ -191,4 +191,4 @@ class StructuredScaling(Penalised):
     map_: StructuredMap = field(init=False)
 
     temperature_ = Fitted[float]()
-    scale_ = Fitted[NDArray[np.float64]]()
+    scale_ = Fitted[Float]()

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator, calibrator_from, name_of
+from metacal.formulas import Codes, Float
 from metacal.gate import Recipe
 from metacal.maps.map import Map
 from metacal.maps.members import default_members, fit_members
@@ -92,7 +91,7 @@ class AutoCalibrator(Calibrator):
         candidates = None if self.candidates is None else tuple(map(name_of, self.candidates))
         return Recipe(plain.estimator, {**plain.parameters, "candidates": candidates})
 
-    def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> StackMap:
+    def _fit_map(self, rows: Rows, codes: Codes, weights: Float | None) -> StackMap:
         given = list(default_members(rows.n_classes) if self.candidates is None else self.candidates)
         if not given:
             raise InputError("candidates is empty; give at least one calibrator.")

@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from metacal import kernels
 from metacal.errors import InputError, WrongTypeError
+from metacal.formulas import Codes, Float
 from metacal.gate import Gate, Recipe, Table
 from metacal.gate.verbs import Verbs
 from metacal.maps.composed import default_base
@@ -172,7 +173,7 @@ class LogitsEstimator(TransformerMixin, BaseEstimator):
         except ValueError as error:
             raise InputError(str(error)) from None
 
-    def _read_labels(self, y: Any, table: NDArray[Any]) -> NDArray[np.intp]:
+    def _read_labels(self, y: Any, table: NDArray[Any]) -> Codes:
         if y is None:
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         if hasattr(y, "ndim") and y.ndim == 2 and y.shape[1] == 1:
@@ -269,7 +270,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Parameters):
         """How it is fitted, in values that a file can hold."""
         return Recipe(type(self).__name__, self.get_params(deep=False))
 
-    def fit_rows(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Self:
+    def fit_rows(self, rows: Rows, codes: Codes, weights: Float | None) -> Self:
         """Fit on rows that are already read and checked; labels are column numbers."""
         self.classes_ = np.arange(rows.n_classes)
         self.n_features_in_ = rows.n_classes
@@ -300,7 +301,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Parameters):
             return np.asarray(self.classes_[Rows(probabilities).collect(kernels.predicted)])
         return np.asarray(self.classes_[validate.on_host(probabilities).argmax(axis=1)])
 
-    def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
+    def _fit_map(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
         """Fit with the method's own function; its options bear the names of the estimator's parameters."""
         own = {name: value for name, value in self.get_params(deep=False).items() if name not in _OF_THE_TABLE}
         return method_of(type(self)).fit_function()(rows, codes, weights, **own)

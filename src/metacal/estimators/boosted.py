@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from metacal.formulas import Float
+from metacal.formulas import Flags, Float
 from metacal.scores.learned import Ranker, feature_grid
 
 #: How much the doubt of a row counts beside the score of its region, which trees make constant.
@@ -47,7 +47,7 @@ class BoostedRanker(Ranker):
     learning_rate: float = 0.1
     random_state: int = 0
 
-    def _learn(self, features: Float, wrong: NDArray[np.bool_]) -> None:
+    def _learn(self, features: Float, wrong: Flags) -> None:
         model = HistGradientBoostingClassifier(
             max_iter=self.n_trees,
             max_leaf_nodes=self.max_leaves,

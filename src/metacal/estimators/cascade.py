@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator, GateEstimator, base_calibrator
 from metacal.estimators.responses import METHODS, logits_of
+from metacal.formulas import Codes, Flags, Float
 from metacal.gate import Decision
 from metacal.gate.cascade import fit_cascade, fit_scored_cascade, labels_needed
 from metacal.gate.judged import opened
@@ -184,7 +185,7 @@ class Cascade(GateEstimator, kw_only=False):
             )
         return self
 
-    def labels_needed(self, X: Any, large: Any = None) -> NDArray[np.intp]:
+    def labels_needed(self, X: Any, large: Any = None) -> Codes:
         """The rows of a table to fit on that need a label under MaxLoss: tested, and the two models disagree.
 
         In the order of the small model's score. Not all need one: the walk goes as far as labels do.
@@ -210,7 +211,7 @@ class Cascade(GateEstimator, kw_only=False):
         one, other = self.tables(X, large)
         return labels_needed(Rows(one), Rows(other), self.score, self._plan(None))
 
-    def needs_large(self, X: Any) -> NDArray[np.bool_]:
+    def needs_large(self, X: Any) -> Flags:
         """The rows that the large model has to be asked about."""
         check_is_fitted(self, "gate_")
         if not self.gate_.n_classes:
@@ -285,7 +286,7 @@ class Cascade(GateEstimator, kw_only=False):
         own = getattr(self.small, "classes_", None)
         return validate.class_list(own if self.classes is None else self.classes, n_columns)
 
-    def _fit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
+    def _fit_base(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
         base = base_calibrator(self.calibrator, None, rows.n_classes)
         if not isinstance(base, Calibrator):
             raise InputError(f"calibrator must be one of metacal's own; got {type(base).__name__}.")

@@ -30,6 +30,7 @@ from metacal.estimators.crossfit import (
 )
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.responses import classes_of, codes_of, logits_of
+from metacal.formulas import Codes, Flags, Float
 from metacal.gate import check_gate
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.units import Units, counted_rows
@@ -181,12 +182,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
             raise InputError(f"groups must have one entry per row; got {len(groups):,} for {len(y):,} rows.")
 
     def _calibrate(
-        self,
-        part: CalibrationRows,
-        codes: NDArray[np.intp],
-        weights: NDArray[np.float64] | None,
-        units: Units | None,
-        groups: Any,
+        self, part: CalibrationRows, codes: Codes, weights: Float | None, units: Units | None, groups: Any
     ) -> None:
         """Fit `calibrator_` on the classifier's logits."""
         if self.promise is None:
@@ -237,7 +233,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         logits = self.logits(X)
         return np.asarray(self.calibrator_.predict_proba(logits, **self._grouped(groups)))
 
-    def accepts(self, X: Any, *, groups: Any = None) -> NDArray[np.bool_]:
+    def accepts(self, X: Any, *, groups: Any = None) -> Flags:
         """Whether each row is accepted; all are without a promise. In a pipeline: `mc.accepts(pipeline, X)`."""
         logits = self.logits(X)
         if self.promise is None:
@@ -290,9 +286,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         tags.input_tags.allow_nan = inner.allow_nan
         return tags
 
-    def _routed(
-        self, weights: NDArray[np.float64] | None, fit_params: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _routed(self, weights: Float | None, fit_params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """What goes to the classifier's `fit`, and to the splitter."""
         if get_config().get("enable_metadata_routing"):
             given = fit_params if weights is None else {**fit_params, "sample_weight": weights}
@@ -313,7 +307,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         return params, {}
 
     def _calibration_rows(
-        self, X: Any, y: NDArray[Any], fit: dict[str, Any], split: dict[str, Any], units: NDArray[np.intp] | None
+        self, X: Any, y: NDArray[Any], fit: dict[str, Any], split: dict[str, Any], units: Codes | None
     ) -> CalibrationRows:
         """The classifier in use, and logits of rows that it (or its fold) was not fitted on."""
         if is_fitted(self.estimator):

@@ -18,6 +18,7 @@ from sklearn.base import BaseEstimator, clone
 from metacal import display
 from metacal.errors import InputError
 from metacal.estimators.cost import affordable_folds
+from metacal.formulas import Codes, Flags, Float
 from metacal.maps.fitting.crossvalidation import random_folds, said_once
 from metacal.maps.methods import METHODS, calibrator
 from metacal.maps.temperature import TemperatureMap
@@ -285,7 +286,7 @@ def _fits(
     return zip(jobs, (map if pool is None else pool.map)(lambda job: task(whole, *job[1:]), jobs))
 
 
-def _held_out(n_rows: int, n_splits: int, random_state: int, at: int) -> NDArray[np.bool_]:
+def _held_out(n_rows: int, n_splits: int, random_state: int, at: int) -> Flags:
     """The rows that fold number `at` of all repeats holds out, drawn from the seed wherever they are needed."""
     rng = generator(random_state)
     repeat, held = divmod(at, n_splits)
@@ -316,7 +317,7 @@ _kept = _Kept()
 class _Uncalibrated(BaseEstimator):
     """The classifier's own softmax, in the same table."""
 
-    def fit(self, logits: NDArray[Any], codes: NDArray[np.intp]) -> _Uncalibrated:
+    def fit(self, logits: NDArray[Any], codes: Codes) -> _Uncalibrated:
         return self
 
     def predict_proba(self, logits: NDArray[Any]) -> NDArray[Any]:
@@ -333,7 +334,7 @@ def _candidates(calibrators: Mapping[str, Any] | Sequence[str] | None) -> dict[s
 class _Fold(NamedTuple):
     """What one fit leaves of the rows it was held out from: a column of each loss, the top label, other metrics."""
 
-    losses: dict[str, NDArray[np.float64]]
+    losses: dict[str, Float]
     top: TopLabel
     others: dict[str, float]
     seconds: float
@@ -341,7 +342,7 @@ class _Fold(NamedTuple):
 
 
 def _fit_and_measure(
-    codes: NDArray[np.intp], held_out: Callable[[int], NDArray[np.bool_]], table: Any, estimator: Any, at: int
+    codes: Codes, held_out: Callable[[int], Flags], table: Any, estimator: Any, at: int
 ) -> _Fold | str:
     """What the held-out rows say; a message where the fit cannot be done."""
     table, held = _kept.whole(table), held_out(at)
@@ -363,7 +364,7 @@ def _fit_and_measure(
     return _Fold(losses, checked.top_label(), others, seconds, int((checked.true_probability <= 0.0).sum()))
 
 
-def _measured(metric: registry.Metric, results: list[list[_Fold]], rows: list[NDArray[np.intp]]) -> Paired:
+def _measured(metric: registry.Metric, results: list[list[_Fold]], rows: list[Codes]) -> Paired:
     """A metric of every calibrator from its folds, whose rows these are."""
     better = metric.smaller_is_better
     if metric.losses is not None:

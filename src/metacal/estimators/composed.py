@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.estimators.base import Calibrator, calibrator_from, name_of
+from metacal.formulas import Codes, Float
 from metacal.gate import Recipe
 from metacal.maps.composed import USUAL, ComposedMap, as_front, fit_composed, seen_through
 from metacal.maps.temperature import TemperatureMap
@@ -68,7 +67,7 @@ class ComposedCalibration(Calibrator):
         plain = super().recipe()
         return Recipe(plain.estimator, {**plain.parameters, "first": name_of(self.first), "then": name_of(self.then)})
 
-    def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> ComposedMap:
+    def _fit_map(self, rows: Rows, codes: Codes, weights: Float | None) -> ComposedMap:
         if (self.first, self.then) == USUAL:
             return fit_composed(rows, codes, weights)
         front = as_front(calibrator_from(self.first).fit_rows(rows, codes, weights).map_, rows, weights)

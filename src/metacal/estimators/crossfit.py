@@ -30,6 +30,7 @@ from sklearn.utils.validation import _check_method_params, _num_samples, check_i
 
 from metacal.errors import InputError
 from metacal.estimators.responses import classes_of, logits_of, spread_columns
+from metacal.formulas import Codes
 from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.notes import cross_fitted
@@ -38,7 +39,7 @@ from metacal.rows.draws import generator
 from metacal.rows.labels import flat_labels
 
 #: Rows to fit and rows to score, of each fold.
-Folds = list[tuple[NDArray[np.intp], NDArray[np.intp]]]
+Folds = list[tuple[Codes, Codes]]
 
 
 class CalibrationRows(NamedTuple):
@@ -47,7 +48,7 @@ class CalibrationRows(NamedTuple):
     classifier: Any
     classes: NDArray[Any]
     logits: NDArray[Any]
-    rows: NDArray[np.intp] | None = None
+    rows: Codes | None = None
     n_folds: int = 0
 
 
@@ -59,13 +60,13 @@ class Fitting:
     params: Mapping[str, Any] = field(default_factory=dict)
     response_method: str = "auto"
 
-    def fitted(self, X: Any, y: NDArray[Any], rows: NDArray[np.intp] | None = None) -> Any:
+    def fitted(self, X: Any, y: NDArray[Any], rows: Codes | None = None) -> Any:
         """A fresh classifier, fitted on these rows."""
         own = _check_method_params(X, self.params, indices=rows)
         some, labels = (X, y) if rows is None else (_safe_indexing(X, rows), y[rows])
         return clone(self.estimator).fit(some, labels, **own)
 
-    def held_out(self, X: Any, y: NDArray[Any], train: NDArray[np.intp], test: NDArray[np.intp]) -> CalibrationRows:
+    def held_out(self, X: Any, y: NDArray[Any], train: Codes, test: Codes) -> CalibrationRows:
         """A classifier fitted on some rows, and what it says about the others."""
         classifier = self.fitted(X, y, train)
         logits = logits_of(classifier, _safe_indexing(X, test), self.response_method)
@@ -84,7 +85,7 @@ class Fitting:
         ((150, 3), 5)
         """
 
-        def said(fold: tuple[NDArray[np.intp], NDArray[np.intp]]) -> CalibrationRows:
+        def said(fold: tuple[Codes, Codes]) -> CalibrationRows:
             return self.held_out(X, y, *fold)._replace(classifier=None)  # as many as folds may be too large
 
         answers = Parallel(n_jobs=n_jobs, prefer="threads")(map(delayed(said), folds))
@@ -148,9 +149,7 @@ def is_fitted(estimator: Any) -> bool:
     return True
 
 
-def split_rows(
-    n: int, holdout: float, random_state: int, units: NDArray[np.intp] | None = None
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def split_rows(n: int, holdout: float, random_state: int, units: Codes | None = None) -> tuple[Codes, Codes]:
     """Rows to fit and rows to calibrate on, at random: if labels had a say, new rows would be of another source."""
     codes = np.arange(n) if units is None else units
     n_units = int(codes.max()) + 1 if n else 0
@@ -167,12 +166,7 @@ def split_rows(
 
 
 def checked_folds(
-    cv: Any,
-    X: Any,
-    y: NDArray[Any],
-    random_state: int = 0,
-    units: NDArray[np.intp] | None = None,
-    **split_params: Any,
+    cv: Any, X: Any, y: NDArray[Any], random_state: int = 0, units: Codes | None = None, **split_params: Any
 ) -> Folds:
     """Rows to fit and rows to score, of each fold; with `units` the rows of one unit are all in one fold."""
     if isinstance(cv, bool) or (isinstance(cv, int | np.integer) and cv < 2):

@@ -20,6 +20,7 @@ from metacal.estimators.base import (
     calibrator_from,
     like_the_table,
 )
+from metacal.formulas import Codes, Flags, Float
 from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
@@ -192,8 +193,8 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     def fit_codes(
         self,
         X: ArrayLike,
-        codes: NDArray[np.intp],
-        weights: NDArray[np.float64] | None = None,
+        codes: Codes,
+        weights: Float | None = None,
         counted: Counted | None = None,
         groups: ArrayLike | None = None,
     ) -> Self:
@@ -208,8 +209,8 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     def _fit_codes(
         self,
         rows: Rows,
-        codes: NDArray[np.intp],
-        weights: NDArray[np.float64] | None,
+        codes: Codes,
+        weights: Float | None,
         counted: Counted | None,
         groups: ArrayLike | None,
         prior: Any = None,
@@ -269,13 +270,13 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         return self.gate_.data_hash
 
     @like_the_table
-    def ranking_scores(self, X: ArrayLike) -> NDArray[np.float64]:
+    def ranking_scores(self, X: ArrayLike) -> Float:
         """h(x) of each row: higher is less sure."""
         with self._rows(X, reset=False, later=True) as rows:
             return self.gate_.doubts(rows)
 
     @like_the_table
-    def accepts(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
+    def accepts(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> Flags:
         """Whether each row is accepted; `groups` has the group of each row, for a promise per group."""
         with self._rows(X, reset=False, later=True) as rows:
             return self.gate_.accepts(rows, groups)
@@ -306,7 +307,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         with self._rows(X, reset=False) as rows:
             return self.gate_.decide(rows, rejected=rejected, groups=groups)
 
-    def _refit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
+    def _refit_base(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
         """The map of one of metacal's own calibrators, fitted anew and kept nowhere."""
         base = base_calibrator(self.calibrator, self.promise, rows.n_classes)
         return base.fit_rows(rows, codes, weights).map_
@@ -321,7 +322,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             )
         method_of(type(base)).check_remote()
 
-    def _fit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
+    def _fit_base(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
         """Fit `calibrator_`; return its map."""
         base = base_calibrator(self.calibrator, self.promise, rows.n_classes)
         if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device):

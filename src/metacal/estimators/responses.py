@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, MetacalWarning
+from metacal.formulas import Codes
 from metacal.rows import validate
 
 #: The methods that answer with a number per class, in the order "auto" looks for them.
@@ -72,7 +73,7 @@ def spread_columns(table: NDArray[Any], own: NDArray[Any], classes: NDArray[Any]
     return full
 
 
-def codes_of(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.intp]:
+def codes_of(y: NDArray[Any], classes: NDArray[Any]) -> Codes:
     """The column of each label; -1 for a label that the classifier was not fitted on, which it gets wrong.
 
     Leaving such rows out, or sending rare labels to the fit, would certify an accuracy that new rows do not have.

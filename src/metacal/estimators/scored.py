@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
 from metacal.estimators.base import GateEstimator
+from metacal.formulas import Flags, Float
 from metacal.gate import Decision, fit_scored
 from metacal.gate.marks import HigherIs
 from metacal.promises.parts.per import PerGroup
@@ -143,7 +144,7 @@ class ScoreGate(GateEstimator, kw_only=False):
         )
         return self
 
-    def accepts(self, score: ArrayLike, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
+    def accepts(self, score: ArrayLike, groups: ArrayLike | None = None) -> Flags:
         """Whether each row, or each entry of a table, is accepted; one without a score is not."""
         check_is_fitted(self, "gate_")
         if is_table(score):
@@ -151,10 +152,10 @@ class ScoreGate(GateEstimator, kw_only=False):
             return self.gate_.accepts(flat, names if self.gate_.by_group else None).reshape(np.shape(score))
         return self.gate_.accepts(score, groups)
 
-    def confidence(self, score: ArrayLike) -> NDArray[np.float64]:
+    def confidence(self, score: ArrayLike) -> Float:
         """The calibrated probability that each row is right, which the promise does not cover; NaN without a score."""
         check_is_fitted(self, "gate_")
-        confidence: NDArray[np.float64] | None = self.gate_.source.confidence(score)
+        confidence: Float | None = self.gate_.source.confidence(score)
         assert confidence is not None
         return confidence
 

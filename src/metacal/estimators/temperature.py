@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import field
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from metacal.estimators.base import Calibrator, Fitted
+from metacal.formulas import Float
 from metacal.maps.ensemble import EnsembleTemperatureMap
 from metacal.maps.local import LocalTemperatureMap
 from metacal.maps.temperature import TemperatureMap
@@ -154,6 +154,6 @@ class LocalTemperatureScaling(Calibrator):
     map_: LocalTemperatureMap = field(init=False)
     penalty: float = 100.0
 
-    def temperatures(self, X: ArrayLike) -> NDArray[np.float64]:
+    def temperatures(self, X: ArrayLike) -> Float:
         """T(x) of each row."""
         return self.map_.temperatures(Rows(self._read_table(X, reset=False)))

@@ -81,13 +81,7 @@ def verify(
     )
 
 
-def estimate_accuracy(
-    gate: Any,
-    X: Any,
-    *,
-    level: float = 0.95,
-    groups: Any = None,
-) -> AccuracyEstimate:
+def estimate_accuracy(gate: Any, X: Any, *, level: float = 0.95, groups: Any = None) -> AccuracyEstimate:
     """Estimate from calibrated confidence alone how many of the accepted rows are right.
 
     It is no promise and no test: it holds for rows from the source of the calibration rows, and shift breaks it without

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.formulas import Codes
+from metacal.formulas import Codes, Flags, Float
 from metacal.gate import Gate, Table
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
@@ -58,9 +58,9 @@ class MeasuredRows:
         Of the gate's probabilities, 1/K where it rejects, and of the softmax of the logits where that was asked for.
     """
 
-    score: NDArray[np.float64]
+    score: Float
     top: Codes
-    accept: NDArray[np.bool_] | None
+    accept: Flags | None
     after: RowMetrics
     before: RowMetrics | None
 
@@ -109,7 +109,7 @@ def _numbers(
     codes: Codes,
     groups: Any = None,
     room: NDArray[Any] | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.bool_], list[CheckedTable]]:
+) -> tuple[Float, Flags, list[CheckedTable]]:
     """The columns of a block of rows, which of them are accepted, and the probabilities."""
     logits = gate.read(block) if unseen else block
     decision = gate.decide(Rows(logits), rejected="uniform", groups=groups)
@@ -131,30 +131,30 @@ class _Gathered:
 
     def __init__(self, n_classes: int, n_bins: int, n_tables: int) -> None:
         made = [metric for metric in registry.evaluated(PROBABILITIES) if metric.sums is not None]
-        self.columns: list[NDArray[np.float64]] = []
+        self.columns: list[Float] = []
         self.sums: Sums = [
             {metric.name: metric.sums(n_classes, n_bins) for metric in made if metric.sums} for _ in range(n_tables)
         ]
 
-    def add(self, part: tuple[NDArray[np.float64], NDArray[np.bool_], list[CheckedTable]]) -> None:
+    def add(self, part: tuple[Float, Flags, list[CheckedTable]]) -> None:
         columns, accept, tables = part
         self.columns.append(columns)
         for checked, sums in zip(tables, self.sums, strict=True):
             for own in sums.values():
                 own.add(checked, accept)
 
-    def join(self, columns: NDArray[np.float64], sums: Sums) -> None:
+    def join(self, columns: Float, sums: Sums) -> None:
         """Take in what another has gathered of the rows that follow."""
         self.columns.append(columns)
         for own, others in zip(self.sums, sums, strict=True):
             for name in own:
                 own[name] += others[name]
 
-    def result(self) -> tuple[NDArray[np.float64], Sums]:
+    def result(self) -> tuple[Float, Sums]:
         return np.concatenate(self.columns), self.sums
 
 
-def _metrics(columns: list[NDArray[np.float64]], sums: Sums) -> Iterator[RowMetrics]:
+def _metrics(columns: list[Float], sums: Sums) -> Iterator[RowMetrics]:
     """The columns and sums of one table of probabilities after the other."""
     names = [metric.name for metric in registry.evaluated(PROBABILITIES) if metric.losses is not None]
     width = 2 + len(names)

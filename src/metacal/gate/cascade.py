@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
-from metacal.gate.decision import Flags, Float
+from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate, Source, Stage
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
 from metacal.gate.table import Table
@@ -35,7 +35,7 @@ from metacal.scores import Score, grid_of, score_rows
 def fit_cascade(
     small: Rows,
     large: Rows,
-    codes: NDArray[np.intp],
+    codes: Codes,
     promise: Promise,
     score: str | Score,
     fit_map: FitMap,
@@ -155,7 +155,7 @@ def _gate(sources: Sequence[Source], certificate: Certificate, promise: Promise,
     return Gate(stages, named, promise, data_hash=data_hash(score, agree))
 
 
-def paired(small: Rows, large: Rows, codes: NDArray[np.intp], scores: tuple[str | Score, str | Score]) -> Paired:
+def paired(small: Rows, large: Rows, codes: Codes, scores: tuple[str | Score, str | Score]) -> Paired:
     """What both models say about the same rows, as a certificate sees it."""
     if len(small) != len(large) or small.n_classes != large.n_classes:
         raise InputError(
@@ -174,7 +174,7 @@ def paired(small: Rows, large: Rows, codes: NDArray[np.intp], scores: tuple[str 
     )
 
 
-def labels_needed(small: Rows, large: Rows, score: str | Score, plan: Plan = PLAN) -> NDArray[np.intp]:
+def labels_needed(small: Rows, large: Rows, score: str | Score, plan: Plan = PLAN) -> Codes:
     """The rows that need a label before `MaxLoss` can be certified: those tested on which the two models disagree.
 
     In the order of the small model's score: labels of the first ones certify that it answers little, more of them that

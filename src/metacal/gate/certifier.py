@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError, spelled
+from metacal.formulas import Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.labelled import gate_of, remarks_on_pool
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
@@ -132,7 +133,7 @@ class Certifier:
         #: Of given scores, which tie: the rows of the pool that are never drawn say where tests begin.
         self.scouts = None if self.rows is not None else Scouts.among(self.doubts[self._order], self.sizes[-1])
 
-    def _doubts(self, pool: ArrayLike) -> NDArray[np.float64]:
+    def _doubts(self, pool: ArrayLike) -> Float:
         if np.ndim(pool) == 1:
             return Marks(self.score_name, self.higher_is).doubts(score_column(pool))
         check_score(self.score, self.input)
@@ -210,7 +211,7 @@ class Certifier:
         self.take(numbers, answers, codes)
         return self
 
-    def take(self, numbers: Index, right: NDArray[np.bool_], codes: Index) -> None:
+    def take(self, numbers: Index, right: Flags, codes: Index) -> None:
         """Take answers with the columns of the true classes, -1 where only right or wrong was said."""
         self.check(numbers, right)
         new, before = np.where(right, RIGHT, WRONG).astype(np.int8), self.right[numbers]
@@ -223,7 +224,7 @@ class Certifier:
         self.right[numbers] = new[fresh]
         self.codes |= {row: code for row, code in zip(numbers.tolist(), codes.tolist()) if code >= 0}
 
-    def check(self, numbers: Index, right: NDArray[np.bool_]) -> None:
+    def check(self, numbers: Index, right: Flags) -> None:
         """Raise unless these answers can be taken: of rows that were drawn, and none otherwise than before."""
         known = (numbers >= 0) & (numbers < self.n_pool)
         known[known] = self._place[numbers[known]] < self.n_drawn

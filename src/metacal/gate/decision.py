@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import display
+from metacal.formulas import Codes, Flags, Float
 
 if TYPE_CHECKING:
     from metacal.promises.parts.thresholds import Policy
 
-Flags = NDArray[np.bool_]
-Codes = NDArray[np.intp]
-Float = NDArray[np.float64]
+
 #: What probabilities a rejected row gets: the calibrated ones, or 1/K in every class, the paper's map.
 Rejected = Literal["calibrated", "uniform"]
 
@@ -78,14 +77,14 @@ class Decision:
 
     accept: Flags
     score: NDArray[np.floating[Any]]
-    doubt: NDArray[np.float64]
+    doubt: Float
     top: Codes
     confidence: NDArray[Any] | None = None
     answer: NDArray[Any] | None = None
     label: NDArray[Any] | None = None
     probabilities: NDArray[Any] | None = None
     by: Codes | None = None
-    later: NDArray[np.float64] | None = None
+    later: Float | None = None
     stages: tuple[str, ...] = ()
     last: str = "person"
 
@@ -120,7 +119,7 @@ class Decision:
         return replace(self, **parts)
 
 
-def joined(first: Decision, answers: list[tuple[NDArray[np.intp], Decision]], stages: tuple[str, ...]) -> Decision:
+def joined(first: Decision, answers: list[tuple[Codes, Decision]], stages: tuple[str, ...]) -> Decision:
     """What a cascade says: the first stage's decision, and each later one's in the rows that it was asked about."""
     n = len(first)
     columns = {

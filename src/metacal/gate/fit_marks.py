@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from metacal.errors import InputError, MetacalWarning
-from metacal.gate.decision import Flags, Float
+from metacal.formulas import Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
 from metacal.gate.ranked import (

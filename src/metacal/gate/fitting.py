@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, warn_caller
-from metacal.gate.decision import Flags
+from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.helping import helping
 from metacal.gate.long_rows import Columns, Counts, decided_columns, remarks_on_long_rows
@@ -68,12 +68,12 @@ _LOOKED_AT = 1 << 20
 
 def fit_gate(
     rows: Rows,
-    codes: NDArray[np.intp] | None,
+    codes: Codes | None,
     promise: Promise,
     score: str | Score,
     fit_map: FitMap,
     *,
-    weights: NDArray[np.float64] | None = None,
+    weights: Float | None = None,
     counted: Counted | None = None,
     classes: NDArray[Any] | None = None,
     groups: Any = None,
@@ -121,9 +121,9 @@ def fit_gate(
     classes = np.arange(rows.n_classes) if classes is None else classes
     odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
     parts, early = parts_of_rows(promise, rows, classes, groups), None
-    at: float | NDArray[np.float64] = 0.0
+    at: float | Float = 0.0
     memory = None if prior is None else _remembered(prior, promise, classes, known.get("input", "logits"))
-    placed = () if parts is None else parts[:1]
+    placed: tuple[Codes, ...] = () if parts is None else parts[:1]
     if isinstance(promise, Sided | Per) and promise.sided:
         found, placed, at = certified_sides(rows, codes, promise, counted, classes, parts)
         rows, score, certificate, seen = found
@@ -224,7 +224,7 @@ def _about_answers(rows: Rows, base: Map, accept: Flags, certificate: Certificat
 def _checked_help(
     base: Map,
     refit: FitMap,
-    fitting: tuple[Rows, NDArray[np.intp], NDArray[np.float64] | None],
+    fitting: tuple[Rows, Codes, Float | None],
     accept: Flags,
     promise: Promise,
     *,
@@ -249,7 +249,7 @@ def _checked_help(
 
 
 def _profile(
-    base: Map, rows: Rows, seen: Columns, accept: Flags, counted: Counted | None, at: float | NDArray[np.float64]
+    base: Map, rows: Rows, seen: Columns, accept: Flags, counted: Counted | None, at: float | Float
 ) -> Profile:
     """What the gate keeps of its calibration rows: all scores, the confidence of some of the accepted rows."""
     chosen = np.flatnonzero(accept if counted is None else accept & counted.mask(len(rows)))

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, spelled, warn_caller
-from metacal.gate.decision import Asked, Codes, Decision, Flags, Float, Rejected, joined
+from metacal.formulas import Codes, Flags, Float
+from metacal.gate.decision import Asked, Decision, Rejected, joined
 from metacal.gate.marks import Marks
 from metacal.gate.table import Table
 from metacal.gate.verbs import Verbs
@@ -325,7 +326,7 @@ class Gate(Verbs):
 
     def _decide_on(self, first: Decision, given: tuple[Any, ...], asked: Asked) -> Decision:
         """The later stages of a cascade, each on the rows that those before it leave."""
-        answers: list[tuple[NDArray[np.intp], Decision]] = []
+        answers: list[tuple[Codes, Decision]] = []
         n, rest = len(first), np.flatnonzero(~first.accept)
         for number, stage in enumerate(self.stages[1:]):
             if not len(rest):
@@ -337,7 +338,7 @@ class Gate(Verbs):
         return joined(first, answers, tuple(stage.name for stage in self.stages))
 
     @staticmethod
-    def _rest(stage: Stage, given: Any, rest: NDArray[np.intp], n: int) -> Any:
+    def _rest(stage: Stage, given: Any, rest: Codes, n: int) -> Any:
         """What is given to a later stage, of the rows that are left."""
         if given is None:
             raise InputError(
@@ -360,12 +361,7 @@ class Gate(Verbs):
         return Rows(rows.table[rest]) if rows.on_device else rows.where(keep)
 
     def __call__(
-        self,
-        logits: NDArray[Any],
-        *,
-        rows: Rows | None = None,
-        out: NDArray[Any] | None = None,
-        groups: Any = None,
+        self, logits: NDArray[Any], *, rows: Rows | None = None, out: NDArray[Any] | None = None, groups: Any = None
     ) -> NDArray[Any]:
         """The paper's map: calibrated probabilities, 1/K where rejected.
 

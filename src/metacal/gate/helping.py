@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.formulas import Codes, Flags, Float
 from metacal.maps.heldout import HeldOut, held_out
 from metacal.maps.map import FitMap, Map
 from metacal.metrics.binning import equal_width
@@ -83,9 +84,9 @@ def helping(
     fitted: Map,
     refit: FitMap,
     rows: Rows,
-    labels: NDArray[np.intp],
-    weights: NDArray[np.float64] | None,
-    accept: NDArray[np.bool_],
+    labels: Codes,
+    weights: Float | None,
+    accept: Flags,
     classes: NDArray[Any] | None = None,
 ) -> Helping | None:
     """Compare on the accepted ones of the rows that are held out; None where these are too few.
@@ -138,7 +139,7 @@ def compared(held: HeldOut) -> Helping:
 class _Gaps:
     """The bin of each row by its confidence, as `metacal.metrics.ece` has bins, and how far it is from being right."""
 
-    def __init__(self, confidence: NDArray[np.float64], right: NDArray[np.float64]) -> None:
+    def __init__(self, confidence: Float, right: Float) -> None:
         self.edges = equal_width(confidence, _BINS)[1:-1]
         self.bins = np.searchsorted(self.edges, confidence, side="left")
         self.gaps = right - confidence
@@ -147,7 +148,7 @@ class _Gaps:
         """(1/n) Σ_b |Σ_{i in b} (right_i - confidence_i)|."""
         return float(np.abs(np.bincount(self.bins, self.gaps, _BINS)).sum() / len(self.bins))
 
-    def drawn(self, rows: NDArray[np.intp]) -> NDArray[np.float64]:
+    def drawn(self, rows: Codes) -> Float:
         """The same of each line of rows that were drawn."""
         draws = len(rows)
         at = self.bins[rows] + _BINS * np.arange(draws)[:, None]

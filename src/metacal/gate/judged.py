@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.gate.decision import Codes, Decision, Flags
+from metacal.formulas import Codes, Flags
+from metacal.gate.decision import Decision
 from metacal.gate.gate import Gate, gate_in
 from metacal.promises.rules.costs import Losses
 from metacal.rows import Rows
@@ -47,7 +48,7 @@ class Judged:
     names: NDArray[Any] | None
     known: Flags
     fitted_here: bool
-    rows: NDArray[np.intp]
+    rows: Codes
 
     @property
     def accept(self) -> Flags:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import warn_caller
+from metacal.formulas import Float
 from metacal.gate.gate import Gate, Source
 from metacal.gate.marks import Marks
 from metacal.gate.table import Recipe, Table
@@ -53,7 +53,7 @@ def gate_of(certifier: Certifier) -> Gate:
     )
 
 
-def remarks_on_pool(rows: Rows | None, doubts: NDArray[np.float64]) -> tuple[Note, ...]:
+def remarks_on_pool(rows: Rows | None, doubts: Float) -> tuple[Note, ...]:
     """What is odd about rows that have no labels yet, said in a warning: copies, or of a score alone that it ties."""
     found = many_ties(_ranking(doubts), "given scores") if rows is None else remarks_on_rows(rows, doubts)
     for note in found:
@@ -61,7 +61,7 @@ def remarks_on_pool(rows: Rows | None, doubts: NDArray[np.float64]) -> tuple[Not
     return tuple(found)
 
 
-def _ranking(doubts: NDArray[np.float64]) -> Ranking:
+def _ranking(doubts: Float) -> Ranking:
     """What the scores of the pool look like, for whoever watches new rows."""
     there = doubts[~np.isnan(doubts)]
     return Ranking.of(there, np.zeros(len(there), dtype=bool))

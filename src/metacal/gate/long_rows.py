@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut
 from metacal.promises import fingerprint
@@ -30,7 +31,6 @@ from metacal.rows import Rows, run_rows
 from metacal.rows.plausibility import Suspicion
 from metacal.scores import Ranked, Score, grid_of, name_of, score_rows
 
-Flags = NDArray[np.bool_]
 #: Up to so many rows scores are sorted, which takes memory for each row; the answer is the same either way.
 MOST_SORTED = 10_000_000
 #: Rows and numbers of the sample that ties and repeated rows are looked for in, and the stretches it comes from.
@@ -52,7 +52,7 @@ def counts_instead(rows: Rows, promise: Any) -> bool:
 class Counting:
     """Counts the rows of a table in the cells of a cut, as often as is asked; looks them over the first time."""
 
-    def __init__(self, rows: Rows, codes: NDArray[np.intp], score: str | Score) -> None:
+    def __init__(self, rows: Rows, codes: Codes, score: str | Score) -> None:
         self.rows, self.codes, self.score = rows, codes, score
         self.hashes: list[bytes] = []
         self.passes = 0
@@ -91,9 +91,9 @@ class _Share:
     def __init__(self, cut: Cut, grid: Grid, run: int | None) -> None:
         self._counter, self._grid, self._run = Counter(cut), grid, run
         self._hashes: list[bytes] = []
-        self._begun: list[NDArray[np.float64]] = []
+        self._begun: list[Float] = []
 
-    def add(self, both: NDArray[np.float64]) -> None:
+    def add(self, both: Float) -> None:
         """A block: the unrounded score of each row, and whether it is right."""
         scores, right = self._grid.rounded(both[:, 0]), both[:, 1] > 0.0
         self._counter.add(scores if self._grid == RELATIVE else RELATIVE.rounded(scores), right)
@@ -132,9 +132,7 @@ class Counts(NamedTuple):
     ranking: Ranking
 
 
-def certified_by_counts(
-    rows: Rows, codes: NDArray[np.intp], promise: Any, score: str | Score
-) -> tuple[Rows, Certificate, Counts]:
+def certified_by_counts(rows: Rows, codes: Codes, promise: Any, score: str | Score) -> tuple[Rows, Certificate, Counts]:
     """The rows, looked over, their certificate and what else was counted."""
     counting = Counting(rows, codes, score)
     passes = Passes(counting, CELLS, ranks_of(len(rows)))
@@ -144,9 +142,7 @@ def certified_by_counts(
     return counting.rows, found, Counts(fingerprint.joined_hash(counting.hashes), passes.ranking)
 
 
-def decided_columns(
-    rows: Rows, codes: NDArray[np.intp], score: str | Score, threshold: float, ranking: Ranking
-) -> Columns:
+def decided_columns(rows: Rows, codes: Codes, score: str | Score, threshold: float, ranking: Ranking) -> Columns:
     """Of rows that were counted: a byte comes back for each.
 
     Two bytes a row stand in place of its score: what is accepted is below every threshold, the rest above.
@@ -164,7 +160,7 @@ class _Accepted:
         self.ranked, self.threshold, self.grid = Ranked(score), threshold, grid_of(score)
         self.walks_blocks = self.ranked.walks_blocks
 
-    def __call__(self, block: NDArray[Any], labels: NDArray[np.intp], **chosen: Any) -> NDArray[np.uint8]:
+    def __call__(self, block: NDArray[Any], labels: Codes, **chosen: Any) -> NDArray[np.uint8]:
         both = self.ranked(block, labels, **chosen)
         accept = accepts(self.grid.rounded(both[:, 0]), self.threshold).view(np.uint8)
         return accept + 2 * (both[:, 1] > 0.0).view(np.uint8)

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.gate.decision import Asked, Decision, Flags, Float
+from metacal.formulas import Codes, Flags, Float
+from metacal.gate.decision import Asked, Decision
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.promises.certificate import Certificate, accepts

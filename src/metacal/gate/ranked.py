@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError
-from metacal.gate.decision import Flags
+from metacal.formulas import Codes, Flags, Float
 from metacal.gate.long_rows import Columns, Counts, certified_by_counts, counts_instead
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.maps.map import FitMap, Map
@@ -35,7 +35,7 @@ from metacal.scores import Score, grid_of, name_of, ranked, score_rows
 from metacal.scores.registry import AUTO, candidates
 
 #: The number of each row's class or group, and what these are called; nothing where one threshold is for all.
-RowParts = tuple[NDArray[np.intp], Sequence[Name]] | None
+RowParts = tuple[Codes, Sequence[Name]] | None
 #: Fewer rows are ranked, or hashed, sooner than a thread is woken.
 WORTH_A_THREAD = 1 << 15
 
@@ -106,7 +106,7 @@ def memory_of(
 
 def ranked_and_certified(
     rows: Rows,
-    codes: NDArray[np.intp] | None,
+    codes: Codes | None,
     promise: Promise,
     score: str | Score,
     counted: Counted | None,
@@ -165,9 +165,7 @@ def _merit(certificate: Certificate) -> tuple[float, int]:
     return cost, certificate.n_accepted
 
 
-def _scored(
-    rows: Rows, score: str | Score, codes: NDArray[np.intp] | None
-) -> tuple[Rows, NDArray[np.float64], Flags, Ranking | None]:
+def _scored(rows: Rows, score: str | Score, codes: Codes | None) -> tuple[Rows, Float, Flags, Ranking | None]:
     """The rows, looked over, the score of each and whether its largest logit is the true class: one walk for all.
 
     Scores that lie on a device are ranked there before they come here. Without labels no row is right.
@@ -187,7 +185,7 @@ def _ranking_of(values: Any, correct: Any, score: str | Score, counted: Counted 
     return Ranking.of(values if grid_of(score) == RELATIVE else kernels.rounded(values, RELATIVE), correct)
 
 
-def _losses(promise: Promise, rows: Rows, codes: NDArray[np.intp] | None) -> Losses | None:
+def _losses(promise: Promise, rows: Rows, codes: Codes | None) -> Losses | None:
     """What each answer costs, where the promise is about that."""
     if not isinstance(promise, Costed):
         return None
@@ -257,9 +255,7 @@ class Early(NamedTuple):
             self.fitted.set_exception(error)
 
 
-def meanwhile(
-    rows: Rows, promise: Promise, fit_map: FitMap, codes: NDArray[np.intp] | None, weights: Any
-) -> Early | None:
+def meanwhile(rows: Rows, promise: Promise, fit_map: FitMap, codes: Codes | None, weights: Any) -> Early | None:
     """What fits the base map while rows are ranked; None where it may not get all of them, or there is one thread."""
     threads = isinstance(rows.executor, ThreadPoolExecutor) and len(rows) >= WORTH_A_THREAD
     if not threads or codes is None or not (codes >= 0).all():

@@ -9,19 +9,20 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
 from metacal.gate.long_rows import Columns
 from metacal.gate.ranked import Certified, RowParts
-from metacal.gate.table import Column, moved_rows
+from metacal.gate.table import moved_rows
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.monotone import log_odds
 from metacal.promises.certificate import accepts
 from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.notes import Note, decision_disagrees, decision_learned
 from metacal.promises.parts.per import Per
-from metacal.promises.parts.thresholds import policy_of
+from metacal.promises.parts.thresholds import moved_by, policy_of
 from metacal.promises.parts.units import Counted
-from metacal.promises.rules.two_sided import Sided, even_odds
-from metacal.promises.sample import Codes, Ranking, Sample
+from metacal.promises.rules.two_sided import Sided
+from metacal.promises.sample import Ranking, Sample, even_odds
 from metacal.promises.scouts import Scouting
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
@@ -40,7 +41,7 @@ def check_two(n_classes: int, what: str) -> None:
 
 def certified_sides(
     rows: Rows, codes: Any, promise: Sided | Per, counted: Counted | None, classes: NDArray[Any], groups: RowParts
-) -> tuple[Certified, tuple[Codes, ...], float | Column]:
+) -> tuple[Certified, tuple[Codes, ...], float | Float]:
     """The certificate of a promise about either side, where the rows stand in its policy, and where calling changes."""
     check_two(rows.n_classes, type(promise).__name__)
     rows, truth = rows.looked_over(), np.asarray(on_host(codes, "labels"))
@@ -52,7 +53,7 @@ def certified_sides(
         sample = Scouting(labels=promise.asks_labels).of(sample)
     certificate = promise.certify(sample)
     policy = policy_of(certificate, classes)
-    at = certificate.decision_at if part is None else policy.moved_by(part)
+    at = certificate.decision_at if part is None else moved_by(policy, part)
     there = moved_rows(rows, at)
     _, values, correct = ranked(there, "margin", truth)
     values, correct = np.asarray(on_host(values)), np.asarray(on_host(correct))
@@ -91,7 +92,7 @@ def learned_decision(rows: Rows, codes: Any, counted: Counted | None) -> tuple[R
     return moved_rows(rows, at), at, Counted(kept, speaker, around, (*notes, decision_learned(aside=aside, at=at)))
 
 
-def disagreement(rows: Rows, base: Any, accept: NDArray[np.bool_]) -> Note | None:
+def disagreement(rows: Rows, base: Any, accept: Flags) -> Note | None:
     """What is said where accepted rows of two classes are answered by the class that is the less probable one."""
     if rows.n_classes != 2 or base.preserves_accuracy or rows.on_device:
         return None

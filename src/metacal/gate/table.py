@@ -12,19 +12,17 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.gate.decision import Asked, Codes, Decision, Flags, Float
+from metacal.formulas import Codes, Flags, Float
+from metacal.gate.decision import Asked, Decision
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import accepts
 from metacal.promises.counts import OPTIONAL
-from metacal.promises.parts.thresholds import Policy
+from metacal.promises.parts.thresholds import Policy, moved_by
 from metacal.rows import Rows, run_rows
 from metacal.rows.stored import ConvertedTable
 from metacal.rows.validate import is_one_score, label_codes, logits_from, two_columns
 from metacal.scores import Score, grid_of, name_of, needs_logits, ranked_block, resolve, score_rows
-
-
-Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -156,9 +154,9 @@ class Table:
         """The ranking score of each row."""
         return score_rows(moved_rows(rows, self.decision_at), self.score)
 
-    def _moved_by(self, policy: Policy, groups: Codes | None) -> float | Column:
+    def _moved_by(self, policy: Policy, groups: Codes | None) -> float | Float:
         """The log-odds at which rows are decided, of two classes: those of all, or of the group of each."""
-        return policy.moved_by(groups) if policy.at and groups is not None else self.decision_at
+        return moved_by(policy, groups) if policy.at and groups is not None else self.decision_at
 
     def _at(self, policy: Policy, groups: Codes | None, block: NDArray[Any]) -> NDArray[Any]:
         """A block as it is decided on."""
@@ -249,7 +247,7 @@ class Table:
         return Decision(accept, score, score, top, confidence, self.classes[codes], probabilities=table)
 
 
-def moved(at: float | Column, block: NDArray[Any]) -> NDArray[np.float64]:
+def moved(at: float | Float, block: NDArray[Any]) -> NDArray[np.float64]:
     """A block of two classes where the second is answered above these log-odds: in double, the second column less them.
 
     >>> moved(2.0, np.array([[0.0, 1.5]], dtype=np.float32))
@@ -258,7 +256,7 @@ def moved(at: float | Column, block: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(np.asarray(block, dtype=np.float64) - np.stack(np.broadcast_arrays(0.0, at), axis=-1))
 
 
-def moved_rows(rows: Rows, at: float | Column) -> Rows:
+def moved_rows(rows: Rows, at: float | Float) -> Rows:
     """The same of a whole table; by log-odds of each row it is a table of its own."""
     if not np.any(at):
         return rows

@@ -17,16 +17,15 @@ from numpy.typing import NDArray
 
 from metacal import display
 from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate, gate_in
 from metacal.gate.judged import check_watchable, of_the_given, stacked
-from metacal.gate.traffic import Counts, Flags, Id, Late, Lines, Point, Waiting, kept_id, together, unit_names
+from metacal.gate.traffic import Counts, Id, Late, Lines, Point, Waiting, kept_id, together, unit_names
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.promises.rules.costs import Costed
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.drift import TOLERANCE
-
-Column = NDArray[np.float64]
 
 #: Rows between two points of the history; doubled, with every second point dropped, when there are too many.
 STRIDE, MOST_POINTS = 250, 400
@@ -292,7 +291,7 @@ class Watch:
             codes[k] = code
         return codes
 
-    def _decide(self, X: Any, groups: Any, chances: Column | None) -> list[Waiting]:
+    def _decide(self, X: Any, groups: Any, chances: Float | None) -> list[Waiting]:
         """Decide a block of rows, count them, and say of each what its label will be compared with."""
         given = [X] if len(self.gate.stages) == 1 else np.moveaxis(X, 1, 0)
         read = [stage.source.checked(one) for stage, one in zip(self.gate.stages, given)]
@@ -371,7 +370,7 @@ class Watch:
             self.classes[k].add(Counts(0, 0, int(own.sum()), int(kept.sum()), int((kept & correct).sum())))
         self._notice()
 
-    def _count(self, accept: Flags, top: NDArray[np.intp], confidence: Any) -> None:
+    def _count(self, accept: Flags, top: Codes, confidence: Any) -> None:
         self.counts.add(Counts(len(accept), int(accept.sum())))
         if confidence is not None:
             sure = np.asarray(confidence, dtype=np.float64)[accept]

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.formulas import rowwise
+from metacal.formulas import Codes, Flags, Float, rowwise
 from metacal.formulas.inside import ends
 from metacal.formulas.operations import NUMPY
 from metacal.kernels import numpy as definition
@@ -99,7 +99,7 @@ def _shared(pool: ThreadPoolExecutor | None, task: Callable[[Any], Any], parts: 
 
 def mixed_sums(
     columns: Any, weights: Any, walked: float, b: float, uniform: float, pool: ThreadPoolExecutor | None = None
-) -> NDArray[np.float64]:
+) -> Float:
     """The sums of `columns.mixed_sums` over columns of `mixed_rows`, wherever these lie; six numbers on the host.
 
     Rows are added up in parts of a fixed size, which threads share: the bits are those of one thread.
@@ -113,7 +113,7 @@ def mixed_sums(
 
 def mixed_log_odds(
     columns: Any, walked: float, b: float, uniform: float, pool: ThreadPoolExecutor | None = None
-) -> NDArray[np.float64]:
+) -> Float:
     """The log-odds of `columns.mixed_log_odds` of each row, on the host."""
     if on_device(columns):
         return np.asarray(_mixed_log_odds(device_kernels().torch, columns, walked, b, uniform).cpu())
@@ -164,7 +164,7 @@ def _for_either(host: Callable[..., Any]) -> Any:
 
 
 @_for_either
-def label_is_possible(block: NDArray[Any], labels: NDArray[np.intp]) -> NDArray[np.bool_]:
+def label_is_possible(block: NDArray[Any], labels: Codes) -> Flags:
     """Whether the true class of each row is not masked."""
     return np.asarray(block[np.arange(len(block)), labels] > -np.inf)
 
@@ -192,7 +192,7 @@ def write_mixed(
     keep_winner(winner, out)
 
 
-def keep_winner(winner: NDArray[np.intp], out: NDArray[Any]) -> None:
+def keep_winner(winner: Codes, out: NDArray[Any]) -> None:
     """Where rounding has tied a row's predicted class with a lower column, lift it by the smallest step."""
     lines = np.flatnonzero(out.argmax(axis=1) != winner)
     if len(lines):
@@ -200,7 +200,7 @@ def keep_winner(winner: NDArray[np.intp], out: NDArray[Any]) -> None:
 
 
 @_for_either
-def put_inside(out: NDArray[Any], block: NDArray[Any], possible: NDArray[np.bool_] | None = None) -> None:
+def put_inside(out: NDArray[Any], block: NDArray[Any], possible: Flags | None = None) -> None:
     """What `formulas.inside` says, in place; `possible` where the block has been written over."""
     least, most = ends(np.finfo(out.dtype))
     if possible is None and takes_whole_blocks and active.inside(block, least, most, out):
@@ -233,7 +233,7 @@ class FormulaKernel:
     """
 
     formula: Callable[..., Any]
-    host: Callable[..., NDArray[np.float64]] | None = None
+    host: Callable[..., Float] | None = None
 
     reads_tensors = True
 

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.formulas import Float
+from metacal.formulas import Codes, Flags, Float
 from metacal.formulas.logits import within_reach
 
 #: From a block of logits to features, and the mask of -inf entries (None when there are none).
-Features = Callable[[NDArray[Any]], tuple[Float, NDArray[np.bool_] | None]]
+Features = Callable[[NDArray[Any]], tuple[Float, Flags | None]]
 
 
-def centred(block: NDArray[Any]) -> tuple[Float, NDArray[np.bool_] | None]:
+def centred(block: NDArray[Any]) -> tuple[Float, Flags | None]:
     """u = x - mean x, over the classes that are not masked."""
     table = np.array(within_reach(block), dtype=np.float64, order="C")
     masked = _fill_masked(table)
@@ -29,7 +29,7 @@ def centred(block: NDArray[Any]) -> tuple[Float, NDArray[np.bool_] | None]:
     return table, masked
 
 
-def log_probabilities(block: NDArray[Any], inverse_temperature: float = 1.0) -> tuple[Float, NDArray[np.bool_] | None]:
+def log_probabilities(block: NDArray[Any], inverse_temperature: float = 1.0) -> tuple[Float, Flags | None]:
     """u = log softmax(b·x)."""
     table = np.array(within_reach(block), dtype=np.float64, order="C")
     table -= table.max(axis=1, keepdims=True)
@@ -47,13 +47,13 @@ def write_features(block: NDArray[Any], out: NDArray[Any], features: Features) -
     out[...] = table
 
 
-def given(block: NDArray[Any]) -> tuple[Float, NDArray[np.bool_] | None]:
+def given(block: NDArray[Any]) -> tuple[Float, Flags | None]:
     """Features that were made before, a copy."""
     table = np.array(block, dtype=np.float64, order="C")
     return table, _fill_masked(table)
 
 
-def _fill_masked(table: Float) -> NDArray[np.bool_] | None:
+def _fill_masked(table: Float) -> Flags | None:
     """Put the mean of the row's other entries in place of -inf; return where they were."""
     if table.min() > -np.inf:
         return None
@@ -65,7 +65,7 @@ def _fill_masked(table: Float) -> NDArray[np.bool_] | None:
 
 
 def loss(
-    block: NDArray[Any], labels: NDArray[np.intp], weights: Float | None, features: Features, unit: float, theta: Float
+    block: NDArray[Any], labels: Codes, weights: Float | None, features: Features, unit: float, theta: Float
 ) -> Float:
     """Sum over rows of the negative log-likelihood of softmax(A u + c), as an array of one number."""
     _, sums, scores, _ = _powers(block, features, unit, theta)
@@ -73,7 +73,7 @@ def loss(
 
 
 def loss_and_gradient(
-    block: NDArray[Any], labels: NDArray[np.intp], weights: Float | None, features: Features, unit: float, theta: Float
+    block: NDArray[Any], labels: Codes, weights: Float | None, features: Features, unit: float, theta: Float
 ) -> Float:
     """The loss, followed by its gradient in θ, flattened: Σ (p - e_y) ⊗ (u, 1)."""
     powers, sums, scores, table = _powers(block, features, unit, theta)
@@ -87,7 +87,7 @@ def loss_and_gradient(
 
 
 def curvature(
-    block: NDArray[Any], labels: NDArray[np.intp], weights: Float | None, features: Features, unit: float, theta: Float
+    block: NDArray[Any], labels: Codes, weights: Float | None, features: Features, unit: float, theta: Float
 ) -> Float:
     """What the preconditioner needs of the Hessian, one class to a column, with r = p(1-p).
 
@@ -144,6 +144,6 @@ def _powers(block: NDArray[Any], features: Features, unit: float, theta: Float) 
     return powers, powers.sum(axis=1), scores, table
 
 
-def _losses(labels: NDArray[np.intp], weights: Float | None, sums: Float, scores: Float) -> Float:
+def _losses(labels: Codes, weights: Float | None, sums: Float, scores: Float) -> Float:
     losses = np.log(sums) - scores[np.arange(len(scores)), labels]
     return losses if weights is None else losses * weights

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import metacal.kernels._fused as _fused
-from metacal.formulas import Float
+from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.columns import Curve
 from metacal.kernels.grid import Grid
 
 #: Positions of rows in a block, strictly within it; None: all rows.
-Chosen = NDArray[np.intp] | None
+Chosen = Codes | None
 
 
 #: The scores, in the order in which the C code numbers them.
@@ -33,7 +33,7 @@ _MAY_BE_MASKED = -2
 instruction_sets = _fused.instruction_sets
 
 
-def predicted(block: NDArray[Any], *, rows: Chosen = None) -> NDArray[np.intp]:
+def predicted(block: NDArray[Any], *, rows: Chosen = None) -> Codes:
     """ŷ = argmax x, the lowest index on an exact tie."""
     out = np.empty(_count(block, rows), dtype=np.int64)
     _fused.predicted(_readable(block), rows, out)
@@ -68,12 +68,12 @@ def inside(block: NDArray[Any], least: float, most: float, out: NDArray[Any]) ->
 
 def tempered_loss(
     block: NDArray[Any],
-    labels: NDArray[np.intp],
+    labels: Codes,
     weights: Float | None,
     inverse_temperature: float,
     *,
     rows: Chosen = None,
-    ends: NDArray[np.intp] | None = None,
+    ends: Codes | None = None,
 ) -> Float:
     """Sum over rows of the negative log-likelihood of softmax(b·x) and its first three derivatives in b.
 
@@ -88,12 +88,7 @@ def tempered_loss(
 
 
 def mixed_rows(
-    block: NDArray[Any],
-    labels: NDArray[np.intp],
-    inverse_temperature: float,
-    *,
-    rows: Chosen = None,
-    out: Float | None = None,
+    block: NDArray[Any], labels: Codes, inverse_temperature: float, *, rows: Chosen = None, out: Float | None = None
 ) -> Float:
     """What each row says of a temperature with a uniform part: eight numbers a row, as in `numpy.py`.
 
@@ -106,21 +101,14 @@ def mixed_rows(
 
 
 def ranked_rows(
-    block: NDArray[Any],
-    scores: Float,
-    right: NDArray[np.bool_],
-    labels: NDArray[np.intp],
-    *,
-    score: str,
-    grid: Grid,
-    careful: bool = False,
+    block: NDArray[Any], scores: Float, right: Flags, labels: Codes, *, score: str, grid: Grid, careful: bool = False
 ) -> None:
     """Write the score of each row, on its grid, and whether its largest logit is the true class, in one walk."""
     labels = np.require(labels, np.int64, _COLUMN)
     _fused.ranked_rows(_readable(block), _SCORES.index(score), careful, labels, grid.dropped, grid.floor, scores, right)
 
 
-def class_units(block: NDArray[Any], accept: NDArray[np.bool_], edges: Float, totals: Float, above: Any) -> None:
+def class_units(block: NDArray[Any], accept: Flags, edges: Float, totals: Float, above: Any) -> None:
     """Add the probabilities of a block up in whole units, as `kernels.exact.class_units` does."""
     accept = np.ascontiguousarray(accept, dtype=bool)
     _fused.class_units(_readable(block), accept, edges, totals.reshape(-1), above.reshape(-1))
@@ -158,7 +146,7 @@ def mixed_sums(
     return out
 
 
-def members(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float, *, rows: Chosen = None) -> Float:
+def members(block: NDArray[Any], labels: Codes, inverse_temperature: float, *, rows: Chosen = None) -> Float:
     """The true class's probability under softmax(b·x), under softmax(x), and uniformly among the possible classes."""
     out = np.empty((len(labels), 3))
     labels = np.require(labels, np.int64, _COLUMN)
@@ -172,7 +160,7 @@ def looked_over(block: NDArray[Any]) -> tuple[int | None, bool]:
     return (found if found >= 0 else None), found == _MAY_BE_MASKED
 
 
-def ranked(scores: Float, flags: NDArray[np.bool_]) -> tuple[Float, Any, Any, Any] | None:
+def ranked(scores: Float, flags: Flags) -> tuple[Float, Any, Any, Any] | None:
     """What `kernels.keys.ranked` gives; None where the last bit of some score is not free."""
     keys = np.empty(len(scores), dtype=np.int64)
     flags = np.ascontiguousarray(flags, dtype=bool)
@@ -188,21 +176,14 @@ def blocks(keys: NDArray[np.int64], *, in_order: bool) -> tuple[Float, Any, Any,
     return keys.view(np.float64)[:n_blocks], ranks[:n_blocks], errors[:n_blocks], wrong[:n_wrong]
 
 
-def count_in_cells(
-    scores: Float, flags: NDArray[np.bool_], stretches: NDArray[np.int64], counts: Any, seen: Any
-) -> None:
+def count_in_cells(scores: Float, flags: Flags, stretches: NDArray[np.int64], counts: Any, seen: Any) -> None:
     """Add rows to the counts of their cells (`kernels.keys`), in place."""
     flags = np.ascontiguousarray(flags, dtype=bool)
     _fused.count_in_cells(np.require(scores, np.float64, _COLUMN), flags, stretches.reshape(-1), counts, seen)
 
 
 def _score(
-    kind: int,
-    block: NDArray[Any],
-    *,
-    rows: Chosen = None,
-    top: NDArray[np.intp] | None = None,
-    careful: bool = False,
+    kind: int, block: NDArray[Any], *, rows: Chosen = None, top: Codes | None = None, careful: bool = False
 ) -> Float:
     """One score per row; predicted columns go into `top`.
 

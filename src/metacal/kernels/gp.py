@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.formulas import Float
+from metacal.formulas import Codes, Float
 from metacal.formulas.gp import REACH, centred, latent
 from metacal.formulas.logits import within_reach
 from metacal.formulas.operations import NUMPY, Operations
@@ -75,7 +75,7 @@ class Curve:
         """a(t) with one row per grid point: what is looked up lies together."""
         return np.ascontiguousarray(self.features.T)
 
-    def place(self, values: Float) -> tuple[NDArray[np.intp], Float]:
+    def place(self, values: Float) -> tuple[Codes, Float]:
         """The grid point below each value, and how far it is towards the next one."""
         position = (values.ravel() - self.low) / self.step
         np.clip(position, 0.0, self.features.shape[1] - 1.000001, out=position)
@@ -85,7 +85,7 @@ class Curve:
 
 
 #: t, its place on the grid (two arrays), π and its log-sum-exp.
-_Found = tuple[Float, NDArray[np.intp], Float, Float, Float]
+_Found = tuple[Float, Codes, Float, Float, Float]
 
 
 def _probabilities(block: NDArray[Any], curve: Curve, centre: str, inverse_temperature: float) -> _Found:
@@ -107,7 +107,7 @@ def _probabilities(block: NDArray[Any], curve: Curve, centre: str, inverse_tempe
 
 def sums(
     block: NDArray[Any],
-    labels: NDArray[np.intp],
+    labels: Codes,
     weights: Float | None,
     curve: Curve,
     centre: str,
@@ -131,9 +131,7 @@ def sums(
     return np.concatenate(parts)
 
 
-def _evidence(
-    found: _Found, shape: tuple[int, ...], labels: NDArray[np.intp], weights: Float | None, curve: Curve
-) -> Float:
+def _evidence(found: _Found, shape: tuple[int, ...], labels: Codes, weights: Float | None, curve: Curve) -> Float:
     values, below, part, chances, log_sum = found
     n_rows, n_classes = shape
     own = np.arange(n_rows) * n_classes + labels
@@ -151,7 +149,7 @@ def _evidence(
     )
 
 
-def _masses(below: NDArray[np.intp], part: Float, mass: Float, size: int) -> Float:
+def _masses(below: Codes, part: Float, mass: Float, size: int) -> Float:
     """Each mass shared between its two grid points, as linear interpolation does."""
     upper = mass * part
     found = np.bincount(below, mass - upper, minlength=size)
@@ -170,7 +168,7 @@ def _covariances(found: _Found, shape: tuple[int, ...], weights: Float | None, c
 
 
 def probability_mass(
-    block: NDArray[Any], labels: NDArray[np.intp], weights: Float | None, centre: str, inverse_temperature: float
+    block: NDArray[Any], labels: Codes, weights: Float | None, centre: str, inverse_temperature: float
 ) -> Float:
     """(t, weight · (softmax(t) + 1 for the true class)) of every entry: where on the line the data speak."""
     values = tempered(block, centre, inverse_temperature)

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.formulas import Flags, Float
+from metacal.formulas import Codes, Flags, Float
 
 Keys = NDArray[np.int64]
-Places = NDArray[np.intp]
+
 #: Cells of one pass, at most: two counts of eight bytes each, 64 MiB, of which only what is used is ever touched.
 CELLS = 1 << 22
 #: The highest key; the lowest is one below its negative.
@@ -46,7 +46,7 @@ def scores_of(keys: Any) -> Float:
     return np.where(given < 0, _SIGN - given, given).view(np.float64)
 
 
-def ranked(scores: Any, flags: Any) -> tuple[Float, Places, Places, Places]:
+def ranked(scores: Any, flags: Any) -> tuple[Float, Codes, Codes, Codes]:
     """Scores in order, each once; how many rows have it or a lower one, and how many of those have no flag.
 
     Last the ranks of the rows without a flag, which come first among rows of one score. The last bit of a score on the
@@ -64,11 +64,11 @@ def ranked(scores: Any, flags: Any) -> tuple[Float, Places, Places, Places]:
         if fast is not None:
             return fast.blocks(keys, in_order=True)
         return _blocks(*_unpacked(keys))
-    found: tuple[Float, Places, Places, Places] | None = None if fast is None else fast.ranked(scores, flags)
+    found: tuple[Float, Codes, Codes, Codes] | None = None if fast is None else fast.ranked(scores, flags)
     return _blocks(*_in_order(scores, flags)) if found is None else found
 
 
-def _blocks(ordered: Float, marked: Flags) -> tuple[Float, Places, Places, Places]:
+def _blocks(ordered: Float, marked: Flags) -> tuple[Float, Codes, Codes, Codes]:
     if not len(ordered):
         return ordered, *(np.empty(0, dtype=np.intp) for _ in range(3))  # type: ignore[return-value]
     ranks, errors = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, len(ordered)), np.cumsum(~marked)
@@ -207,7 +207,7 @@ class Counter:
         self._seen = np.array([_LAST, -1, 0, 0])
         self._stretches = np.concatenate([cut.low, cut.high, cut.shift, cut.first])
 
-    def add(self, scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> None:
+    def add(self, scores: Float, correct: Flags) -> None:
         """Count these rows."""
         count = getattr(kernels.active, "count_in_cells", None)
         if count is not None:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.formulas import Float
+from metacal.formulas import Codes, Float
 from metacal.formulas.logits import LOWEST_ORDINARY
 from metacal.kernels import columns as definition
 from metacal.kernels.columns import Curve, cumulants, lifted
@@ -104,7 +104,7 @@ def _gaps_and_top(block: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[An
     return gaps, top
 
 
-def _laid_out(block: NDArray[Any], labels: NDArray[np.intp]) -> tuple[NDArray[Any], int, Float]:
+def _laid_out(block: NDArray[Any], labels: Codes) -> tuple[NDArray[Any], int, Float]:
     """d in an array to work in, the axis along which its classes lie, and d of each row's true class in float64.
 
     Short rows are laid out as columns: NumPy adds long rows to one another fast, and the entries of short ones slowly.
@@ -145,7 +145,7 @@ def _of_legal_rows(values: Float, top: Float) -> Float:
     return values if legal.all() else np.where(legal, values, np.nan)
 
 
-def predicted(block: NDArray[Any]) -> NDArray[np.intp]:
+def predicted(block: NDArray[Any]) -> Codes:
     """ŷ = argmax x, the lowest index on an exact tie."""
     if block.dtype == np.float16 and block.size:
         block = _from_half(block)
@@ -230,9 +230,7 @@ def lifted_softmax(
     out[line, winner] = top
 
 
-def tempered_loss(
-    block: NDArray[Any], labels: NDArray[np.intp], weights: Float | None, inverse_temperature: float
-) -> Float:
+def tempered_loss(block: NDArray[Any], labels: Codes, weights: Float | None, inverse_temperature: float) -> Float:
     """Sum over rows of the negative log-likelihood of softmax(b·x) and its first three derivatives in b.
 
     With m_k the k-th moment of d under softmax(b·x): L = log Σ e^{bd} - b·d_y, L' = m_1 - d_y, L'' = Var(d),
@@ -244,7 +242,7 @@ def tempered_loss(
     return np.asarray(rows.sum(axis=1))
 
 
-def mixed_rows(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float) -> Float:
+def mixed_rows(block: NDArray[Any], labels: Codes, inverse_temperature: float) -> Float:
     """What each row says of a temperature with a uniform part: eight columns, one row per row.
 
     With d = x - max x: the tail Σ e^{bd} - 1 without cancellation; the first four cumulants of d under softmax(b·x);
@@ -269,7 +267,7 @@ def mixed_rows(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperatur
     return found.T
 
 
-def _derivatives(block: NDArray[Any], labels: NDArray[np.intp], b: float) -> tuple[Float, Float, Float, Float]:
+def _derivatives(block: NDArray[Any], labels: Codes, b: float) -> tuple[Float, Float, Float, Float]:
     """The loss of each row and its first three derivatives in b."""
     exponents, classes, own = _laid_out(block, labels)
     exponents *= exponents.dtype.type(b)
@@ -287,7 +285,7 @@ def _derivatives(block: NDArray[Any], labels: NDArray[np.intp], b: float) -> tup
     return np.log(s0) - b * own, m1 - own, variance, third
 
 
-def members(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float) -> Float:
+def members(block: NDArray[Any], labels: Codes, inverse_temperature: float) -> Float:
     """The true class's probability under softmax(b·x), under softmax(x), and uniformly among the possible classes.
 
     Three columns, one row per row: what ensemble temperature scaling mixes.

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from metacal.formulas import rowwise
+from metacal.formulas import Codes, Flags, rowwise
 from metacal.formulas.inside import inside
 from metacal.formulas.logits import LOWEST_ORDINARY, read_masks, without_zeros
 from metacal.formulas.torch import TORCH
@@ -75,11 +75,7 @@ def _predicted(block: Tensor) -> Tensor:
 
 
 def of_formula(
-    block: Tensor,
-    formula: Callable[..., Tensor],
-    *,
-    top: Tensor | None = None,
-    careful: bool = False,
+    block: Tensor, formula: Callable[..., Tensor], *, top: Tensor | None = None, careful: bool = False
 ) -> Tensor:
     """A score by its formula, in float64; NaN where the largest logit is not finite: no row of logits.
 
@@ -236,12 +232,12 @@ def put_inside(out: Tensor, block: Tensor, possible: Tensor | None = None) -> No
         out[rows] = inside(TORCH, seen, out[rows])
 
 
-def chosen_rows(table: Tensor, chosen: NDArray[np.intp]) -> Tensor:
+def chosen_rows(table: Tensor, chosen: Codes) -> Tensor:
     """Some rows of a table, as a table of their own."""
     return table.index_select(0, torch.from_numpy(chosen).to(table.device))
 
 
-def fill_rows(table: Tensor, rows: NDArray[np.bool_], value: float) -> None:
+def fill_rows(table: Tensor, rows: Flags, value: float) -> None:
     """Set whole rows to one value."""
     table.index_fill_(0, torch.from_numpy(np.flatnonzero(rows)).to(table.device), value)
 
@@ -327,7 +323,7 @@ def log_probabilities(table: Tensor) -> Tensor:
     return out
 
 
-def own_entries(table: Tensor, columns: NDArray[np.intp]) -> NDArray[Any]:
+def own_entries(table: Tensor, columns: Codes) -> NDArray[Any]:
     """One entry of each row, at its column, brought to the host."""
     at = torch.from_numpy(np.ascontiguousarray(columns)).to(table.device)
     return table.gather(1, at[:, None])[:, 0].cpu().numpy()

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Codes
 
 if TYPE_CHECKING:
     from metacal.metrics.toplabel import TopLabel
@@ -89,7 +90,7 @@ def bin_edges(binning: Binning, confidence: FloatColumn, n_bins: object = 15) ->
     return edges.astype(np.float64, copy=False)
 
 
-def bin_codes(confidence: FloatColumn, edges: FloatColumn) -> NDArray[np.intp]:
+def bin_codes(confidence: FloatColumn, edges: FloatColumn) -> Codes:
     """Return the bin of each confidence.
 
     Examples
@@ -100,12 +101,12 @@ def bin_codes(confidence: FloatColumn, edges: FloatColumn) -> NDArray[np.intp]:
     return np.searchsorted(edges[1:-1], confidence, side="left")
 
 
-def distinct_codes(values: FloatColumn) -> NDArray[np.intp]:
+def distinct_codes(values: FloatColumn) -> Codes:
     """Return the rank of each value among the distinct values: every block of ties is a bin of its own."""
     return np.unique(values, return_inverse=True)[1].reshape(-1)
 
 
-def sums_per_code(codes: NDArray[np.intp], values: NDArray[Any], n_codes: int = 0) -> FloatColumn:
+def sums_per_code(codes: Codes, values: NDArray[Any], n_codes: int = 0) -> FloatColumn:
     """Return the sum of the values of each code, in float64."""
     return np.asarray(np.bincount(codes, values, n_codes), dtype=np.float64)
 
@@ -124,13 +125,7 @@ class CodeSums:
         The row of each entry, where entries are not just the rows in order.
     """
 
-    def __init__(
-        self,
-        codes: NDArray[np.intp],
-        n_codes: int,
-        values: FloatColumn | None = None,
-        row: NDArray[np.intp] | None = None,
-    ) -> None:
+    def __init__(self, codes: Codes, n_codes: int, values: FloatColumn | None = None, row: Codes | None = None) -> None:
         self._codes, self._n_codes, self._row = codes, n_codes, row
         self._values = np.ones(len(codes)) if values is None else values
         self._sparse: Any = None
@@ -238,7 +233,7 @@ class ReliabilityCurve:
     """
 
     edges: FloatColumn
-    counts: NDArray[np.intp]
+    counts: Codes
     mean_confidence: FloatColumn
     accuracy: FloatColumn
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from metacal.formulas import Codes, Flags, Float
 from metacal.kernels import active, exact
 from metacal.metrics.binning import (
     CodeSums,
@@ -26,7 +26,7 @@ from metacal.metrics.binning import (
     equal_width,
 )
 from metacal.metrics.resampling import few_as_floats
-from metacal.metrics.toplabel import CheckedTable, FloatColumn
+from metacal.metrics.toplabel import CheckedTable
 
 #: Rows of a block of the matrix product: wide enough for it, and few enough to sum up single precision within.
 _PRODUCT_ROWS = 256
@@ -55,10 +55,10 @@ class UpperEntries:
         Its value, and 1 where its class is the true one.
     """
 
-    row: NDArray[np.intp]
-    cell: NDArray[np.intp]
-    probability: FloatColumn
-    hit: FloatColumn
+    row: Codes
+    cell: Codes
+    probability: Float
+    hit: Float
 
 
 def upper_entries(checked: CheckedTable, n_bins: int) -> UpperEntries:
@@ -99,7 +99,7 @@ class ClassGaps:
         # Column sums in whole units as floats, which hold those of so many rows; before there are more, as integers.
         self._pending, self._pending_rows = np.zeros((2, 2, n_classes)), 0
 
-    def add(self, checked: CheckedTable, accept: NDArray[np.bool_] | None = None) -> None:
+    def add(self, checked: CheckedTable, accept: Flags | None = None) -> None:
         """Add some rows, all of them accepted or those of `accept`."""
         accepted = np.ones(len(checked), dtype=bool) if accept is None else accept
         for start, block in checked.blocks():
@@ -134,11 +134,11 @@ class ClassGaps:
             return float("nan")
         return float(self._gaps(accepted).sum() / (n_rows * self._total.shape[2]))
 
-    def by_class(self, accepted: bool = False) -> FloatColumn:
+    def by_class(self, accepted: bool = False) -> Float:
         """(1/n) Σ_b |gap| of each class; 0 without rows."""
         return np.asarray(self._gaps(accepted).sum(axis=1) / max(self.n_rows[int(accepted) :].sum(), 1))
 
-    def _gaps(self, accepted: bool) -> FloatColumn:
+    def _gaps(self, accepted: bool) -> Float:
         """|gap| of every class and bin."""
         self._make_room(_EXACT_ROWS)
         total, above = (sums[:, int(accepted) :].sum(axis=1) for sums in (self._total, self._above))
@@ -168,7 +168,7 @@ def classwise_ece_statistic(checked: CheckedTable, n_bins: int = 15) -> Statisti
     # Cells are in order of their class: its part of them begins here.
     classes, begins = np.unique(cells // n_bins, return_index=True)
 
-    def statistic(batch: Weights) -> FloatColumn:
+    def statistic(batch: Weights) -> Float:
         if len(batch) == 1 and (batch == 1).all():
             gaps = ClassGaps(n_classes, n_bins)
             gaps.add(checked)
@@ -186,7 +186,7 @@ def classwise_ece_statistic(checked: CheckedTable, n_bins: int = 15) -> Statisti
     return NearlyNormal(statistic) if n_classes >= _WIDE and len(checked) >= _MANY else statistic
 
 
-def weighted_column_sums(checked: CheckedTable, batch: Weights) -> FloatColumn:
+def weighted_column_sums(checked: CheckedTable, batch: Weights) -> Float:
     """Σ_i w_i p_ik for each weight vector w of the batch and each class k.
 
     Summed in float64, but for the resamples of a wide table of single precision, where this product is most of the

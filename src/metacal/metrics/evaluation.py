@@ -8,11 +8,12 @@ from math import nan
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from metacal import display
 from metacal.errors import InputError, warn_caller
+from metacal.formulas import Flags, Float
 from metacal.metrics import registry
 from metacal.metrics.binning import mean_statistic
 from metacal.metrics.intervals import Interval
@@ -20,15 +21,7 @@ from metacal.metrics.marginal import ByClass, MarginalCheck, predicted_columns
 from metacal.metrics.ranking import RANKING, Ranking
 from metacal.metrics.registry import DECISION, PROBABILITIES, TOP_LABEL, Measured, Metric
 from metacal.metrics.resampling import RandomState, Resampling, one_blas_thread
-from metacal.metrics.toplabel import (
-    CheckedTable,
-    FloatColumn,
-    TopLabel,
-    bool_column,
-    checked_table,
-    number_column,
-    same_length,
-)
+from metacal.metrics.toplabel import CheckedTable, TopLabel, bool_column, checked_table, number_column, same_length
 from metacal.rows.memory import give_back_freed_memory
 
 #: Metrics to compute, each with what it is computed from.
@@ -230,13 +223,13 @@ def evaluate(
 
 
 def evaluate_scores(
-    doubt: FloatColumn,
-    correct: NDArray[np.bool_],
+    doubt: Float,
+    correct: Flags,
     plan: Resampling,
     n_bins: int = 15,
     *,
-    accept: NDArray[np.bool_] | None = None,
-    confidence: FloatColumn | None = None,
+    accept: Flags | None = None,
+    confidence: Float | None = None,
 ) -> Evaluation:
     """Evaluate a score by what is right: no table of probabilities, so that there are no classes (`n_classes` is 0).
 
@@ -324,13 +317,13 @@ class RowMetrics:
     """
 
     top: TopLabel
-    losses: Mapping[str, FloatColumn]
+    losses: Mapping[str, Float]
     checked: CheckedTable | None = None
     sums: Mapping[str, Any] = field(default_factory=dict)
     accepted: bool = False
     metrics: Sequence[Metric] = field(default_factory=lambda: registry.evaluated(PROBABILITIES, TOP_LABEL))
 
-    def subset(self, keep: NDArray[np.bool_]) -> RowMetrics:
+    def subset(self, keep: Flags) -> RowMetrics:
         """The accepted rows; the table is not copied."""
         if keep.all():
             return self
@@ -352,16 +345,14 @@ class RowMetrics:
         return float(self.sums[metric.name].value(self.accepted)) if metric.name in self.sums else nan
 
 
-def row_losses(checked: CheckedTable) -> dict[str, FloatColumn]:
+def row_losses(checked: CheckedTable) -> dict[str, Float]:
     """One column for each evaluated metric that is a mean over rows of something a row has by itself."""
     return {
         metric.name: metric.losses(checked) for metric in registry.evaluated(PROBABILITIES) if metric.losses is not None
     }
 
 
-def gate_wanted(
-    top: TopLabel, accept: NDArray[np.bool_] | None, correct: ArrayLike | None, score: ArrayLike | None
-) -> Wanted:
+def gate_wanted(top: TopLabel, accept: Flags | None, correct: ArrayLike | None, score: ArrayLike | None) -> Wanted:
     """The gate's shares where `accept` is given, and the quality of the ranking where `score` is."""
     right = top.correct == 1.0 if correct is None else bool_column(correct, "correct")
     same_length(proba=top.confidence, correct=right)
@@ -379,12 +370,12 @@ def gate_wanted(
     return found
 
 
-def _errors(top: TopLabel, accept: NDArray[np.bool_] | None) -> float:
+def _errors(top: TopLabel, accept: Flags | None) -> float:
     """How many rows are wrong, of those that are accepted where a gate makes the others uniform."""
     return float((top.correct[slice(None) if accept is None else accept] < 1.0).sum())
 
 
-def _hidden(top: TopLabel, accept: NDArray[np.bool_] | None, correct: ArrayLike | None) -> bool:
+def _hidden(top: TopLabel, accept: Flags | None, correct: ArrayLike | None) -> bool:
     """Whether a tie at the top hides the model's own answer; on an accepted row it is simply not a right answer."""
     if correct is not None or accept is None:
         return False

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import erf
 
 from metacal.errors import InputError
+from metacal.formulas import Float
 from metacal.metrics.binning import (
     Binning,
     CodeSums,
@@ -25,7 +26,7 @@ from metacal.metrics.binning import (
     equal_width,
     mean_statistic,
 )
-from metacal.metrics.toplabel import FloatColumn, TopLabel
+from metacal.metrics.toplabel import TopLabel
 
 
 def accuracy_statistic(top: TopLabel) -> Statistic:
@@ -45,7 +46,7 @@ def ece_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_widt
     power = _norm(norm)
     gaps, counts = _sums_per_bin(top, n_bins, binning, top.correct - top.confidence, np.ones(len(top)))
 
-    def statistic(batch: Weights) -> FloatColumn:
+    def statistic(batch: Weights) -> Float:
         if power == 1.0:
             return np.asarray(np.abs(gaps(batch)).sum(axis=1) / batch.shape[1])
         count = counts(_sizes(batch))
@@ -68,7 +69,7 @@ def debiased_ece_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = e
 def debiased_rms_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width) -> Statistic:
     """sqrt(max(0, Σ_b (n_b/n) (g_b² - v_b/(n_b - 1)))); a bin of one row contributes nothing."""
 
-    def unbiased(count: FloatColumn, gap: FloatColumn, error: FloatColumn) -> FloatColumn:
+    def unbiased(count: Float, gap: Float, error: Float) -> Float:
         return np.where(count > 1, gap**2 - error**2 * (count / np.maximum(count - 1.0, 1.0)), 0.0)
 
     squared = _debiased(top, n_bins, binning, unbiased)
@@ -86,7 +87,7 @@ def sup_ece_statistic(top: TopLabel) -> Statistic:
     blocks = distinct_codes(top.confidence[tied])
     sums = CodeSums(blocks, int(blocks.max()) + 1, residual[tied], tied)
 
-    def statistic(batch: Weights) -> FloatColumn:
+    def statistic(batch: Weights) -> Float:
         return np.asarray((_sizes(batch) @ size + np.abs(sums(batch)).sum(axis=1)) / batch.shape[1])
 
     return statistic
@@ -101,7 +102,7 @@ def ks_statistic(top: TopLabel) -> Statistic:
     )
 
 
-def _sums_per_bin(top: TopLabel, n_bins: int, binning: Binning, *columns: FloatColumn) -> list[CodeSums]:
+def _sums_per_bin(top: TopLabel, n_bins: int, binning: Binning, *columns: Float) -> list[CodeSums]:
     """The sums of each column per bin; the bins stay those of the whole sample in every resample."""
     edges = bin_edges(binning, top.confidence, n_bins)
     codes = bin_codes(top.confidence, edges)
@@ -116,13 +117,13 @@ def _norm(norm: object) -> float:
     return float(norm)
 
 
-def _sizes(batch: Weights) -> FloatColumn:
+def _sizes(batch: Weights) -> Float:
     """|weights| as float64; counts of rows, which have no sign to lose, are not copied."""
     sizes = np.asarray(batch, dtype=np.float64)
     return sizes if sizes.min(initial=0.0) >= 0.0 else np.abs(sizes)
 
 
-def _debiased(top: TopLabel, n_bins: int, binning: Binning, of_bin: Callable[..., FloatColumn]) -> Statistic:
+def _debiased(top: TopLabel, n_bins: int, binning: Binning, of_bin: Callable[..., Float]) -> Statistic:
     """max(0, Σ_b (n_b/n) of_bin_b) of rows, mean gap and standard error of the accuracy; all 0 in a bin without rows.
 
     The variance is that of the values of `correct`; for 0/1 values it is accuracy (1 - accuracy), for the constant 1/K
@@ -131,7 +132,7 @@ def _debiased(top: TopLabel, n_bins: int, binning: Binning, of_bin: Callable[...
     columns = (np.ones(len(top)), top.correct - top.confidence, top.correct, top.correct**2)
     counts, gaps, right, right_squared = _sums_per_bin(top, n_bins, binning, *columns)
 
-    def statistic(batch: Weights) -> FloatColumn:
+    def statistic(batch: Weights) -> Float:
         sizes = _sizes(batch)
         count = counts(sizes)
         rows = np.maximum(count, 1.0)
@@ -142,7 +143,7 @@ def _debiased(top: TopLabel, n_bins: int, binning: Binning, of_bin: Callable[...
     return statistic
 
 
-def _folded_mean(mean: FloatColumn, deviation: FloatColumn) -> FloatColumn:
+def _folded_mean(mean: Float, deviation: Float) -> Float:
     """E|N(mean, deviation²)|."""
     safe = np.where(deviation > 0, deviation, 1.0)
     ratio = mean / safe

@@ -8,14 +8,13 @@ from math import isfinite, isnan, nan
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betaincinv
 
 from metacal import display
 from metacal.errors import InputError
+from metacal.formulas import Float
 from metacal.rows.arrays import fraction
-
-Column = NDArray[np.float64]
 
 EXACT = "Clopper-Pearson"
 BOOTSTRAP = "bootstrap"
@@ -90,7 +89,7 @@ def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
     return Interval(share, min(low, share), max(high, share), level, EXACT)
 
 
-def exact_limits(successes: ArrayLike, n: ArrayLike, tail: float) -> tuple[Column, Column]:
+def exact_limits(successes: ArrayLike, n: ArrayLike, tail: float) -> tuple[Float, Float]:
     """Both ends of many such intervals, each at one-sided level `tail`; 0 and 1 where there is nothing to go by.
 
     Examples

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
 from metacal.rows.score_columns import score_column
 
-Column = NDArray[np.float64]
 Function = TypeVar("Function", bound=Callable[..., NDArray[Any]])
 #: Every loss by its name.
 LOSSES: dict[str, Callable[..., NDArray[Any]]] = {}
@@ -38,7 +38,7 @@ def loss(function: Function) -> Function:
 
 
 @loss
-def error(truth: ArrayLike, answer: ArrayLike) -> NDArray[np.intp]:
+def error(truth: ArrayLike, answer: ArrayLike) -> Codes:
     """1 where the answer is not the truth: integers, for which `MaxRisk` has exact tests.
 
     >>> error(["cat", "dog"], ["cat", "cat"])
@@ -49,7 +49,7 @@ def error(truth: ArrayLike, answer: ArrayLike) -> NDArray[np.intp]:
 
 
 @loss
-def cost_matrix(truth: ArrayLike, answer: ArrayLike, costs: ArrayLike) -> Column:
+def cost_matrix(truth: ArrayLike, answer: ArrayLike, costs: ArrayLike) -> Float:
     """The cost of each answer as a share of the largest: `costs[truth][answer]`, both numbers of classes from 0.
 
     >>> cost_matrix([0, 1, 1], [1, 0, 1], [[0, 1], [5, 0]])
@@ -65,7 +65,7 @@ def cost_matrix(truth: ArrayLike, answer: ArrayLike, costs: ArrayLike) -> Column
 
 
 @loss
-def hamming(truth: ArrayLike, answer: ArrayLike) -> Column:
+def hamming(truth: ArrayLike, answer: ArrayLike) -> Float:
     """The share of the labels that are wrong, of tables with a flag for each row and label.
 
     >>> hamming([[1, 0, 1, 0]], [[1, 1, 1, 1]])
@@ -76,7 +76,7 @@ def hamming(truth: ArrayLike, answer: ArrayLike) -> Column:
 
 
 @loss
-def missed_labels(truth: ArrayLike, answer: ArrayLike) -> Column:
+def missed_labels(truth: ArrayLike, answer: ArrayLike) -> Float:
     """The share of the true labels that the answer lacks; 0 where there is none to miss.
 
     >>> missed_labels([[1, 0, 1], [0, 0, 0]], [[1, 1, 0], [1, 1, 1]])
@@ -87,7 +87,7 @@ def missed_labels(truth: ArrayLike, answer: ArrayLike) -> Column:
 
 
 @loss
-def false_labels(truth: ArrayLike, answer: ArrayLike, *, empty: float = 0.0) -> Column:
+def false_labels(truth: ArrayLike, answer: ArrayLike, *, empty: float = 0.0) -> Float:
     """The share of the given labels that are false; `empty` says what an answer without any costs.
 
     >>> false_labels([[1, 0, 1], [1, 0, 0]], [[1, 1, 0], [0, 0, 0]], empty=1.0)
@@ -98,7 +98,7 @@ def false_labels(truth: ArrayLike, answer: ArrayLike, *, empty: float = 0.0) -> 
 
 
 @loss
-def one_minus_f1(truth: ArrayLike, answer: ArrayLike) -> Column:
+def one_minus_f1(truth: ArrayLike, answer: ArrayLike) -> Float:
     """1 - F1 of the labels of each row; 0 where there are none and none are given.
 
     >>> one_minus_f1([[1, 1, 0], [0, 0, 0]], [[1, 0, 0], [0, 0, 0]]).round(3)
@@ -113,7 +113,7 @@ def one_minus_f1(truth: ArrayLike, answer: ArrayLike) -> Column:
 
 
 @loss
-def one_minus_token_f1(truth: Iterable[str], answer: Iterable[str]) -> Column:
+def one_minus_token_f1(truth: Iterable[str], answer: Iterable[str]) -> Float:
     """1 - F1 of the words of two texts, counted with their number, whatever their case.
 
     Of answers of a word or two nearly every loss is 0 or 1: declare `near_binary`.
@@ -126,7 +126,7 @@ def one_minus_token_f1(truth: Iterable[str], answer: Iterable[str]) -> Column:
 
 
 @loss
-def wrong_fields(truth: Iterable[Any], answer: Iterable[Any]) -> Column:
+def wrong_fields(truth: Iterable[Any], answer: Iterable[Any]) -> Float:
     """The share of the fields of a JSON answer that are wrong, missing or made up, of all that either has.
 
     Objects, or their JSON text; a field inside a field counts by itself. An answer that is no JSON is all wrong. Where
@@ -148,7 +148,7 @@ def wrong_fields(truth: Iterable[Any], answer: Iterable[Any]) -> Column:
 
 
 @loss
-def absolute_error(truth: ArrayLike, answer: ArrayLike, *, bound: float) -> Column:
+def absolute_error(truth: ArrayLike, answer: ArrayLike, *, bound: float) -> Float:
     """|truth - answer| as a share of `bound`, at most 1.
 
     >>> absolute_error([10.0, 20.0], [12.0, 50.0], bound=10.0)
@@ -163,7 +163,7 @@ def absolute_error(truth: ArrayLike, answer: ArrayLike, *, bound: float) -> Colu
 
 
 @loss
-def box_overlap(truth: ArrayLike, answer: ArrayLike) -> Column:
+def box_overlap(truth: ArrayLike, answer: ArrayLike) -> Float:
     """1 - IoU of two boxes for each row, (left, top, right, bottom).
 
     >>> box_overlap([[0, 0, 2, 2]], [[1, 0, 3, 2]]).round(3)
@@ -180,7 +180,7 @@ def box_overlap(truth: ArrayLike, answer: ArrayLike) -> Column:
 
 
 @loss
-def marks(mark: ArrayLike, *, best: float = 1.0, worst: float = 0.0) -> Column:
+def marks(mark: ArrayLike, *, best: float = 1.0, worst: float = 0.0) -> Float:
     """What a judge's mark lacks of the best one: numbers, or as judges write them, "8/10" (of 1) and `pass`.
 
     >>> marks([5, 4, 1], best=5, worst=1), marks(["8/10", "fail"])
@@ -202,7 +202,7 @@ def _alike(first: NDArray[Any], second: NDArray[Any]) -> tuple[NDArray[Any], NDA
     return first, second
 
 
-def _tables(truth: ArrayLike, answer: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _tables(truth: ArrayLike, answer: ArrayLike) -> tuple[Flags, Flags]:
     """Flags for each row and label."""
     first, second = _alike(np.asarray(truth), np.asarray(answer))
     for table in (first, second):
@@ -211,7 +211,7 @@ def _tables(truth: ArrayLike, answer: ArrayLike) -> tuple[NDArray[np.bool_], NDA
     return first.astype(bool), second.astype(bool)
 
 
-def _share(hit: NDArray[np.bool_], of: NDArray[np.bool_], nothing: float) -> Column:
+def _share(hit: Flags, of: Flags, nothing: float) -> Float:
     count = of.sum(axis=1)
     return np.where(count > 0, hit.sum(axis=1) / np.maximum(count, 1), nothing)
 

@@ -35,7 +35,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtrc
 
-from metacal.metrics.toplabel import CheckedTable, FloatColumn, TopLabel, checked_table
+from metacal.formulas import Codes, Flags, Float
+from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 
 __all__ = ["MarginalCheck", "marginal_check"]
 
@@ -137,11 +138,11 @@ def marginal_check(
 class ByClass(NamedTuple):
     """What the marginal check needs: the predicted column of each row, names, whether a map was fitted on the rows."""
 
-    predicted: NDArray[np.intp]
+    predicted: Codes
     classes: Sequence[Any] | NDArray[Any] | None = None
     fitted: bool = False
 
-    def checked(self, top: TopLabel, accept: NDArray[np.bool_] | None) -> MarginalCheck | None:
+    def checked(self, top: TopLabel, accept: Flags | None) -> MarginalCheck | None:
         """The check of the accepted rows, of all without a gate; None where nothing is accepted."""
         own = slice(None) if accept is None else accept
         columns = top.confidence[own], top.correct[own], self.predicted[own]
@@ -150,15 +151,15 @@ class ByClass(NamedTuple):
         return checked(*columns, classes=self.classes, fitted=self.fitted)
 
 
-def predicted_columns(table: CheckedTable) -> NDArray[np.intp]:
+def predicted_columns(table: CheckedTable) -> Codes:
     """The first of the largest columns of each row."""
     return np.concatenate([block.argmax(axis=1) for _, block in table.blocks()])
 
 
 def checked(
-    confidence: FloatColumn,
+    confidence: Float,
     correct: ArrayLike,
-    predicted: NDArray[np.intp],
+    predicted: Codes,
     *,
     classes: Sequence[Any] | NDArray[Any] | None = None,
     fitted: bool = False,
@@ -197,7 +198,7 @@ def checked(
     )
 
 
-def _cells(predicted: NDArray[np.intp], spread: FloatColumn) -> NDArray[np.intp]:
+def _cells(predicted: Codes, spread: Float) -> Codes:
     """The cell of each row: its predicted class, or one for all classes that have little to tell."""
     known, codes = np.unique(predicted, return_inverse=True)
     small = np.bincount(codes, spread, len(known)) < _LEAST
@@ -206,13 +207,8 @@ def _cells(predicted: NDArray[np.intp], spread: FloatColumn) -> NDArray[np.intp]
 
 
 def _projected(
-    gaps: FloatColumn,
-    covariance: FloatColumn,
-    cells: NDArray[np.intp],
-    confidence: FloatColumn,
-    correct: FloatColumn,
-    spread: FloatColumn,
-) -> tuple[FloatColumn, FloatColumn]:
+    gaps: Float, covariance: Float, cells: Codes, confidence: Float, correct: Float, spread: Float
+) -> tuple[Float, Float]:
     """Gaps and their covariance without what any function of the confidence explains."""
     order = np.argsort(confidence, kind="stable")
     above = np.cumsum(spread[order])

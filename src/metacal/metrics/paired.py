@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
+from metacal.formulas import Codes, Float
 from metacal.metrics.binning import Statistic, estimate
 from metacal.metrics.resampling import Target, batches, replicates
-from metacal.metrics.toplabel import FloatColumn
 from metacal.rows.draws import generator
 
 #: 1 - α: how sure it is that the truly best method is in the set.
@@ -41,8 +41,8 @@ class Paired(NamedTuple):
     ([0, 1], True)
     """
 
-    estimates: FloatColumn
-    replicates: FloatColumn
+    estimates: Float
+    replicates: Float
     scale: float
     smaller_is_better: bool
 
@@ -69,7 +69,7 @@ class Paired(NamedTuple):
         return [one for one in range(n) if not any(beaten(one, other) for other in range(n) if other != one)]
 
 
-def by_rows(losses: ArrayLike, rows: NDArray[np.intp], smaller_is_better: bool = True) -> Paired:
+def by_rows(losses: ArrayLike, rows: Codes, smaller_is_better: bool = True) -> Paired:
     """From the losses of each method on these rows; one that comes several times counts with its mean."""
     at, times = np.unique(rows, return_counts=True)
     columns = np.array([np.bincount(rows, own)[at] / times for own in np.asarray(losses, np.float64)])

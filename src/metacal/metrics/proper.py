@@ -11,24 +11,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from metacal.formulas import Float
 from metacal.metrics.binning import bin_count, sums_per_code
 from metacal.metrics.classwise import upper_entries, weighted_column_sums
 from metacal.metrics.registry import PROBABILITIES, register
-from metacal.metrics.toplabel import CheckedTable, FloatColumn, checked_table
+from metacal.metrics.toplabel import CheckedTable, checked_table
 
 __all__ = ["BrierDecomposition", "brier", "brier_decomposition", "nll"]
 
 _rule = partial(register, input=PROBABILITIES, evaluated=True, compared=True, proper=True, needs_errors=True)
 
 
-def log_loss_rows(checked: CheckedTable) -> FloatColumn:
+def log_loss_rows(checked: CheckedTable) -> Float:
     """-log of the true class's probability, row by row."""
     with np.errstate(divide="ignore"):
         # A sum within tolerance of 1 may carry a lone probability just above it; 0 is then the right loss.
         return np.maximum(-np.log(checked.true_probability), 0.0)
 
 
-def brier_rows(checked: CheckedTable) -> FloatColumn:
+def brier_rows(checked: CheckedTable) -> Float:
     """Σ_k p_k² - 2 p_y + 1, row by row, in float64."""
     squares = np.empty(len(checked))
     for start, block in checked.blocks():
@@ -124,7 +125,7 @@ def brier_decomposition(
     p, y = upper.probability, upper.hit
     labels_per_class = np.bincount(checked.codes, minlength=n_classes).astype(np.float64)
 
-    def cells(values: FloatColumn, totals: FloatColumn) -> FloatColumn:
+    def cells(values: Float, totals: Float) -> Float:
         sums = sums_per_code(upper.cell, values, n_classes * n_bins).reshape(n_classes, n_bins)
         sums[:, 0] = totals - sums.sum(axis=1)
         return sums
@@ -149,7 +150,7 @@ def brier_decomposition(
     )
 
 
-def _column_square_sums(checked: CheckedTable) -> FloatColumn:
+def _column_square_sums(checked: CheckedTable) -> Float:
     sums = np.zeros(checked.n_classes)
     for _, block in checked.blocks():
         wide = block.astype(np.float64)

@@ -18,16 +18,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.errors import InputError
+from metacal.formulas import Flags, Float
 from metacal.metrics.binning import CodeSums, Statistic, Weights, distinct_codes, few_at_a_time
 from metacal.metrics.registry import Input, register, value
-from metacal.metrics.toplabel import (
-    BoolColumn,
-    FloatColumn,
-    bool_column,
-    number_column,
-    refuse_correct_first,
-    same_length,
-)
+from metacal.metrics.toplabel import bool_column, number_column, refuse_correct_first, same_length
 
 __all__ = [
     "RiskCoverageCurve",
@@ -56,10 +50,10 @@ class RiskCoverageCurve:
         Share of all rows that are accepted and wrong (Traub et al. 2024).
     """
 
-    threshold: FloatColumn
-    coverage: FloatColumn
-    risk: FloatColumn
-    generalized_risk: FloatColumn
+    threshold: Float
+    coverage: Float
+    risk: Float
+    generalized_risk: Float
 
 
 def risk_coverage_curve(score: ArrayLike, correct: ArrayLike) -> RiskCoverageCurve:
@@ -81,7 +75,7 @@ def risk_coverage_curve(score: ArrayLike, correct: ArrayLike) -> RiskCoverageCur
 class Ranking:
     """A checked score with the correctness of its rows, ready to be counted under row weights."""
 
-    def __init__(self, score: FloatColumn, correct: BoolColumn) -> None:
+    def __init__(self, score: Float, correct: Flags) -> None:
         self.score, self.correct = score, correct
         codes, wrong = distinct_codes(score), ~correct
         blocks = np.unique(codes[wrong])  # the blocks of equal score that hold a wrong row
@@ -108,7 +102,7 @@ class Ranking:
             last = self._last = (batch, found)
         return last[1]
 
-    def statistic(self, finish: Callable[[RankedErrors], FloatColumn]) -> Statistic:
+    def statistic(self, finish: Callable[[RankedErrors], Float]) -> Statistic:
         """Make a statistic from a function of the counts."""
         return lambda batch: np.concatenate([finish(found) for found in self.errors(batch)])
 
@@ -126,13 +120,13 @@ class RankedErrors:
         Wrong rows in the block.
     """
 
-    n_rows: FloatColumn
-    start: FloatColumn
-    stop: FloatColumn
-    wrong: FloatColumn
+    n_rows: Float
+    start: Float
+    stop: Float
+    wrong: Float
 
     @cached_property
-    def aurc(self) -> FloatColumn:
+    def aurc(self) -> Float:
         """(1/n) Σ_m E_m/m, E_m the errors among the m surest rows, summed by errors instead of by ranks.
 
         An error at rank r is in E_m for all m >= r and adds H_n - H_(r-1), H the harmonic numbers. Of w errors in a
@@ -151,7 +145,7 @@ def read_ranking(score: ArrayLike, correct: ArrayLike) -> Ranking:
     return Ranking(*ranking_columns(score, correct))
 
 
-def ranking_columns(score: ArrayLike, correct: ArrayLike) -> tuple[FloatColumn, BoolColumn]:
+def ranking_columns(score: ArrayLike, correct: ArrayLike) -> tuple[Float, Flags]:
     """Return the score as numbers and the correctness as booleans, of one length."""
     column = number_column(score, "score")
     refuse_correct_first(np.asarray(score), np.asarray(correct), "score")
@@ -168,7 +162,7 @@ def aurc_statistic(ranking: Ranking) -> Statistic:
 def e_aurc_statistic(ranking: Ranking) -> Statistic:
     """AURC less that of the ranking that puts every wrong row last."""
 
-    def finish(found: RankedErrors) -> FloatColumn:
+    def finish(found: RankedErrors) -> Float:
         wrong = found.wrong.sum(axis=1, keepdims=True)
         oracle = RankedErrors(found.n_rows, found.n_rows - wrong, found.n_rows, wrong)
         return np.maximum(0.0, found.aurc - oracle.aurc)
@@ -179,7 +173,7 @@ def e_aurc_statistic(ranking: Ranking) -> Statistic:
 def augrc_statistic(ranking: Ranking) -> Statistic:
     """(1/n²) Σ over wrong rows of the rows that are less sure, ties one half: each is accepted along with them."""
 
-    def finish(found: RankedErrors) -> FloatColumn:
+    def finish(found: RankedErrors) -> Float:
         behind = found.n_rows - 0.5 * (found.start + found.stop)
         return np.asarray((found.wrong * behind).sum(axis=1) / found.n_rows[:, 0] ** 2)
 
@@ -189,7 +183,7 @@ def augrc_statistic(ranking: Ranking) -> Statistic:
 def auroc_statistic(ranking: Ranking) -> Statistic:
     """Share of the pairs of a wrong and a right row in which the right one is surer, ties one half."""
 
-    def finish(found: RankedErrors) -> FloatColumn:
+    def finish(found: RankedErrors) -> Float:
         errors = found.wrong.sum(axis=1)
         pairs = errors * (found.n_rows[:, 0] - errors)
         surer = 0.5 * (found.start + found.stop) - (np.cumsum(found.wrong.astype(np.int64), axis=1) - 0.5 * found.wrong)
@@ -219,7 +213,7 @@ def exponential_statistic(ranking: Ranking) -> Statistic:
         axis=1,
     )
 
-    def statistic(batch: Weights) -> FloatColumn:
+    def statistic(batch: Weights) -> Float:
         wrong, of_wrong, correct, of_right = (np.asarray(batch, dtype=np.float64) @ parts).T
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             return np.asarray((of_wrong / wrong) * (of_right / correct) * np.exp(sum(top)))
@@ -304,8 +298,8 @@ def exponential_ranking_loss(score: ArrayLike, correct: ArrayLike) -> float:
 
 
 @lru_cache(maxsize=2)
-def _harmonic_numbers(n: int) -> FloatColumn:
+def _harmonic_numbers(n: int) -> Float:
     """0, 1, 1 + 1/2, … up to the n-th; every resample of a sample has as many rows."""
-    found: FloatColumn = np.concatenate(([0.0], np.cumsum(1.0 / np.arange(1, n + 1))))
+    found: Float = np.concatenate(([0.0], np.cumsum(1.0 / np.arange(1, n + 1))))
     found.setflags(write=False)
     return found

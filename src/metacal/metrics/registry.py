@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from metacal.errors import InputError
+from metacal.formulas import Float
 from metacal.metrics.binning import Statistic, estimate, mean_statistic
-from metacal.metrics.toplabel import CheckedTable, FloatColumn, checked_table, top_columns
+from metacal.metrics.toplabel import CheckedTable, checked_table, top_columns
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -83,7 +84,7 @@ class Metric:
     heading: str = ""
     statistic: Callable[..., Statistic] | None = None
     debiased: Callable[..., Statistic] | None = None
-    losses: Callable[[CheckedTable], FloatColumn] | None = None
+    losses: Callable[[CheckedTable], Float] | None = None
     sums: Callable[[int, int], Any] | None = None
     counts: Callable[..., tuple[int, int] | None] | None = None
     range: tuple[float, float] = (0.0, 1.0)

@@ -43,10 +43,11 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from metacal.errors import InputError
+from metacal.formulas import Float
 from metacal.metrics.binning import NearlyNormal, Statistic, Weights, estimate, per_resample
 from metacal.metrics.intervals import BOOTSTRAP, NO_INTERVAL, TOO_FEW_ERRORS, Interval, clopper_pearson
 from metacal.metrics.registry import METRICS, Measured, Metric
-from metacal.metrics.toplabel import FloatColumn, TopLabel
+from metacal.metrics.toplabel import TopLabel
 from metacal.rows import advance
 from metacal.rows.arrays import fraction
 from metacal.rows.draws import generator
@@ -251,7 +252,7 @@ class Resampling:
             found[name] = self._down_to_chance(found[name], chance, again[name], doubted[name])
         return found
 
-    def _hull(self, value: float, drawn: FloatColumn, target: Target) -> Interval:
+    def _hull(self, value: float, drawn: Float, target: Target) -> Interval:
         if isnan(value) or not len(drawn):
             return Interval(value, nan, nan, self.level, BOOTSTRAP)
         lower, upper = self._tails(drawn, target)
@@ -261,7 +262,7 @@ class Resampling:
         low, high = max(value - reach, target.low), min(value + reach, target.high)
         return Interval(value, min(low, value), max(high, value), self.level, BOOTSTRAP)
 
-    def _tails(self, drawn: FloatColumn, target: Target) -> tuple[float, float]:
+    def _tails(self, drawn: Float, target: Target) -> tuple[float, float]:
         """Where the tails of the replicates end: of few that are nearly normal by their spread."""
         tail = (1.0 - self.level) / 2.0
         if isinstance(target.statistic, NearlyNormal) and len(drawn) > 1:
@@ -271,7 +272,7 @@ class Resampling:
         lower, upper = np.quantile(drawn, [tail, 1.0 - tail], method="inverted_cdf").tolist()
         return lower, upper
 
-    def _down_to_chance(self, found: Interval, drawn: FloatColumn, again: FloatColumn, target: Target) -> Interval:
+    def _down_to_chance(self, found: Interval, drawn: Float, again: Float, target: Target) -> Interval:
         """Let the interval reach down by what chance adds, to 0 where it alone gives as much often enough."""
         by_chance = float(np.quantile(drawn, (1.0 + self.level) / 2.0, method="inverted_cdf"))
         if found.estimate <= by_chance * (1.0 + 1e-9):
@@ -281,9 +282,9 @@ class Resampling:
         return replace(found, low=max(0.0, min(found.low, low)))
 
 
-def replicates(targets: Mapping[str, Target], drawn: Iterable[Weights]) -> dict[str, FloatColumn]:
+def replicates(targets: Mapping[str, Target], drawn: Iterable[Weights]) -> dict[str, Float]:
     """What each statistic comes to under each row of weights, in order."""
-    found: dict[str, list[FloatColumn]] = {name: [] for name in targets}
+    found: dict[str, list[Float]] = {name: [] for name in targets}
     for batch in drawn:
         for name, target in targets.items():
             if target.wide and sum(map(len, found[name])) < target.draws:

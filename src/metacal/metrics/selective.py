@@ -11,13 +11,14 @@ from functools import partial
 
 from numpy.typing import ArrayLike
 
+from metacal.formulas import Flags
 from metacal.metrics.registry import DECISION, register
-from metacal.metrics.toplabel import BoolColumn, bool_column, same_length
+from metacal.metrics.toplabel import bool_column, same_length
 
 __all__ = ["coverage", "coverage_accuracy", "miscoverage", "type_1_error", "type_2_error"]
 
 
-def _gate(accept: ArrayLike, correct: ArrayLike) -> tuple[BoolColumn, BoolColumn]:
+def _gate(accept: ArrayLike, correct: ArrayLike) -> tuple[Flags, Flags]:
     accepted, right = bool_column(accept, "accept"), bool_column(correct, "correct")
     same_length(accept=accepted, correct=right)
     return accepted, right

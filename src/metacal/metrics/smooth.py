@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from metacal.formulas import Float
 from metacal.metrics.binning import CodeSums, Statistic, Weights, few_at_a_time
-from metacal.metrics.toplabel import FloatColumn, TopLabel
+from metacal.metrics.toplabel import TopLabel
 
 #: Cells of the mesh on [0, 1]; the mesh widens the kernel by at most (1 / cells)² / 4 in variance.
 MESH_CELLS = 4096
@@ -34,7 +35,7 @@ def smooth_ece_statistic(top: TopLabel) -> Statistic:
     usual = float(_fixed_points(_cosines(finest(_once(top)), len(top)))[0])
     coarser = _mesh_nodes(top, MESH_CELLS >> int(_halvings(usual)))
 
-    def statistic(batch: Weights) -> FloatColumn:
+    def statistic(batch: Weights) -> Float:
         # Signs ask what chance alone would give, which may be far less than the error of these rows.
         exact = len(batch) == 1 or batch[0].min() < 0
         nodes = np.ascontiguousarray((finest if exact else coarser)(batch))
@@ -69,7 +70,7 @@ def _mesh_nodes(top: TopLabel, cells: int = MESH_CELLS) -> CodeSums:
     )
 
 
-def _cosines(nodes: FloatColumn, n_rows: int) -> FloatColumn:
+def _cosines(nodes: Float, n_rows: int) -> Float:
     """Cosine coefficients of the density of residuals, in units of the mesh."""
     density = nodes * ((nodes.shape[1] - 1) / n_rows)
     density[:, [0, -1]] *= 2.0  # half of what sits on a wall is folded back onto it
@@ -81,7 +82,7 @@ def _halvings(bandwidth: float) -> float:
     return float(np.floor(np.log2(max(MESH_CELLS * bandwidth / _CELLS_A_WIDTH, 1.0))))
 
 
-def _smoothed_areas(cosines: FloatColumn, bandwidth: FloatColumn) -> FloatColumn:
+def _smoothed_areas(cosines: Float, bandwidth: Float) -> Float:
     """smECE_σ of each row of coefficients at its own σ."""
     mesh = cosines.shape[1] - 1
     # A wide kernel leaves nothing in the high frequencies: a coarser mesh is as good.
@@ -96,7 +97,7 @@ def _smoothed_areas(cosines: FloatColumn, bandwidth: FloatColumn) -> FloatColumn
     return areas
 
 
-def _fixed_points(cosines: FloatColumn, guess: float | None = None) -> FloatColumn:
+def _fixed_points(cosines: Float, guess: float | None = None) -> Float:
     """Solve smECE_σ = σ for each row by the secant rule, kept inside the bracket that the falling map itself gives.
 
     A resample's answer is near that of the whole sample: with it as a guess, half of the transforms are saved.
@@ -108,7 +109,7 @@ def _fixed_points(cosines: FloatColumn, guess: float | None = None) -> FloatColu
     before_excess = _smoothed_areas(cosines, before) - before
     other = np.maximum(before + before_excess, least)
     low, high = np.minimum(before, other), np.maximum(before, other)
-    found: FloatColumn = high.copy()  # of a row that starts within the tolerance
+    found: Float = high.copy()  # of a row that starts within the tolerance
     sigma = np.where(before > least, 0.5 * (low + high), high)
     live = np.flatnonzero(high - low > tolerance)
     for _ in range(_MAX_STEPS):

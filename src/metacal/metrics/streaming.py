@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from metacal.errors import InputError
+from metacal.formulas import Float
 from metacal.metrics.binning import bin_codes, bin_count, equal_width, sums_per_code
 from metacal.metrics.calibration import accuracy
 from metacal.metrics.proper import brier, nll
@@ -26,7 +27,7 @@ class Streaming:
 
     def __init__(self, shape: tuple[int, ...] = (2,)) -> None:
         #: Sums over all rows so far; those of several processes are added.
-        self.state: NDArray[np.float64] = np.zeros(shape)
+        self.state: Float = np.zeros(shape)
 
     def update(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Self:
         """Take in a batch: probabilities (arrays or tensors), one column per class, and true labels."""
@@ -51,7 +52,7 @@ class Streaming:
         self.state += other.state
         return self
 
-    def _sums(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> NDArray[np.float64]:
+    def _sums(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Float:
         raise NotImplementedError
 
     def _finished(self) -> float:
@@ -66,7 +67,7 @@ class _Mean(Streaming):
     def __init__(self) -> None:
         super().__init__()
 
-    def _sums(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> NDArray[np.float64]:
+    def _sums(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Float:
         rows = len(labels)  # type: ignore[arg-type]
         return np.array([type(self).metric(proba, labels, **options) * rows, rows])
 
@@ -105,7 +106,7 @@ class StreamingECE(Streaming):
         self.n_bins = bin_count(n_bins)
         super().__init__((self.n_bins, 2))
 
-    def _sums(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> NDArray[np.float64]:
+    def _sums(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Float:
         top = top_label(proba, labels, **options)
         codes = bin_codes(top.confidence, equal_width(top.confidence, self.n_bins))
         gaps = sums_per_code(codes, top.confidence - top.correct, self.n_bins)

@@ -19,11 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
 from metacal.rows import validate
 from metacal.rows.arrays import plain_array
-
-FloatColumn = NDArray[np.float64]
-BoolColumn = NDArray[np.bool_]
 
 #: Elements per block: the block stays in the cache between the maximum and the sum.
 _BLOCK_ELEMENTS = 1 << 17
@@ -55,10 +53,10 @@ class TopLabel:
         1 if the true class holds it alone, 0 if it does not hold it, 1/m if it shares it with m - 1 others.
     """
 
-    confidence: FloatColumn
-    correct: FloatColumn
+    confidence: Float
+    correct: Float
 
-    def __iter__(self) -> Iterator[FloatColumn]:
+    def __iter__(self) -> Iterator[Float]:
         return iter((self.confidence, self.correct))
 
     def __len__(self) -> int:
@@ -80,9 +78,9 @@ class CheckedTable:
     """
 
     whole: NDArray[Any]
-    codes: NDArray[np.intp]
+    codes: Codes
     top: NDArray[Any]
-    keep: NDArray[np.bool_] | None = None
+    keep: Flags | None = None
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -97,7 +95,7 @@ class CheckedTable:
         """The rows that count as one table: a copy where only some do; `blocks` needs less memory."""
         return self.whole if self.keep is None else self.whole[self.keep]
 
-    def subset(self, keep: NDArray[np.bool_]) -> CheckedTable:
+    def subset(self, keep: Flags) -> CheckedTable:
         """Some rows of a whole table, which is not copied."""
         return self if keep.all() else CheckedTable(self.whole, self.codes[keep], self.top[keep], keep)
 
@@ -112,7 +110,7 @@ class CheckedTable:
             yield start, self.rows(start, start + step)
 
     @property
-    def true_probability(self) -> FloatColumn:
+    def true_probability(self) -> Float:
         """Probability given to the true class of each row."""
         return self._at_label.astype(np.float64)
 
@@ -135,7 +133,7 @@ class CheckedTable:
         return self.whole[self._places, self.codes]
 
     @cached_property
-    def _places(self) -> NDArray[np.intp]:
+    def _places(self) -> Codes:
         """Where in the whole table each row is."""
         return np.arange(len(self.whole)) if self.keep is None else np.flatnonzero(self.keep)
 
@@ -198,7 +196,7 @@ def top_columns(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] |
     return TopLabel(**columns)
 
 
-def number_column(values: ArrayLike, name: str) -> FloatColumn:
+def number_column(values: ArrayLike, name: str) -> Float:
     """Return `values` as a float64 column of at least one row, without NaN."""
     array = plain_array(values, name)
     if array.ndim != 1 or array.dtype.kind not in "biuf" or not len(array):
@@ -300,7 +298,7 @@ def _quick_maxima(table: NDArray[Any]) -> NDArray[Any] | None:
     return top.view(table.dtype)
 
 
-def bool_column(values: ArrayLike, name: str) -> BoolColumn:
+def bool_column(values: ArrayLike, name: str) -> Flags:
     """Return `values` as a boolean column; numbers must be 0 or 1.
 
     Examples
@@ -317,7 +315,7 @@ def bool_column(values: ArrayLike, name: str) -> BoolColumn:
     return np.asarray(column == 1.0, dtype=np.bool_)
 
 
-def _refuse_where(bad: BoolColumn, column: FloatColumn, must: str, advice: str) -> None:
+def _refuse_where(bad: Flags, column: Float, must: str, advice: str) -> None:
     """Raise where some row is bad, with the first of them."""
     if bad.any():
         row = int(bad.argmax())

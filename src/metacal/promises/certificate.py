@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal import display
+from metacal.formulas import Flags, Float
 from metacal.promises import words
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.counts import OPTIONAL, Population, Tested, Traffic
@@ -25,7 +25,7 @@ from metacal.promises.quantity import MISCOVERAGE, Limits, Quantity, quantity
 Guarantee = Literal["certified", "approximate", "in expectation", "none"]
 
 
-def accepts(score: NDArray[np.float64], threshold: float | NDArray[np.float64]) -> NDArray[np.bool_]:
+def accepts(score: Float, threshold: float | Float) -> Flags:
     """Accept iff h <= s. The one function that decides it, ties and NaN (never accepted) included.
 
     The threshold is one number, or one for each row where classes or groups have their own.
@@ -179,7 +179,7 @@ class Certificate:
         population: Population = "source" if self.circumstances.weights is None else "target"
         return Traffic(**{**vars(self.tested), **vars(self.other_traffic or self.tested), "population": population})
 
-    def with_traffic(self, accept: NDArray[np.bool_], correct: NDArray[np.bool_]) -> Certificate:
+    def with_traffic(self, accept: Flags, correct: Flags) -> Certificate:
         """The same where only some of the rows certify: all of them, accepted or not, describe the traffic."""
         accepted, right, both = (int(flags.sum()) for flags in (accept, correct, accept & correct))
         return replace(self, other_traffic=Traffic(len(accept), accepted, right, both))

@@ -43,6 +43,7 @@ from scipy.special import gammaln, ndtri
 
 from metacal import display
 from metacal.errors import InputError
+from metacal.formulas import Flags
 from metacal.rows.arrays import fraction
 
 if TYPE_CHECKING:
@@ -261,7 +262,7 @@ def estimate_from_sums(
     return AccuracyEstimate(mean, max(0.0, mean - half), min(1.0, mean + half), level, n_rows, n_accepted)
 
 
-def sums_of(confidence: NDArray[Any], accept: NDArray[np.bool_]) -> dict[str, Any]:
+def sums_of(confidence: NDArray[Any], accept: Flags) -> dict[str, Any]:
     """What `estimate_from_sums` needs of these rows."""
     sure = np.asarray(confidence, dtype=np.float64)[accept]
     spread = float((sure * (1.0 - sure)).sum())

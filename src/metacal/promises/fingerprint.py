@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.formulas import Flags, Float
 from metacal.kernels.grid import RELATIVE, Grid
 
 #: Scores in a fingerprint keep so few bits that kernels agree on all of them but with a chance of 2^-32 a row.
@@ -17,7 +17,7 @@ _HASHED = Grid(RELATIVE.floor, bits=12)
 HASHED_WHOLE, RUN = 10_000_000, 4096
 
 
-def data_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_], run: int = RUN) -> str:
+def data_hash(scores: Float, correct: Flags, run: int = RUN) -> str:
     """A fingerprint of the calibration rows as a certificate sees them: ranking score and correctness, in row order.
 
     Scores are rounded coarsely first: an order of rows is as telling as the digits, and rounding borders are few. Of
@@ -32,7 +32,7 @@ def data_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_], run: int 
     return joined_hash(run_hash(scores[at : at + run], correct[at : at + run]) for at in starts)
 
 
-def run_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> bytes:
+def run_hash(scores: Float, correct: Flags) -> bytes:
     """The hash of a run of successive rows."""
     rounded = np.asarray(kernels.rounded(scores, _HASHED)).astype("<f8", copy=False)
     columns = hashlib.sha256(np.ascontiguousarray(rounded).data)

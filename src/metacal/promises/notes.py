@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import option, spelled
+from metacal.formulas import Float
 from metacal.promises.words import rounded_up
 from metacal.rows.plausibility import Suspected, Suspicion
 
@@ -353,7 +354,7 @@ def many_ties(ranking: Ranking, of: Tied = "logits") -> list[Note]:
     return [] if tied <= 0.01 * ranking.n else [tied_scores(tied=tied, rows=ranking.n, of=of)]
 
 
-def remarks_on_rows(rows: Rows, values: NDArray[np.float64], distinct: int | None = None) -> list[Note]:
+def remarks_on_rows(rows: Rows, values: Float, distinct: int | None = None) -> list[Note]:
     """Rows that repeat an earlier one: copies are not independent, and what is certified from them is not as sure.
 
     `distinct` scores there are, where that is known.

@@ -5,18 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from metacal.errors import InfeasibleTargetError, InputError
+from metacal.formulas import Flags, Float
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, Guarantee
+from metacal.promises.counts import impossible_labels, other_marks, other_traffic
 from metacal.promises.notes import Note
 from metacal.promises.parts.part import Name, Part
 from metacal.promises.quantity import Limits, Quantity
-from metacal.promises.sample import Evidence, Flags, Outcome, Ranking, Sample, Scores
+from metacal.promises.sample import Evidence, Outcome, Ranking, Sample
 from metacal.promises.words import SAME_SOURCE, at_least, register_rule
 from metacal.rows.arrays import fraction
 
@@ -73,8 +74,6 @@ class Promise(ABC):
     rules: ClassVar[Sequence[str]]
     #: The rules that certify it of a cascade, without people in it and with; none where there are none.
     cascade_rules: ClassVar[tuple[str, ...]] = ()
-    #: Whether it is about what rows of two classes are called (`rules.two_sided`).
-    sided: ClassVar[bool] = False
     #: The calibrator that goes with it, by its name on the command line; None: the usual one.
     calibrator: ClassVar[str | None] = None
     #: Whether it is about a loss of each row, a number between 0 and 1, and not only about right and wrong.
@@ -147,6 +146,11 @@ class Promise(ABC):
         return False
 
     @property
+    def sided(self) -> bool:
+        """Whether it is about what rows of two classes are called (`rules.two_sided`)."""
+        return False
+
+    @property
     def remembers(self) -> bool:
         """Whether older rows can say where its tests begin (`promises.rules.memory`)."""
         return False
@@ -201,7 +205,7 @@ class Promise(ABC):
         everything = np.ones(len(correct), dtype=bool)
         return everything, everything
 
-    def for_base(self, available: Flags, scores: Scores, correct: Flags, certificate: Certificate) -> Flags:
+    def for_base(self, available: Flags, scores: Float, correct: Flags, certificate: Certificate) -> Flags:
         """All of them: a calibrator learns from errors, and accepted rows have few."""
         return available
 
@@ -283,10 +287,10 @@ class Promise(ABC):
         if certificate.rule not in ((WHOLE_UNITS,) if by_units else self.rules_for(certificate)):
             return "the rule is none that this promise uses"
         return (
-            _other_traffic(certificate, split or by_units or around.aside > 0)
+            other_traffic(certificate, split or by_units or around.aside > 0)
             or (None if stages is None else stages.contradiction(certificate))
-            or _other_marks(certificate)
-            or _impossible_labels(certificate, some_will_do=self.walks)
+            or other_marks(certificate)
+            or impossible_labels(certificate, some_will_do=self.walks)
             or (mine.impossible_of_units if by_units else mine.impossible)(certificate)
         )
 
@@ -335,7 +339,7 @@ class ByPart(Promise):
         seen = sample.ranking.outcome(threshold)._asdict()
         return (Part(names, threshold=threshold, delta=level, best=best, rows_needed=needed, **seen),)
 
-    def decided(self, sample: Sample, at: Scores) -> tuple[Scores, Flags, Any]:
+    def decided(self, sample: Sample, at: Float) -> tuple[Float, Flags, Any]:
         """Doubt, whether the answer is right and, of two sides, what rows are called, each changing `at` its score."""
         return sample.score, sample.right, 0
 
@@ -362,49 +366,3 @@ def cannot_certify(
     )
     said, ((_, target), *_) = f"{what} cannot be certified: {can}; {do}.", promise.limits
     return InfeasibleTargetError(said, target=target, best=best, rows_needed=needed)
-
-
-def _other_traffic(certificate: Certificate, split: bool) -> str | None:
-    """What describes the traffic but cannot: the rows that certify do or, after a split, all of which they are part."""
-    if certificate.other_traffic is None:
-        return None
-    tested, traffic = vars(certificate.tested), vars(certificate.traffic)
-    rejected = traffic["n_rows"] - traffic["n_accepted"]
-    among = all(count <= traffic[name] for name, count in tested.items())
-    if split and among and certificate.n_rows - certificate.n_accepted <= rejected:
-        return None
-    said = f"{traffic['n_accepted']:,} of {traffic['n_rows']:,} rows accepted"
-    return f"{said} is not the traffic that its rows describe"
-
-
-def _other_marks(certificate: Certificate) -> str | None:
-    """Whether a table of marks has other rows than the certificate, or the marks are not in order."""
-    table = certificate.marks
-    kept = [row for row in table if row[0] <= certificate.threshold]
-    rows, wrong, accepted, wrong_accepted = (sum(row[i] for row in own) for own in (table, kept) for i in (1, 2))
-    counts = (rows, rows - wrong, accepted, accepted - wrong_accepted)
-    said = (certificate.n_rows, certificate.n_correct, certificate.n_accepted, certificate.n_correct_accepted)
-    rising = all(low[0] < high[0] for low, high in pairwise(table))
-    fits = rising and counts == said and all(0 <= row[2] <= row[1] for row in table)
-    return None if not table or fits else "the rows of its table of marks are not those that it counts"
-
-
-def _impossible_labels(certificate: Certificate, *, some_will_do: bool) -> str | None:
-    """What cannot be where labels were asked for; None where all agrees, or every row came with its label.
-
-    Every accepted row has a label. Of the rejected ones some have, if `some_will_do`, and right rows are counted among
-    those with a label.
-    """
-    labels, n = certificate.labels, certificate.n_rows
-    if labels is None:
-        return None
-    accepted, right = certificate.n_accepted, certificate.n_correct
-    if not 1 <= labels <= n:
-        return f"{labels:,} of {n:,} rows cannot have a label"
-    if labels < n and not some_will_do:
-        return f"{labels:,} of {n:,} rows have a label, and this promise takes all"
-    if labels < accepted:
-        return f"{accepted:,} rows are accepted, but only {labels:,} have a label"
-    if not 0 <= right - certificate.n_correct_accepted <= labels - accepted:
-        return f"{right:,} of {labels:,} rows with a label cannot be right"
-    return None

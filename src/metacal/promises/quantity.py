@@ -15,11 +15,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Flags
 
-Flags = NDArray[np.bool_]
 #: From (accept, correct), a flag per row each: where it happens, and which rows it looks at.
 Count = Callable[[Flags, Flags], tuple[Flags, Flags]]
 

@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
 from metacal.kernels.keys import ranked
 
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from metacal.promises.rules.memory import Memory
     from metacal.promises.scouts import Scouts
 
-Scores = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-Codes = NDArray[np.intp]
+
+#: Standard deviation of slope and intercept, in units in which the scores have one of 1.
+_RIDGE = 3.0
+_STEPS = 50
 
 
 class Evidence(ABC):
@@ -88,7 +89,7 @@ class Sample(Evidence):
     (array([0, 0, 1]), array([0.1, 0.2]))
     """
 
-    score: Scores
+    score: Float
     correct: Flags | None = None
     losses: Losses | None = None
     part: Codes | None = None
@@ -97,7 +98,7 @@ class Sample(Evidence):
     scouts: Scouts | None = None
     memory: Memory | None = None
     truth: Codes | None = None
-    classes: Sequence[Name] = ()
+    classes: Sequence[Name] = (0, 1)
 
     @classmethod
     def of(cls, scores: Any, correct: Any = None, *, of_all: bool = True, **more: Any) -> Sample:
@@ -136,6 +137,16 @@ class Sample(Evidence):
         assert self.correct is not None
         return self.correct
 
+    @property
+    def codes(self) -> Codes:
+        """The true class of each row, of two."""
+        return self.right.astype(np.intp) if self.truth is None else self.truth
+
+    @cached_property
+    def even_odds(self) -> float:
+        """Of two classes: the score at which their odds are even."""
+        return even_odds(self.score, self.codes == 1)
+
     @cached_property
     def ranking(self) -> Ranking:
         """The rows by rising score, sorted once; rows without labels count as wrong."""
@@ -143,7 +154,7 @@ class Sample(Evidence):
         return Ranking.of(self.score, correct, self.starts, self.memory)
 
     @property
-    def starts(self) -> Scores | None:
+    def starts(self) -> Float | None:
         """The scores, sorted, that say at which value tests begin; None where ranks are tested."""
         return None if self.scouts is None else self.scouts.values
 
@@ -166,6 +177,31 @@ class Sample(Evidence):
             truth=None if truth is None else truth[rows],
             classes=self.classes,
         )
+
+
+def even_odds(s: Float, positive: Flags) -> float:
+    """The score at which the odds are even, by logistic regression with a ridge; within the scores, or just beyond.
+
+    >>> rng = np.random.default_rng(0)
+    >>> s = rng.normal(size=5000)
+    >>> round(even_odds(s, rng.random(5000) < 1 / (1 + np.exp(1 - 2 * s))), 1)
+    0.5
+    """
+    if not len(s):
+        return 0.0
+    low, high = float(s[np.isfinite(s)].min(initial=0.0)), float(s[np.isfinite(s)].max(initial=0.0))
+    finite = np.clip(s, low - 1.0, high + 1.0)
+    centre, scale = float(finite.mean()), float(finite.std()) or 1.0
+    design = np.column_stack([np.ones(len(s)), (finite - centre) / scale])
+    theta = np.array([0.0, 1.0])
+    for _ in range(_STEPS):
+        p = 1.0 / (1.0 + np.exp(-np.clip(design @ theta, -30.0, 30.0)))
+        gradient = design.T @ (p - positive) + theta / _RIDGE**2
+        hessian = (design * (p * (1.0 - p))[:, None]).T @ design + np.eye(2) / _RIDGE**2
+        step = np.linalg.solve(hessian, gradient)
+        theta = theta - step / max(1.0, float(np.abs(step).max()))
+    slope = max(float(theta[1]), 1e-6)
+    return float(np.clip(centre - scale * theta[0] / slope, low - 1.0, high + 1.0))
 
 
 def require_some_correct(correct: Flags) -> None:
@@ -200,10 +236,10 @@ class Stretches(NamedTuple):
     no wrong row. Of counted rows, `mixed` is the block that a stretch begins with where its order is open, else -1.
     """
 
-    begin: NDArray[np.intp]
-    wrong: NDArray[np.intp]
-    errors: NDArray[np.intp]
-    mixed: NDArray[np.intp] | None = None
+    begin: Codes
+    wrong: Codes
+    errors: Codes
+    mixed: Codes | None = None
 
 
 @dataclass(frozen=True)
@@ -216,15 +252,15 @@ class Ranking:
     `memory` is what older rows say of where tests begin (`promises.rules.memory`).
     """
 
-    ranks: NDArray[np.intp]
-    errors: NDArray[np.intp]
-    scores: Scores
+    ranks: Codes
+    errors: Codes
+    scores: Float
     mixed: Flags | None = None
-    scouts: Scores | None = field(default=None, repr=False)
+    scouts: Float | None = field(default=None, repr=False)
     memory: Memory | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, scores: Scores, correct: Flags, scouts: Scores | None = None, memory: Memory | None = None) -> Ranking:
+    def of(cls, scores: Float, correct: Flags, scouts: Float | None = None, memory: Memory | None = None) -> Ranking:
         """Sort, and keep the ends of the tie blocks."""
         ordered, ranks, errors, wrong = ranked(scores, correct)
         ranking, single = cls(ranks, errors, ordered, None, scouts, memory), np.ones(len(wrong), dtype=np.intp)
@@ -267,6 +303,18 @@ class Ranking:
             return math.inf
         following = self.scores[np.searchsorted(self.ranks, accepted, side="right")]
         return float(np.nextafter(following, -np.inf))
+
+    def strictly_before(self, accepted: int) -> float:
+        """The threshold before the next row, where so many are accepted; rows that tie with that one are not."""
+        if not accepted or not self.n:
+            return -math.inf
+        block = int(np.searchsorted(self.ranks, min(accepted, self.n), side="right"))
+        return self.just_below_next(int(self.ranks[block - 1])) if block else -math.inf
+
+    def below(self, score: float) -> int:
+        """How many rows have a score below this one: the end of a block of ties."""
+        before = int(np.searchsorted(self.scores, score))
+        return int(self.ranks[before - 1]) if before else 0
 
     def outcome(self, threshold: float) -> Outcome:
         """What the rows look like under a threshold."""

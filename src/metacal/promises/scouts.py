@@ -29,7 +29,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+
+from metacal.formulas import Codes, Flags, Float
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +51,7 @@ _OUR_OWN = 0x73636F75
 
 @dataclass(frozen=True, eq=False)
 class Scouts:
-    """Scores of rows that certify nothing; `part` has the class or group of each where there are any, `truth` the label.
+    """Scores of rows that certify nothing; `part` has the class or group of each, and `truth` the label, if any.
 
     Attributes
     ----------
@@ -60,14 +61,14 @@ class Scouts:
         How many of the calibration rows they are; 0: they are other rows.
     """
 
-    score: NDArray[np.float64]
-    part: NDArray[np.intp] | None = None
+    score: Float
+    part: Codes | None = None
     by_value: bool = True
     aside: int = 0
-    truth: NDArray[np.intp] | None = None
+    truth: Codes | None = None
 
     @classmethod
-    def among(cls, pool: NDArray[np.float64], drawn: int) -> Scouts | None:
+    def among(cls, pool: Float, drawn: int) -> Scouts | None:
         """The rest of a pool of which so many rows are drawn, where they are enough and show that the score ties."""
         rest = pool[drawn:]
         return cls(rest) if len(rest) ** 2 >= drawn and chance_of_a_tie(rest) >= 1.0 / math.sqrt(drawn) else None
@@ -80,7 +81,7 @@ class Scouts:
         return replace(self, score=self.score[own], part=None, truth=None if self.truth is None else self.truth[own])
 
     @property
-    def values(self) -> NDArray[np.float64] | None:
+    def values(self) -> Float | None:
         """Their scores, sorted, where values are to be tested and there are some to choose a start from."""
         return np.sort(self.score) if self.by_value and len(self.score) else None
 
@@ -95,8 +96,8 @@ class Scouting:
     """
 
     seed: int = 0
-    older: NDArray[np.float64] | None = None
-    scale: NDArray[np.float64] | None = None
+    older: Float | None = None
+    scale: Float | None = None
     by_value: bool = False
     labels: bool | None = None
 
@@ -113,7 +114,7 @@ class Scouting:
         scouts = Scouts(own.score, own.part, self._by_value(own.score, len(sample)), int(aside.sum()), own.truth)
         return replace(sample.take(~aside), scouts=scouts)
 
-    def _by_value(self, scores: NDArray[np.float64], n: int) -> bool:
+    def _by_value(self, scores: Float, n: int) -> bool:
         """Whether values are tested: two rows are equal with a chance of at least 1/sqrt(n), as these show it.
 
         Of a class, which may be rare, where a row has eight others like it.
@@ -121,7 +122,7 @@ class Scouting:
         least = 1.0 / math.sqrt(n) if self.labels is None else min(1.0 / math.sqrt(n), _ALIKE / n)
         return self.by_value or self.scale is not None or chance_of_a_tie(scores) >= least
 
-    def _aside(self, sample: Sample) -> NDArray[np.bool_]:
+    def _aside(self, sample: Sample) -> Flags:
         """A random square root of the rows, of each part by itself; ten of them where these show no tie."""
         flags = np.zeros(len(sample), dtype=bool)
         turns = np.random.default_rng([self.seed, _OUR_OWN]).permutation(len(sample))
@@ -149,7 +150,7 @@ class Scouting:
         return tuple(zip(scale.tolist(), rows.tolist(), wrong.tolist()))
 
 
-def chance_of_a_tie(scores: NDArray[np.float64]) -> float:
+def chance_of_a_tie(scores: Float) -> float:
     """The share of pairs of rows that have the same score.
 
     >>> chance_of_a_tie(np.array([1.0, 1.0, 2.0, 3.0]))

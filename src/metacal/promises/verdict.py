@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc, ndtri
 
 from metacal.display import outward
 from metacal.errors import InputError
+from metacal.formulas import Flags, Float
 from metacal.promises.quantity import Quantity
 from metacal.promises.rules import betting, bounds
 from metacal.promises.rules.betting import UnitCounts
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
     from metacal.promises.rules.costs import Losses
 
-Flags = NDArray[np.bool_]
+
 #: As many times as many rows are named as what it would take; nobody labels more.
 _TIMES = 100
 
@@ -46,7 +46,7 @@ class Seen:
     n: int
     largest: float = 1.0
     total: float | None = None
-    costs: NDArray[np.float64] | None = None
+    costs: Float | None = None
     better: int | None = None
     units: UnitCounts | None = None
 

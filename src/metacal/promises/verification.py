@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from metacal import display
 from metacal.display import outward
 from metacal.errors import InputError
+from metacal.formulas import Flags
 from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import CountedBy
 from metacal.promises.parts.units import Units, counted_rows
@@ -182,8 +183,8 @@ def _lines(test: Verdict) -> list[str]:
 
 def verify_decisions(
     certificate: Certificate,
-    accept: NDArray[np.bool_],
-    correct: NDArray[np.bool_] | None,
+    accept: Flags,
+    correct: Flags | None,
     confidence: float = 0.95,
     losses: Losses | None = None,
     names: NDArray[Any] | None = None,

@@ -17,7 +17,6 @@ from metacal.promises.parts.part_words import (
     called,
     claim_of_parts,
     claim_of_sides,
-    lines_of_group_sides,
     lines_of_sides,
     lower,
     surely_of_parts,
@@ -304,7 +303,7 @@ def _beyond(score: str, threshold: float) -> str:
 def _lines_of_parts(parts: Parts, score: str) -> list[tuple[str, str]]:
     """Those that are always rejected first, then the lowest coverage."""
     if parts.sides:
-        return lines_of_sides(parts) if parts.of_all else lines_of_group_sides(parts, _FEW)
+        return lines_of_sides(parts, _FEW)
     counts = {status: sum(part.status == status for part in parts.items) for status in _STATUSES}
     said = ", ".join(_STATUSES[status].format(n) for status, n in counts.items() if n)
     lines = [(parts.plural, f"{sum(len(part.names) for part in parts.items):,}: {said}")]

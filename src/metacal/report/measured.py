@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.estimators.evaluate import Answerer, GateEvaluation, measured_columns, walked
+from metacal.formulas import Codes, Flags, Float
 from metacal.gate import Gate, Table
 from metacal.gate.judged import judged
 from metacal.maps.temperature import TemperatureMap
@@ -21,10 +21,6 @@ from metacal.metrics.toplabel import TopLabel
 from metacal.promises.verdict import Verdict
 from metacal.promises.words import at_least, at_most
 from metacal.rows import Rows, validate
-
-Column = NDArray[np.float64]
-Codes = NDArray[np.intp]
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -69,12 +65,12 @@ class Measured:
     predicted: Codes
     accept: Flags | None
     score_name: str
-    doubt: Column
+    doubt: Float
     threshold: float | None
-    confidence: Column
+    confidence: Float
     before: TopLabel | None
     after: TopLabel | None
-    errors: Column
+    errors: Float
     numbers: Codes
 
     @property

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from metacal.formulas import Codes
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.rules.bands import Band, certified_frontier, operating_bands, run_ends
 
 if TYPE_CHECKING:
-    from metacal.report.measured import Column, Flags
+    from metacal.formulas import Flags, Float
 
 #: Promises are rounded to so many decimals, to the safe side.
 _DECIMALS = 4
@@ -25,9 +25,9 @@ _FRONTIER_THRESHOLDS = 2000
 class Series:
     """A curve with its simultaneous band: low <= truth <= high at every point at once."""
 
-    estimate: Column
-    low: Column
-    high: Column
+    estimate: Float
+    low: Float
+    high: Float
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,14 +57,14 @@ class Curves:
     delta : float
     """
 
-    threshold: Column
-    accepted: Column
+    threshold: Float
+    accepted: Float
     coverage: Series
     accuracy: Series
     miscoverage: Series
     review: Series
-    min_accuracy: Column
-    max_miscoverage: Column
+    min_accuracy: Float
+    max_miscoverage: Float
     command: str | None
     command_end: str
     current: int | None
@@ -89,15 +89,15 @@ class Frontier:
     All pairs hold at once with probability 1 - delta, at the threshold beside them. `coverage` is that of these rows.
     """
 
-    beta: Column
-    alpha: Column
-    threshold: Column
-    coverage: Column
+    beta: Float
+    alpha: Float
+    threshold: Float
+    coverage: Float
     delta: float
 
 
 def operating_curves(
-    scores: Column,
+    scores: Float,
     correct: Flags,
     *,
     delta: float,
@@ -145,7 +145,7 @@ def operating_curves(
     )
 
 
-def frontier_points(scores: Column, correct: Flags, *, delta: float, points: int = 200) -> Frontier:
+def frontier_points(scores: Float, correct: Flags, *, delta: float, points: int = 200) -> Frontier:
     """The certified frontier, thinned to about `points` pairs at even steps of miscoverage."""
     ends = run_ends(scores, correct)
     found = certified_frontier(scores, correct, delta, ends[:: max(1, len(ends) // _FRONTIER_THRESHOLDS)])
@@ -160,7 +160,7 @@ def frontier_points(scores: Column, correct: Flags, *, delta: float, points: int
     return Frontier(found.beta[worthwhile], found.alpha[worthwhile], threshold, coverage, delta)
 
 
-def grid(ordered: Column, points: int, also: int = 0) -> NDArray[np.intp]:
+def grid(ordered: Float, points: int, also: int = 0) -> Codes:
     """How many rows each operating point accepts: even steps, finer at both ends, rising, each the end of a tie block.
 
     Examples
@@ -175,7 +175,7 @@ def grid(ordered: Column, points: int, also: int = 0) -> NDArray[np.intp]:
     return np.unique(ends)
 
 
-def thresholds_between(ordered: Column, accepted: NDArray[np.intp]) -> Column:
+def thresholds_between(ordered: Float, accepted: Codes) -> Float:
     """For each count the shortest decimal that accepts just so many rows.
 
     Examples
@@ -212,5 +212,5 @@ def series_of(band: Band) -> Series:
     return Series(band.estimate, band.lower, band.upper)
 
 
-def _promised(values: Column) -> Column:
+def _promised(values: Float) -> Float:
     return np.where((values > 0.0) & (values < 1.0), values, np.nan)

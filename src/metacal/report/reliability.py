@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from metacal.formulas import Float
 from metacal.metrics.binning import ReliabilityCurve, bin_codes, equal_mass, equal_width, reliability_table
 from metacal.metrics.intervals import Interval, exact_limits
 from metacal.metrics.toplabel import TopLabel
 
 if TYPE_CHECKING:
-    from metacal.report.measured import Column, Measured, Settings
+    from metacal.report.measured import Measured, Settings
 
 #: Bins of the confidence histogram.
 HISTOGRAM_BINS = 40
@@ -27,12 +28,12 @@ class Bins:
     Bonferroni over the bins that hold a row: a calibrated table leaves the band anywhere with probability 1 - level.
     """
 
-    edges: Column
-    count: Column
-    confidence: Column
-    accuracy: Column
-    low: Column
-    high: Column
+    edges: Float
+    count: Float
+    confidence: Float
+    accuracy: Float
+    low: Float
+    high: Float
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +63,8 @@ class Diagram:
     ece_equal_mass: dict[str, Any]
     equal_width: Bins
     equal_mass: Bins
-    histogram_edges: Column
-    histogram: Column
+    histogram_edges: Float
+    histogram: Float
 
 
 def diagrams(rows: Measured, settings: Settings) -> tuple[Diagram, ...]:

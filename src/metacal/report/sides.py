@@ -15,8 +15,8 @@ from metacal.promises.rules.bands import operating_bands
 from metacal.report.operating import Series, grid, series_of, thresholds_between
 
 if TYPE_CHECKING:
+    from metacal.formulas import Codes, Flags, Float
     from metacal.gate import Gate
-    from metacal.report.measured import Codes, Column, Flags
     from metacal.rows import Rows
 
 #: Thresholds looked at, about; rows next to one that say whether probabilities are right there: a share, at least some.
@@ -68,11 +68,11 @@ def _thresholds(gate: Gate) -> dict[int, float]:
     return {code: at + (margin if code else -margin) for code, margin in enumerate(margins) if np.isfinite(margin)}
 
 
-def _second(gate: Gate, block: NDArray[Any]) -> Column:
+def _second(gate: Gate, block: NDArray[Any]) -> Float:
     return np.asarray(gate.source.map(block)[:, 1], dtype=np.float64)
 
 
-def _near(p: Column, s: Column, positive: Flags, thresholds: dict[int, float], level: float) -> list[dict[str, float]]:
+def _near(p: Float, s: Float, positive: Flags, thresholds: dict[int, float], level: float) -> list[dict[str, float]]:
     """Rows just below (side 0) and above (1) each threshold: their mean P(positive), and how many are."""
     wanted, order = max(_FEWEST, len(s) // _NEAR), np.argsort(s, kind="stable")
     found = []

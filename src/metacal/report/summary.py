@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError, spelled
+from metacal.formulas import Codes
 from metacal.gate import Gate
 from metacal.gate.judged import opened
 from metacal.maps.composed import default_base
@@ -280,8 +281,8 @@ def _parts(gate: Gate, data: Measured, names: NDArray[Any], groups: Any, level: 
     by = [("class", names, data.predicted)] if len(names) else []
     if groups is not None:
         own = plain_groups(groups)[data.numbers]
-        own = gate.part_names(data.predicted, own) if gate.policy.at else own
-        by.append(("group", *np.unique(own, return_inverse=True)))
+        sides = gate.part_names(data.predicted, own) if gate.policy.at else None
+        by.append(("group", *np.unique(own if sides is None else sides, return_inverse=True)))
     certificate, columns = gate.certificate, (data.correct, data.accept)
     return tuple(part_table(*part, *columns, level=level, certificate=certificate) for part in by)
 
@@ -307,7 +308,7 @@ def _command(gate: Gate, given: str | None, file: str | None, delta: float) -> d
     return {"command": " ".join([begin, *map(shlex.quote, more)]), "command_end": end}
 
 
-def _comparison(wanted: Any, tables: Sequence[Any], codes: NDArray[np.intp], **options: Any) -> dict[str, Any] | None:
+def _comparison(wanted: Any, tables: Sequence[Any], codes: Codes, **options: Any) -> dict[str, Any] | None:
     if wanted is None or wanted is False:
         return None
     from metacal.estimators.compare import Comparison, compare  # scikit-learn: as long as all the rest of a page

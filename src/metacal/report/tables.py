@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc
 
+from metacal.formulas import Codes, Flags, Float
 from metacal.metrics.intervals import exact_limits
 from metacal.promises.certificate import Certificate
 from metacal.promises.quantity import COVERAGE_ACCURACY, Quantity
 from metacal.report.operating import Series
 
 if TYPE_CHECKING:
-    from metacal.report.measured import Codes, Column, Flags, Measured
+    from metacal.report.measured import Measured
 
 #: Classes and parts listed, and rows of each kind.
 MOST_CLASSES, MOST_PARTS, ROWS_SHOWN = 1000, 500, 20
@@ -39,15 +40,15 @@ class ClassTable:
         All classes; what "worst" means here.
     """
 
-    column: NDArray[np.intp]
+    column: Codes
     name: tuple[str, ...]
-    n: Column
-    accuracy: Column
-    ece: Column
-    coverage: Column
-    miscoverage: Column
-    accuracy_accepted: Column
-    surely: Column
+    n: Float
+    accuracy: Float
+    ece: Float
+    coverage: Float
+    miscoverage: Float
+    accuracy_accepted: Float
+    surely: Float
     n_classes: int
     order: str
 
@@ -113,18 +114,18 @@ class PartTable:
 
     by: str
     name: tuple[str, ...]
-    n: Column
-    accepted: Column
-    right: Column
+    n: Float
+    accepted: Float
+    right: Float
     coverage: Series
     accuracy: Series
     miscoverage: Series
-    evidence: Column
+    evidence: Float
     judged: str
     at_most: bool
     limit: float
     promised: str
-    threshold: Column
+    threshold: Float
     n_parts: int
 
 
@@ -191,7 +192,7 @@ def _judged_by(certificate: Certificate | None, by: str, accept: Flags, correct:
     return COVERAGE_ACCURACY, min(max(hit / of if of else 0.5, 1e-9), 1.0 - 1e-9), "none"
 
 
-def _thresholds(certificate: Certificate | None, by: str, names: NDArray[Any]) -> Column:
+def _thresholds(certificate: Certificate | None, by: str, names: NDArray[Any]) -> Float:
     found = np.full(len(names), np.nan)
     if certificate is None or certificate.parts is None or certificate.parts.by != by:
         return found
@@ -199,12 +200,12 @@ def _thresholds(certificate: Certificate | None, by: str, names: NDArray[Any]) -
     return np.array([own.get(str(name), -np.inf) for name in names])
 
 
-def _evidence(bad: Column, of: Column, limit: float) -> Column:
+def _evidence(bad: Float, of: Float, limit: float) -> Float:
     """P(Bin(of, limit) >= bad) of each part, which is I_limit(bad, of - bad + 1)."""
     return np.where(bad > 0, betainc(np.maximum(bad, 1.0), of - bad + 1.0, limit), 1.0)
 
 
-def _shares(hit: Column, of: Column, each: float) -> Series:
+def _shares(hit: Float, of: Float, each: float) -> Series:
     """Shares with Clopper-Pearson limits at 1 - each; NaN where there is nothing to share."""
     return Series(_share(hit, of), *(np.where(of > 0, end, np.nan) for end in exact_limits(hit, of, each / 2)))
 
@@ -222,7 +223,7 @@ class Row:
     accepted: bool | None
 
 
-def striking_rows(rows: Measured, chosen: Flags, by: Column, names: NDArray[Any], ids: Any = None) -> tuple[Row, ...]:
+def striking_rows(rows: Measured, chosen: Flags, by: Float, names: NDArray[Any], ids: Any = None) -> tuple[Row, ...]:
     """Of the chosen rows those where `by` is lowest, ties by row number; no class and no answer without names."""
     candidates = np.flatnonzero(chosen)
     if len(candidates) > ROWS_SHOWN:  # a sort of the few that matter
@@ -243,9 +244,9 @@ def striking_rows(rows: Measured, chosen: Flags, by: Column, names: NDArray[Any]
     )
 
 
-def _counts(codes: Codes, names: NDArray[Any]) -> Column:
+def _counts(codes: Codes, names: NDArray[Any]) -> Float:
     return np.bincount(codes, minlength=len(names))[: len(names)].astype(np.float64)
 
 
-def _share(part: Column, whole: Column) -> Column:
+def _share(part: Float, whole: Float) -> Float:
     return np.where(whole > 0, part / np.maximum(whole, 1.0), np.nan)

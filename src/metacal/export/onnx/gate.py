@@ -7,6 +7,7 @@ A table of logits gives `probs`, `score` and `accept`, a score that is given `ac
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -165,7 +166,7 @@ def _of_table(graph: Graph, gate: Gate, given: str, dtype: str, group: str | Non
     if gate.policy.at or gate.source.decision_at:  # of two classes: the score there, in double; the map on the logits
         own = xp.to("float64")
         at: Any = gate.source.decision_at
-        if gate.policy.at:
+        if isinstance(gate.policy, Thresholds) and gate.policy.at:
             at = own.unsqueeze(own.take(own.name([*gate.policy.at, 0.0]), _number(own, gate.policy, group)))
         there = own.value(x if xp.dtype == "float64" else own.cast(x)) - at * np.array([[0.0, 1.0]])
     elif gate.thresholds is None:  # a quick score is bounded away from one threshold, not from that of each row
@@ -225,10 +226,10 @@ def _at_most(policy: Policy, score: Value, x: Value | None = None, group: str | 
     if isinstance(policy, One):
         return score <= policy.threshold
     xp = score.xp
-    called = xp.to("int64").op("ArgMax", x, axis=1, keepdims=0) if policy.by == "class" or policy.at else None
-    part = called if policy.by == "class" else _number(xp, policy, group)
+    top = partial(xp.to("int64").op, "ArgMax", x, axis=1, keepdims=0)
+    part = top() if policy.by == "class" else _number(xp, policy, group)
     if policy.at:
-        part = part * 2 + called
+        part = part * 2 + top()
     return score <= xp.take(xp.name(policy.table.ravel().tolist()), part)
 
 

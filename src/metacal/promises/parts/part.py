@@ -194,12 +194,6 @@ class Parts:
                     yield part, own, accept[own], correct[own]
 
     @property
-    def other_side(self) -> dict[tuple[Name, ...], tuple[Name, ...]]:
-        """Of two sides: what rows of a group are known by, and what those are that are called by the other class."""
-        pairs = [tuple(part.cells for part in family) for family in self.families if self.sides]
-        return {own: other for lower, upper in pairs for own, other in ((lower, upper), (upper, lower))}
-
-    @property
     def families(self) -> tuple[tuple[Part, ...], ...]:
         """The parts that look at the same rows: the two sides of a group or, without groups, of all rows."""
         step = 2 if self.sides else 1

@@ -56,44 +56,32 @@ def _beyond(family: Sequence[Part], at: float) -> list[str]:
     return said
 
 
-def lines_of_sides(parts: Parts) -> list[tuple[str, str]]:
-    """How many rows either side calls, and which side is closed."""
-    lines = []
-    for part in reversed(parts.items):
-        if part.quantity is None or part.target is None:
-            continue
-        if part.threshold == -math.inf:
-            lines.append(("closed", f"nothing is called {part.name}: {why_closed(part)}"))
-            continue
-        right = f"{part.n_correct_accepted:,} of them right"
-        lines.append((f"called {part.name}"[:12], f"{part.n_accepted:,} of {part.n_rows:,} rows on that side, {right}"))
+def lines_of_sides(parts: Parts, few: int) -> list[tuple[str, str]]:
+    """How many rows either side calls, and which side is closed; of groups those of which least is called first."""
+    lines = [] if parts.of_all else [(parts.plural, f"{len(parts.names):,}, both sides of each by itself")]
+    families = sorted(parts.families, key=_share_called)
+    for family in families[:few]:
+        of = "" if parts.of_all else f"{family[0].whole}: "
+        said = ", ".join(_beyond(family, family[0].at)) or "all rows go to review"
+        lines += [("group", f"{of}{said}")] if of else []
+        for part in (part for part in reversed(family) if part.quantity is not None and part.target is not None):
+            name = _class(part)
+            if part.threshold == -math.inf:
+                takes = f"; it takes at least {part.rows_needed:,} rows that speak about it" if part.rows_needed else ""
+                why = f"{part.quantity} {part.target:g} is not certified{takes}"
+                lines.append(("closed", f"{of}nothing is called {name}: {why}"))
+                continue
+            seen = (
+                f"{part.n_accepted:,} of {part.n_rows:,} rows on that side, {part.n_correct_accepted:,} of them right"
+            )
+            lines.append((f"called {name}"[:12], f"{of}{seen}"))
+    if len(families) > few:
+        lines.append(("group", f"and {len(families) - few:,} more, of higher coverage"))
     return lines
 
 
-def lines_of_group_sides(parts: Parts, few: int) -> list[tuple[str, str]]:
-    """Those groups of which least is called first: from which log-odds on, how many rows, and which side is closed."""
-    counts = [
-        sum(part.n_accepted for part in family) / max(1, sum(p.n_rows for p in family)) for family in parts.families
-    ]
-    order = sorted(range(len(counts)), key=lambda i: counts[i])
-    lines = [(parts.plural, f"{len(parts.names):,}, both sides of each by themselves")]
-    for i in order[:few]:
-        family = parts.families[i]
-        rows, accepted = (sum(getattr(part, name) for part in family) for name in ("n_rows", "n_accepted"))
-        said = ", ".join(_beyond(family, family[0].at)) or "all to review"
-        lines.append(("group", f"{family[0].whole}: {said}; {accepted:,} of {rows:,} rows"))
-        for part in reversed(family):
-            if part.quantity is not None and part.threshold == -math.inf:
-                lines.append(("closed", f"{part.whole}: nothing is called {part.called}: {why_closed(part)}"))
-    if len(order) > few:
-        lines.append(("group", f"and {len(order) - few:,} more, of higher coverage"))
-    return lines
-
-
-def why_closed(part: Part) -> str:
-    """Why nothing is called by a class, and what it would take."""
-    needed = f"; it takes at least {part.rows_needed:,} rows that speak about it" if part.rows_needed else ""
-    return f"{part.quantity} {part.target:g} is not certified{needed}"
+def _share_called(family: Sequence[Part]) -> float:
+    return sum(part.n_accepted for part in family) / max(1, sum(part.n_rows for part in family))
 
 
 def claim_of_parts(parts: Parts, claim: str) -> str:

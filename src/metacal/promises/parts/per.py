@@ -48,13 +48,13 @@ from typing import Any, ClassVar, Self, get_args
 import numpy as np
 
 from metacal.errors import InfeasibleTargetError, InputError
-from metacal.kernels.grid import RELATIVE
+from metacal.formulas import Codes, Flags
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.parts.part import By, Part, Parts, Shares
 from metacal.promises.promise import ByPart, Promise
 from metacal.promises.quantity import Limits
 from metacal.promises.rules.bounds import SLACK
-from metacal.promises.sample import Codes, Flags, Sample
+from metacal.promises.sample import Sample
 
 #: Every so many rows one that says which parts are pooled: those with fewer than twice the rows that a test takes at
 #: least. So few pass only where hardly any of them is wrong.
@@ -230,9 +230,9 @@ class Per(Promise):
             if needed
             else "lower the target: as far as these rows tell, no number of rows would certify it"
         )
+        of = f"any {self.by} of these {n_rows:,} rows ({len(parts.families)} of them)"
         return InfeasibleTargetError(
-            f"{quantity} {target:g} cannot be certified for any {self.by} of these {n_rows:,} rows ({len(parts.families)} of "
-            f"them) {self.surely};{can} {do}.",
+            f"{quantity} {target:g} cannot be certified for {of} {self.surely};{can} {do}.",
             target=target,
             best=best,
             rows_needed=min(needed, default=None),

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, spelled
+from metacal.formulas import Codes, Float
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import By, Name
 from metacal.rows.labels import columns_of, flat_labels
@@ -28,11 +29,8 @@ class One:
     by: ClassVar[By | None] = None
     at: ClassVar[tuple[float, ...]] = ()
 
-    def of(self, codes: NDArray[np.intp] | None = None, called: NDArray[np.intp] | None = None) -> float:
+    def of(self, codes: Codes | None = None, called: Codes | None = None) -> float:
         return self.threshold
-
-    def moved_by(self, codes: NDArray[np.intp]) -> NDArray[np.float64]:
-        return np.zeros(len(codes))
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Thresholds:
     >>> two.of(two.codes(["south", "north", "moon"]))
     array([-inf,  0.5, -inf])
     >>> sides = Thresholds("group", ("north", "south"), ((0.5, 0.7), (-math.inf, 0.9)), at=(0.1, 1.5))
-    >>> sides.of(np.array([0, 0, 1, -1]), np.array([0, 1, 1, 1])), sides.moved_by(np.array([0, 0, 1, -1]))
+    >>> sides.of(np.array([0, 0, 1, -1]), np.array([0, 1, 1, 1])), moved_by(sides, np.array([0, 0, 1, -1]))
     (array([ 0.5,  0.7,  0.9, -inf]), array([0.1, 0.1, 1.5, 0. ]))
     """
 
@@ -60,27 +58,28 @@ class Thresholds:
     threshold: ClassVar[float] = -math.inf
 
     @cached_property
-    def table(self) -> NDArray[np.float64]:
+    def table(self) -> Float:
         """A row for each part, a column for each side. The last is found with code -1: one not seen in the fit."""
         own = np.array(self.values, dtype=np.float64).reshape(len(self.names), -1)
         return np.vstack([own, np.full((1, own.shape[1]), -math.inf)])
 
-    def of(self, codes: NDArray[np.intp] | None, called: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
+    def of(self, codes: Codes | None = None, called: Codes | None = None) -> Float:
         """The threshold of each row by its part and, of two sides, what it is called; -inf where it is in no part."""
         assert codes is not None
         return self.table[codes, called if self.at else 0]
 
-    def moved_by(self, codes: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Of two sides: the log-odds above which each row is called by the second class, by its group."""
-        return np.array([*self.at, 0.0])[codes]
-
-    def codes(self, groups: Any) -> NDArray[np.intp]:
+    def codes(self, groups: Any) -> Codes:
         """The number of each row's group among the names, -1 for one that the fit has not seen."""
         return group_codes(groups, self.names)
 
 
 #: What the scores of a stage are compared with.
 Policy = One | Thresholds
+
+
+def moved_by(policy: Policy, codes: Codes) -> Float:
+    """Of two sides: the log-odds above which each row is called by the second class, by the number of its group."""
+    return np.array([*policy.at, 0.0])[codes]
 
 
 def policy_of(certificate: Certificate, classes: NDArray[Any]) -> Policy:
@@ -100,7 +99,7 @@ def policy_of(certificate: Certificate, classes: NDArray[Any]) -> Policy:
     return Thresholds(parts.by, names, tuple(own[name] for name in names), tuple(at[name] for name in names if at))
 
 
-def group_codes(groups: Any, names: tuple[Name, ...]) -> NDArray[np.intp]:
+def group_codes(groups: Any, names: tuple[Name, ...]) -> Codes:
     """The number of each row's group among the names; -1 for one that is none of them."""
     given, known = plain_groups(groups), np.array(names)
     if not len(given) or (given.dtype.kind == "U") != (known.dtype.kind == "U"):
@@ -109,7 +108,7 @@ def group_codes(groups: Any, names: tuple[Name, ...]) -> NDArray[np.intp]:
     return np.where(known[codes] == given, codes, -1)
 
 
-def rows_of_groups(groups: Any, n_rows: int) -> tuple[NDArray[np.intp], tuple[Name, ...]]:
+def rows_of_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]:
     """The number of each row's group, and the groups' names.
 
     >>> rows_of_groups(["north", "south", "north"], 3)

@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Self, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
 from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, CountedBy, Weights, under
 from metacal.promises.notes import Note, kept_by_weight, one_row_of_each_unit, whole_units_counted
@@ -32,8 +33,6 @@ from metacal.promises.sample import WholeUnits
 from metacal.rows import validate
 from metacal.rows.arrays import plain_array, row_weights
 from metacal.rows.draws import generator
-
-Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,19 +79,19 @@ class Units:
         """What was given as `units`: this, or names alone."""
         return given if isinstance(given, Units) else cls(given)
 
-    def codes(self, n_rows: int) -> Places:
+    def codes(self, n_rows: int) -> Codes:
         """A number 0, 1, … for each row, which rows of one unit share."""
         return unit_codes(self.names, n_rows)
 
-    def at(self, rows: Places, n_rows: int) -> Units:
+    def at(self, rows: Codes, n_rows: int) -> Units:
         """The same for those of n rows that stand at these places."""
         return self.taken(self.codes(n_rows)[rows])
 
-    def taken(self, codes: Places) -> Units:
+    def taken(self, codes: Codes) -> Units:
         """The same for some of the rows, which have these numbers."""
         return replace(self, names=codes)
 
-    def whole(self, codes: Places, seed: int) -> WholeUnits:
+    def whole(self, codes: Codes, seed: int) -> WholeUnits:
         """The units whose every row counts."""
         most = int(np.bincount(codes).max())
         if self.largest is not None and most > self.largest:
@@ -194,7 +193,7 @@ class Importance:
             raise InputError("no class of the calibration rows is found among the new rows; are they of the same kind?")
         return cls(weights[codes], float(weights[codes].max()), estimated=True)
 
-    def shares(self, n_rows: int) -> NDArray[np.float64]:
+    def shares(self, n_rows: int) -> Float:
         """The probability with which each row is kept."""
         weights = row_weights(self.weights, n_rows, name="importance")
         assert weights is not None
@@ -224,18 +223,18 @@ class Counted:
         Where every row of a unit counts: the units of the counted rows.
     """
 
-    rows: Places
-    speaker: Places
+    rows: Codes
+    speaker: Codes
     circumstances: Circumstances
     notes: tuple[Note, ...]
     whole: WholeUnits | None = None
 
-    def mask(self, n_rows: int) -> NDArray[np.bool_]:
+    def mask(self, n_rows: int) -> Flags:
         mask = np.zeros(n_rows, dtype=bool)
         mask[self.rows] = True
         return mask
 
-    def spread(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def spread(self, flags: Flags) -> Flags:
         """A flag for each counted row, spread over all rows; True for rows that nobody speaks for."""
         return np.where(self.speaker < 0, True, flags[self.speaker])
 
@@ -290,7 +289,7 @@ def counted_rows(
     return Counted(rows, place[codes], around, tuple(notes), whole)
 
 
-def unit_codes(units: Any, n_rows: int) -> Places:
+def unit_codes(units: Any, n_rows: int) -> Codes:
     """A number 0, 1, … for each row, which rows of one unit share.
 
     >>> unit_codes(["b", "a", "b"], 3)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from metacal.errors import InfeasibleTargetError
+from metacal.formulas import Flags
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import ByPart, Standing, cannot_certify
@@ -19,7 +20,7 @@ from metacal.promises.rules import bounds
 from metacal.promises.rules.rows_needed import rows_needed
 from metacal.promises.rules.sequence import ASKED, Ladder, expected_passes, last_passed, segments, walk
 from metacal.promises.rules.whole_units import OfUnits
-from metacal.promises.sample import Flags, Ranking, Sample, Undecided
+from metacal.promises.sample import Ranking, Sample, Undecided
 from metacal.promises.sequential.answers import Answers
 from metacal.promises.words import RISING, SAME_SOURCE, SAME_SOURCE_OF_BOTH, register_rule
 

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv
 
 from metacal.errors import InputError
+from metacal.formulas import Codes
 from metacal.promises.rules.levels import joint_levels, local_level, quantiles, quantiles_at
 from metacal.rows.arrays import fraction
 
@@ -67,7 +68,7 @@ class DistributionBand:
         column = np.sort(np.asarray(values, dtype=np.float64))
         return cls(column, len(column) if n is None else n)
 
-    def counts(self, thresholds: Column) -> NDArray[np.intp]:
+    def counts(self, thresholds: Column) -> Codes:
         """How many draws are at most each threshold."""
         return np.searchsorted(self.values, thresholds, side="right")
 
@@ -82,7 +83,7 @@ class DistributionBand:
         """P(X <= s) <= this for all s at once, with probability 1 - delta: F(s) <= F(X_(i+1)-) <= U_(i+1)."""
         return 1.0 - self._bounds(self.n - self.counts(thresholds), delta)
 
-    def _bounds(self, ranks: NDArray[np.intp], delta: float) -> Column:
+    def _bounds(self, ranks: Codes, delta: float) -> Column:
         if self.n == 0:
             return np.zeros(len(ranks))
         level = local_level(self.n, delta)
@@ -180,7 +181,7 @@ def accuracy_of_counts(right: int, wrong: int, n_rows: int, delta: float) -> flo
     return float(lowest_accuracy(np.array([right]), np.array([wrong]), n_rows, delta)[0])
 
 
-def lowest_accuracy(right: NDArray[np.intp], wrong: NDArray[np.intp], n_rows: int, delta: float) -> Column:
+def lowest_accuracy(right: Codes, wrong: Codes, n_rows: int, delta: float) -> Column:
     """The bounds at thresholds that accept so many: each at the level of the bound before, from that for all on.
 
     An error rate u is ruled out where P(Bin(m, u) <= E) is below the level of u, which rises as u falls. Below a bound
@@ -194,7 +195,7 @@ def lowest_accuracy(right: NDArray[np.intp], wrong: NDArray[np.intp], n_rows: in
     return bound
 
 
-def _lowest_share(these: NDArray[np.intp], others: NDArray[np.intp], level: float | Column) -> Column:
+def _lowest_share(these: Codes, others: Codes, level: float | Column) -> Column:
     """Clopper & Pearson's lower bound on the share of these, where so many of them and of others were seen."""
     return np.where(these > 0, betaincinv(np.maximum(these, 1), others + 1, level), 0.0)
 
@@ -257,11 +258,7 @@ class CertifiedFrontier:
 
 
 def certified_frontier(
-    scores: ArrayLike,
-    correct: ArrayLike,
-    delta: float = 0.1,
-    thresholds: ArrayLike | None = None,
-    share: float = 0.5,
+    scores: ArrayLike, correct: ArrayLike, delta: float = 0.1, thresholds: ArrayLike | None = None, share: float = 0.5
 ) -> CertifiedFrontier:
     """For each beta the smallest alpha that can be promised with it, all pairs valid at once.
 
@@ -312,7 +309,7 @@ class _Counts:
             raise InputError(f"one score and one flag per row are needed; got {column.shape} and {flags.shape}.")
         return cls(np.sort(column[flags]), np.sort(column[~flags]))
 
-    def at(self, thresholds: Column) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    def at(self, thresholds: Column) -> tuple[Codes, Codes]:
         """Right and wrong rows that each threshold accepts."""
         right, wrong = (np.searchsorted(own, thresholds, side="right") for own in (self.right, self.wrong))
         return right, wrong

@@ -25,8 +25,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.formulas import Flags
 from metacal.promises.quantity import Quantity
-from metacal.promises.sample import Flags, WholeUnits
+from metacal.promises.sample import WholeUnits
 from metacal.rows.draws import generator
 
 Column = NDArray[np.float64]

@@ -12,10 +12,11 @@ from bisect import bisect_left
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import bdtr, bdtrc, betaincinv
 
 from metacal.errors import InputError
+from metacal.formulas import Float
 
 #: A tail probability in a file is recomputed by another SciPy than the one that compared it with delta.
 SLACK = 1.0 + 1e-9
@@ -30,7 +31,7 @@ def exact(value: float) -> Fraction:
     return Fraction(repr(float(value)))
 
 
-def binomial_p_value(errors: ArrayLike, n: ArrayLike, error_rate: float) -> NDArray[np.float64]:
+def binomial_p_value(errors: ArrayLike, n: ArrayLike, error_rate: float) -> Float:
     """P(Bin(n, error_rate) <= errors): the exact p-value of "the error rate is error_rate or more".
 
     >>> float(binomial_p_value(0, 100, 0.03).round(4))

@@ -39,6 +39,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from metacal.errors import InfeasibleTargetError, InputError
+from metacal.formulas import Flags
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.notes import labels_ran_out
@@ -61,7 +62,7 @@ from metacal.promises.rules.cascade_walks import (
     people_walks,
 )
 from metacal.promises.rules.noninferiority import GAMMA, shows_at_most
-from metacal.promises.sample import Evidence, Flags, Outcome, Sample
+from metacal.promises.sample import Evidence, Outcome, Sample
 from metacal.promises.words import DRAWN_FROM_POOL, SAME_SOURCE_OF_BOTH, register_rule, rounded_down, rounded_up
 
 DIFFERENCE = register_rule(

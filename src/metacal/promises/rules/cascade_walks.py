@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from scipy.special import betainc, expit
 
 from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import Grid
 from metacal.promises.certificate import accepts
-from metacal.promises.sample import Flags, Scores
 from metacal.rows.draws import generator
 
 Column = NDArray[np.float64]
@@ -45,8 +45,8 @@ class Paired:
     Where no label is known both `right` columns are False: such rows count where the two agree, as "neither".
     """
 
-    small_score: Scores
-    large_score: Scores
+    small_score: Float
+    large_score: Float
     small_right: Flags
     large_right: Flags
     agree: Flags
@@ -55,7 +55,7 @@ class Paired:
     def __len__(self) -> int:
         return len(self.small_score)
 
-    def take(self, rows: NDArray[np.intp]) -> Paired:
+    def take(self, rows: Codes) -> Paired:
         return Paired(*(column[rows] for column in vars(self).values()))
 
 
@@ -131,14 +131,14 @@ class Plan:
     people: bool = False
     review_cost: float = 10.0
     random_state: int = 0
-    thresholds_from: Scores | None = None
+    thresholds_from: Float | None = None
 
 
 #: No people, thresholds from a part of the rows.
 PLAN = Plan()
 
 
-def aside_rows(n: int, plan: Plan) -> NDArray[np.intp]:
+def aside_rows(n: int, plan: Plan) -> Codes:
     """The rows that are set aside to choose thresholds, in order; none where these come from elsewhere."""
     if plan.thresholds_from is not None:
         return np.empty(0, dtype=np.intp)
@@ -221,7 +221,7 @@ def expected_p_value(answered: Column, wrong: Column, beta: float) -> Column:
     return np.where(answered > 0, betainc(np.maximum(answered - wrong, 1e-9), wrong + 1.0, beta), 1.0)
 
 
-def _quantiles(scores: Scores, steps: int, grid: Grid) -> list[float]:
+def _quantiles(scores: Float, steps: int, grid: Grid) -> list[float]:
     """Thresholds at even shares of the scores, from 1/steps up, and +inf: accept every row."""
     levels = np.arange(1, steps + 1) / steps
     return [*sorted({grid.settled(float(s)) for s in np.quantile(scores, levels, method="lower")}), math.inf]
@@ -237,13 +237,13 @@ def _totals(rows: Paired, small: Column, large: Column, first: Column, second: C
     return answered, above[1:, :-1]
 
 
-def risk(score: Scores, right: Flags) -> Column:
+def risk(score: Float, right: Flags) -> Column:
     """An estimate of the chance that each row is wrong: what it is, and the curve of all rows along the score."""
     own = len(score) / (len(score) + _EQUAL_WEIGHT)
     return own * ~right + (1.0 - own) * risk_curve(score, right)
 
 
-def risk_curve(score: Scores | Column, right: Flags) -> Column:
+def risk_curve(score: Float | Column, right: Flags) -> Column:
     """P(wrong) by logistic regression on the logits of the ranks of one score or several, (n,) or (n, m)."""
     columns = score.reshape(len(score), -1)
     rank = np.argsort(np.argsort(columns, axis=0, kind="stable"), axis=0, kind="stable")

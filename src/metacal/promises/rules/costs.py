@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise
 from metacal.promises.quantity import Quantity
 from metacal.promises.rules import betting
-from metacal.promises.sample import Codes, Flags, Ranking, Sample, Scores
+from metacal.promises.sample import Ranking, Sample
 from metacal.rows.draws import generator
 
 Column = NDArray[np.float64]
@@ -84,10 +85,10 @@ class CostRanking:
 
     blocks: Ranking
     losses: Column
-    turns: NDArray[np.intp]
+    turns: Codes
 
     @classmethod
-    def of(cls, scores: Scores, losses: Column, seed: int) -> CostRanking:
+    def of(cls, scores: Float, losses: Column, seed: int) -> CostRanking:
         """Sort; the seed decides the order of the bets."""
         turns = generator(seed).permutation(len(scores))
         return cls(Ranking.of(scores, losses == 0.0), losses[np.lexsort((-losses, scores))], turns)

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv
 
+from metacal.formulas import Codes
 from metacal.rows.arrays import fraction
 
 Column = NDArray[np.float64]
@@ -101,7 +102,7 @@ def quantiles(n: int, level: float) -> Column:
     return bounds
 
 
-def quantiles_at(ranks: NDArray[np.intp], n: int, level: float) -> Column:
+def quantiles_at(ranks: Codes, n: int, level: float) -> Column:
     """The same at some ranks; 0 at rank 0."""
     at = np.maximum(ranks, 1)
     return np.where(ranks > 0, betaincinv(at, n + 1 - at, level), 0.0)

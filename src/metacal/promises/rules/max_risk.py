@@ -8,9 +8,9 @@ from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError, InputError
+from metacal.formulas import Codes
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import cannot_certify
 from metacal.promises.quantity import COST, RISK
@@ -151,7 +151,7 @@ class MeanLimit(Costed):
         if rule is not None and self.delta is not None:
             return rows_needed(ranked.blocks, MinAccuracy(1.0 - self.share, self.delta).plan)
 
-        def certifies(rows: NDArray[np.intp]) -> bool:
+        def certifies(rows: Codes) -> bool:
             again = CostRanking.of(np.arange(float(len(rows))), ranked.losses[rows], seed=0)
             return self._certified_rows(again, self.share, rule) > 0
 

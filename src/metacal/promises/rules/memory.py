@@ -21,8 +21,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from metacal.formulas import Codes, Float
 from metacal.promises.rules.rows_needed import fitted_profiles, rates
 from metacal.promises.rules.sequence import Ladder, Starts, rungs, usual_starts
 from metacal.promises.sample import Ranking
@@ -120,7 +120,7 @@ def _starts(memory: Memory, n: int, beta: float, delta: float) -> Starts | None:
     return tuple((at, share) for at, share in sorted(shares.items()) if share)
 
 
-def _new_rows(memory: Memory, n: int) -> NDArray[np.intp]:
+def _new_rows(memory: Memory, n: int) -> Codes:
     """Of samples of n rows like the older ones: the errors up to each rank."""
     middle = (np.cumsum(memory.rows) - np.array(memory.rows) / 2.0) / memory.n
     draws = max(_DRAWS // 4, min(_DRAWS, _DRAWN // n))
@@ -129,7 +129,7 @@ def _new_rows(memory: Memory, n: int) -> NDArray[np.intp]:
     return np.cumsum(generator(n).random((draws, n)) < chance, axis=1, dtype=np.intp)
 
 
-def _reached(errors: NDArray[np.intp], ladder: Ladder, starts: NDArray[np.intp]) -> NDArray[np.float64]:
+def _reached(errors: Codes, ladder: Ladder, starts: Codes) -> Float:
     """The share of the rows that walks at this level alone certify: each sample's, from each start."""
     tested, most = rungs(ladder)
     failed = np.where(errors[:, tested - 1] > most, np.arange(len(tested)), len(tested))

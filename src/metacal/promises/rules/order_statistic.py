@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import warn_caller
+from metacal.formulas import Codes, Flags
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate
 from metacal.promises.notes import Note, too_few_right, too_few_to_review
@@ -22,7 +22,7 @@ from metacal.promises.promise import ByPart, Promise
 from metacal.promises.quantity import MISCOVERAGE, REVIEW
 from metacal.promises.rules import bounds
 from metacal.promises.rules.whole_units import OfUnits
-from metacal.promises.sample import Flags, Ranking, Sample
+from metacal.promises.sample import Ranking, Sample
 from metacal.promises.words import SAME_SOURCE, register_rule
 
 UMBRELLA = register_rule(
@@ -43,7 +43,7 @@ class OrderStatistic(Promise):
     """At most a share of the rows that are looked at is rejected: the k-th smallest of their scores is accepted."""
 
     @abstractmethod
-    def _looked_at(self, rows: NDArray[np.intp], wrong: NDArray[np.intp]) -> NDArray[np.intp]:
+    def _looked_at(self, rows: Codes, wrong: Codes) -> Codes:
         """How many rows it looks at, of so many with so many wrong ones among them."""
 
     @abstractmethod
@@ -89,7 +89,7 @@ class MaxMiscoverage(OrderStatistic, OfUnits, ByPart):
     limited: ClassVar = {"alpha": MISCOVERAGE}
     rules: ClassVar = (UMBRELLA, EXPECTED_RANK)
 
-    def _looked_at(self, rows: NDArray[np.intp], wrong: NDArray[np.intp]) -> NDArray[np.intp]:
+    def _looked_at(self, rows: Codes, wrong: Codes) -> Codes:
         return rows - wrong
 
     def impossible(self, certificate: Certificate | Part) -> str | None:
@@ -154,7 +154,7 @@ class MaxReview(OrderStatistic, OfUnits):
     limited: ClassVar = {"share": REVIEW}
     rules: ClassVar = (UMBRELLA_OF_ALL, EXPECTED_RANK_OF_ALL)
 
-    def _looked_at(self, rows: NDArray[np.intp], wrong: NDArray[np.intp]) -> NDArray[np.intp]:
+    def _looked_at(self, rows: Codes, wrong: Codes) -> Codes:
         return rows
 
     def impossible(self, certificate: Certificate) -> str | None:

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError, InputError
+from metacal.formulas import Codes, Flags, Float
 from metacal.promises.certificate import Certificate, Guarantee, accepts
 from metacal.promises.promise import Promise
 from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.promises.rules import bounds
 from metacal.promises.rules.order_statistic import too_few_right_kept
-from metacal.promises.sample import Flags, Sample, Scores
+from metacal.promises.sample import Sample
 from metacal.promises.words import register_rule
 from metacal.rows.draws import generator
 
@@ -45,7 +45,7 @@ class _WithoutGuarantee(Promise):
     delta: ClassVar[None] = None  # type: ignore[misc] # nothing is said with a probability
     guarantee: ClassVar[Guarantee] = "none"
 
-    def for_base(self, available: Flags, scores: Scores, correct: Flags, certificate: Certificate) -> Flags:
+    def for_base(self, available: Flags, scores: Float, correct: Flags, certificate: Certificate) -> Flags:
         """The "samples whose scores are smaller than r* among the second part", however few of them are wrong.
 
         Line 6 of Algorithm 1, line 7 of Algorithm 2. No score ties with r* under the paper's Assumption 1, so that
@@ -81,7 +81,7 @@ class MaxMiscoverage(_WithoutGuarantee):
         rank = bounds.expected_miscoverage_rank(len(right), self.alpha)
         return self._certificate(sample, float(right[rank - 1]) if rank <= len(right) else math.inf)
 
-    def for_base(self, available: Flags, scores: Scores, correct: Flags, certificate: Certificate) -> Flags:
+    def for_base(self, available: Flags, scores: Float, correct: Flags, certificate: Certificate) -> Flags:
         """Line 6, where r* is the score of a row: those tied with it are accepted, but not "smaller than r*"."""
         if certificate.accepts_everything or certificate.highest_accepted is None:
             return available
@@ -146,9 +146,7 @@ class MinCoverageAccuracy(_WithoutGuarantee):
         return other
 
 
-def coverage_accuracy_curve(
-    scores: Scores, correct: Flags, n_bins: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def coverage_accuracy_curve(scores: Float, correct: Flags, n_bins: int) -> tuple[Float, Float]:
     """The estimate of l(s): mean score of each uniform-mass bin, and the decreasing fit of the prefix accuracies.
 
     >>> coverage_accuracy_curve(np.arange(4.0), np.array([True, True, False, True]), 2)
@@ -164,7 +162,7 @@ def coverage_accuracy_curve(
     return centres, np.asarray(isotonic_regression(accuracy, increasing=False).x)
 
 
-def _last_at_least(beta: float, centres: NDArray[np.float64], accuracy: NDArray[np.float64]) -> float:
+def _last_at_least(beta: float, centres: Float, accuracy: Float) -> float:
     last = int(np.flatnonzero(accuracy >= beta)[-1])
     if last == len(accuracy) - 1:
         return math.inf
@@ -180,7 +178,7 @@ def _other_split(certificate: Certificate, *, only_right: bool) -> str | None:
     return None
 
 
-def _draw(pool: NDArray[np.intp], n_rows: int, random_state: Any) -> tuple[Flags, Flags]:
+def _draw(pool: Codes, n_rows: int, random_state: Any) -> tuple[Flags, Flags]:
     size = min(len(pool) // _SHARE, _MOST)
     if size < 1:
         raise InputError(f"the paper's split sets aside a tenth of {len(pool)} rows; use at least 10.")

@@ -46,6 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Flags
 from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut, scores_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise
@@ -122,7 +123,7 @@ class Tally:
         return Ranking(ranks, errors, scores_of(self._lowest), self.mixed)
 
     @cached_property
-    def mixed(self) -> NDArray[np.bool_]:
+    def mixed(self) -> Flags:
         """Whether the order inside a cell is open: there is room for several scores."""
         return (self.high - self._lowest).view(np.uint64) >= np.uint64(1 << self.unit)
 
@@ -152,11 +153,7 @@ class Passes(Evidence):
 
     @classmethod
     def over(
-        cls,
-        read: Callable[[Any], tuple[Any, Any]],
-        blocks: Iterable[Any],
-        *,
-        executor: ExecutorLike | None = None,
+        cls, read: Callable[[Any], tuple[Any, Any]], blocks: Iterable[Any], *, executor: ExecutorLike | None = None
     ) -> Self:
         """Passes over blocks of rows: counts come back, never rows.
 

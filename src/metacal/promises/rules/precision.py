@@ -22,13 +22,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from metacal.errors import InputError
+from metacal.formulas import Codes
 from metacal.promises.parts.part import Name
 from metacal.promises.quantity import PRECISION
 from metacal.promises.rules import bounds
 from metacal.promises.rules.sequence import Ladder, Starts, walk
 from metacal.promises.rules.two_sided import Side
-from metacal.promises.sample import Codes, Ranking
+from metacal.promises.sample import Ranking
 from metacal.promises.scouts import Scouts
 from metacal.rows.arrays import fraction
 
@@ -129,9 +129,9 @@ class MinPrecision(Side):
             )
         )
 
-    def fewest(self) -> int:
+    def fewest(self, level: float) -> int:
         """How many rows without an error a test takes."""
-        return bounds.error_free_rows_needed(self.level, self.delta)
+        return bounds.error_free_rows_needed(self.level, level)
 
     def carries(self, called: int, wrong: int, must_not: int) -> bool:
         return bounds.few_enough(wrong, called, self.level, self.delta)

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, ndtr
 
+from metacal.formulas import Codes
 from metacal.promises.rules import bounds
 from metacal.promises.sample import Ranking
 from metacal.rows.draws import generator
@@ -57,7 +58,7 @@ _LENGTHS = np.array([1.0, 0.4, 0.1, 0.02])[:, None]
 _FAILS, _UNLIKELY = 0.1, 0.005
 
 
-def resampled(n: int, certifies: Callable[[NDArray[np.intp]], bool]) -> int | None:
+def resampled(n: int, certifies: Callable[[Codes], bool]) -> int | None:
     """The same for any rule, by drawing ranks of these rows again; slower, and from few draws."""
     random = generator(0)
     for step in range(1, _DOUBLINGS + 1):
@@ -152,7 +153,7 @@ def _chances(wrong_up_to: Float, tested: Sequence[tuple[int, int]], n: int) -> F
 
 
 @lru_cache(maxsize=1000)
-def _test(m: int, most: int, n: int) -> tuple[NDArray[np.intp], Float, Float, Float, Float]:
+def _test(m: int, most: int, n: int) -> tuple[Codes, Float, Float, Float, Float]:
     """How to read a profile's mean error up to rank m of n, and how often m rows hold so few errors at such rates."""
     share = m / (n + 1.0)
     at = np.clip(share + math.sqrt(share * (1.0 - share) / (n + 2.0)) * _NODES, 0.2 * share, 1.0)[:, None]

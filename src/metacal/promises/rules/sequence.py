@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr
 
+from metacal.formulas import Codes, Flags, Float
 from metacal.promises.rules import bounds
 from metacal.promises.sample import Ranking
 
@@ -99,7 +100,7 @@ class Ladder:
         return 0
 
 
-def rungs(ladder: Ladder) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def rungs(ladder: Ladder) -> tuple[Codes, Codes]:
     """All of a ladder's rungs, and the most errors that pass at each."""
     ranks, errors = np.arange(1, ladder.n + 1), np.arange(ladder.most_errors(ladder.n) + 1)
     low, high = errors + 1, np.full(len(errors), ladder.n)  # the first rank at which so many pass lies between
@@ -181,7 +182,7 @@ def last_passed(ranking: Ranking, beta: float, delta: float) -> int:
     return walk(ranking, beta, delta).best
 
 
-def expected_passes(errors: NDArray[np.intp], ranks: NDArray[np.intp], beta: float) -> NDArray[np.bool_]:
+def expected_passes(errors: Codes, ranks: Codes, beta: float) -> Flags:
     """Whether E + 1 <= (1 - beta)(m + 1), for E errors up to each rank m, in exact arithmetic."""
     share = 1 - bounds.exact(beta)
     ints: type = object if share.denominator * (int(ranks.max()) + 1) >= 2**62 else np.int64
@@ -244,7 +245,7 @@ def walk(
     return Walk(best if best and ranking.accepted_at(best) else 0, complete and bool(plan))
 
 
-def start_value(scouts: NDArray[np.float64], n: int, beta: float, delta: float, starts: Starts | None = None) -> float:
+def start_value(scouts: Float, n: int, beta: float, delta: float, starts: Starts | None = None) -> float:
     """The value at which tests begin: the first below which the main start's share of the rows is expected to lie.
 
     >>> start_value(np.repeat([1.0, 2.0, 3.0], [1, 3, 6]), 1000, 0.95, 0.1)
@@ -346,7 +347,7 @@ def fallback(walks: Iterable[tuple[Any, Iterable[T]]], passes: Callable[[T, Any]
     return best
 
 
-def clearly_pass(errors: NDArray[np.intp], ranks: NDArray[np.intp], rate: float, level: float) -> NDArray[np.bool_]:
+def clearly_pass(errors: Codes, ranks: Codes, rate: float, level: float) -> Flags:
     """Whether P(Bin(rank, rate) <= errors) is below the level by more than it may be off as computed.
 
     Most tests are settled by Chernoff's bound on the lower tail, P(Bin <= μ - t) <= exp(-t² / 2μ) with μ = rank·rate,

@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, gammaln
 
 from metacal.errors import InfeasibleTargetError, InputError
+from metacal.formulas import Codes, Flags
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.parts.part import StageCount, Stages
@@ -50,7 +51,7 @@ from metacal.promises.rules import bounds
 from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.promises.rules.cascade import JOINT, MaxLoss, inaccurate
 from metacal.promises.rules.cascade_walks import expected_p_value, risk, risk_curve
-from metacal.promises.sample import Codes, Evidence, Flags, Outcome
+from metacal.promises.sample import Evidence, Outcome
 from metacal.rows.draws import generator
 
 Table = NDArray[np.float64]

@@ -20,7 +20,7 @@ A side whose rows cannot carry its promise is closed, and its rows go to review.
 error. So is a predictive value that the share of the class reaches without any score: it says nothing. (That is asked
 of the labels, and can only make broken promises fewer: one that is refused is not made.)
 
-**For each group** (`PerGroup`) both sides are certified on its rows alone, at its share of delta, and calling changes at
+**For each group** (`PerGroup`) both sides are certified on its rows alone, at its share of delta; calling changes at
 log-odds of its own. *Why it holds.* Given how many rows each group has, its rows are i.i.d., and all above holds of it:
 at level d a walk passes a rank, or an order statistic reaches a limit, that breaks one of its promises with probability
 at most d, both sides together. By the union bound none does in any group where the levels add up to delta; so do the
@@ -43,13 +43,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from metacal.errors import InfeasibleTargetError, InputError
+from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import Name, Part, Parts
 from metacal.promises.promise import ByPart
 from metacal.promises.quantity import FALSE_POSITIVE_RATE, RECALL, Limits
 from metacal.promises.rules import bounds
-from metacal.promises.sample import Codes, Flags, Outcome, Ranking, Sample, Scores
+from metacal.promises.sample import Outcome, Ranking, Sample
 from metacal.promises.scouts import Scouts
 from metacal.promises.words import SAME_SOURCE, register_rule
 from metacal.rows.arrays import fraction
@@ -64,9 +65,6 @@ SIDES = register_rule(
 )
 #: A class of no more than this share is rare: its side has so much of delta.
 _RARE, _OF_RARE = 0.2, 0.8
-#: Standard deviation of slope and intercept, in units in which the scores have one of 1.
-_RIDGE = 3.0
-_STEPS = 50
 
 
 class Sided(ByPart):
@@ -91,73 +89,70 @@ class Sided(ByPart):
 
     #: A side that cannot carry its promise calls nothing.
     unproven: ClassVar[float] = -math.inf
+    delta: float
 
     def from_sample(self, sample: Sample) -> Certificate:
         """Certify each side of all rows."""
-        names, codes = _classes(sample), _truth(sample)
-        for side in self.sides(names).values():
-            if (said := side.vacuous(codes, names)) is not None:
-                raise InputError(said)
+        codes, names, sides = sample.codes, sample.classes, self.sides(sample.classes).values()
+        if (empty := next(filter(None, (side.vacuous(codes, names) for side in sides)), None)) is not None:
+            raise InputError(empty)
         accepted, _ = self.settle(sample, self.delta, self.delta)
         if accepted is None:
-            said = "; ".join(side.too_few(codes, names) for side in self.sides(names).values())
+            said = "; ".join(side.too_few(codes, names) for side in sides)
             raise InfeasibleTargetError(f"{said}.", target=self.limits[0][1], best=None, rows_needed=None)
         parts = Parts("class", "together", self.parts_of((), sample, accepted, self.delta, self.delta))
         counts = {name: sum(getattr(part, name) for part in parts.items) for name in Outcome._fields[:4]}
         found = self._certified(-math.inf, Outcome(**counts, highest_accepted=None, lowest_rejected=None))
-        at = _decided_at(sample, accepted)
-        return self.told(replace(found, decision_at=at, parts=parts))
+        return self.told(replace(found, decision_at=decision_point(sample, accepted), parts=parts))
 
     def settle(self, sample: Sample, level: float, planned: float) -> tuple[dict[int, int] | None, bool]:
         """How many rows may be called by either class, from its end; nothing of the level is left for other groups."""
-        names, codes, s, scouts = _classes(sample), _truth(sample), sample.score, sample.scouts
+        names, codes, s, scouts = sample.classes, sample.codes, sample.score, sample.scouts
         values = None if scouts is None or scouts.values is None else RELATIVE.rounded(scouts.values)
         starts = (values, None if values is None else -values[::-1])
         rankings = [Ranking.of(RELATIVE.rounded(-s if code else s), codes == code, starts[code]) for code in (0, 1)]
-        plans = self.at_level(planned).sides(names)
-        sides = {code: side.knowing(scouts, code) for code, side in self.at_level(level).sides(names).items()}
-        sides = {code: side for code, side in sides.items() if side.vacuous(codes, names) is None}
-        passed = {code: partial(side.passed, rankings[code], plans[code].delta) for code, side in sides.items()}
-        accepted = {code: passed[code]() for code in sides}
+        plans, sides = (self.at_level(one).sides(names) for one in (planned, level))
+        passed = {
+            code: partial(side.knowing(scouts, code).passed, rankings[code], plans[code].delta)
+            for code, side in sides.items()
+            if side.vacuous(codes, names) is None
+        }
+        accepted = {code: walked() for code, walked in passed.items()}
         if sum(accepted.values()) > len(s):
-            even = even_odds(s, codes == 1)
-            clipped = {code: passed[code](rows_below(rankings[code], -even if code else even)) for code in sides}
+            even = sample.even_odds
+            near = {code: walked(rankings[code].below(-even if code else even)) for code, walked in passed.items()}
             longer = max(accepted, key=lambda code: accepted[code])
-            accepted = clipped if any(clipped.values()) else {longer: accepted[longer]}
+            accepted = near if any(near.values()) else {longer: accepted[longer]}
         return accepted if any(accepted.values()) else None, False
 
     def takes(self, sample: Sample, level: float) -> list[tuple[int, int]]:
-        names, codes = _classes(sample), _truth(sample)
-        sides = self.at_level(level).sides(names)
-        by_rows = {code: side for code, side in sides.items() if not side.limits[0][0].of_class}
-        must_not = {code: int((codes != code).sum()) for code in sides}
-        return [
-            (len(sample) if by_rows else must_not[code], side.fewest()) for code, side in (by_rows or sides).items()
-        ]
+        sides = self.at_level(level).sides(sample.classes)
+        by_rows = [(len(sample), side.fewest(side.delta)) for side in sides.values() if not side.limits[0][0].of_class]
+        return by_rows or [(int((sample.codes != code).sum()), side.fewest(side.delta)) for code, side in sides.items()]
 
     def parts_of(
         self, names: tuple[Name, ...], sample: Sample, found: Any, level: float | None, spare: float
     ) -> tuple[Part, ...]:
         """Either side of all rows or, where these are named, of a group: the first class's first."""
-        accepted, classes = found or {}, _classes(sample)
-        at = _decided_at(sample, accepted)
+        accepted, parts = found or {}, []
+        at = decision_point(sample, accepted)
         doubt, right, called = self.decided(sample, at)
-        sides = self.at_level(spare if level is None else level).sides(classes)
-        parts = []
-        for code in (0, 1):
+        sides = self.at_level(spare if level is None else level).sides(sample.classes)
+        for code, name in enumerate(sample.classes):
             own, side = called == code, sides.get(code)
             ranking = Ranking.of(doubt[own], right[own])
-            threshold = RELATIVE.settled(_threshold(ranking, accepted.get(code, 0)))
-            facts: dict[str, Any] = {} if side is None else side.facts | ({} if level is not None else {"delta": None})
-            facts |= {"called": classes[code], "at": at} if names else {}
-            needed = side.fewest() if side is not None and threshold == -math.inf else None
-            seen = ranking.outcome(threshold)._asdict()
-            parts.append(Part(names or (classes[code],), threshold=threshold, rows_needed=needed, **seen, **facts))
+            threshold = RELATIVE.settled(ranking.strictly_before(accepted.get(code, 0)))
+            facts: dict[str, Any] = {"called": name, "at": at} if names else {}
+            if side is not None:
+                facts |= {"quantity": side.limits[0][0], "target": float(side.level)}
+                facts |= {"delta": None if level is None else side.delta}
+                facts |= {"rows_needed": side.fewest(side.delta) if threshold == -math.inf else None}
+            parts.append(Part(names or (name,), threshold=threshold, **ranking.outcome(threshold)._asdict(), **facts))
         return tuple(parts)
 
-    def decided(self, sample: Sample, at: float | Scores) -> tuple[Scores, Flags, Codes]:
+    def decided(self, sample: Sample, at: float | Float) -> tuple[Float, Flags, Codes]:
         called = (sample.score > at).astype(np.intp)
-        return RELATIVE.rounded(-np.abs(sample.score - at)), called == _truth(sample), called
+        return RELATIVE.rounded(-np.abs(sample.score - at)), called == sample.codes, called
 
     def told(self, certificate: Certificate) -> Certificate:
         ((first, target),) = self._limits_in(certificate)
@@ -174,7 +169,7 @@ class Sided(ByPart):
         sides = self.at_level(level).sides(names)
         for code, part in enumerate(family):
             side = sides.get(code)
-            said, own = (part.quantity, part.target), (None, None) if side is None else (*side.limits[0],)
+            said, own = (part.quantity, part.target), (None, None) if side is None else side.limits[0]
             if said != own or not math.isclose(part.delta or 0.0, 0.0 if side is None else side.delta, rel_tol=1e-12):
                 return f"class {names[code]}: it does not belong to the promise {self!r}; fit again"
             wrong = part.n_accepted - part.n_correct_accepted
@@ -251,14 +246,9 @@ class Side(Sided):
         """What is said where calling every row so would keep the promise; None where it would not."""
         return None
 
-    def fewest(self) -> int:
+    def fewest(self, level: float) -> int:
         """How many rows that must not be called so it takes at least."""
-        return bounds.correct_rows_needed(self.bad, self.delta)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What the part of a certificate says of it."""
-        return {"delta": self.delta, "quantity": self.limits[0][0], "target": float(self.level)}
+        return bounds.correct_rows_needed(self.bad, level)
 
     def carries(self, called: int, wrong: int, must_not: int) -> bool:
         """Whether these counts certify it."""
@@ -269,7 +259,7 @@ class Side(Sided):
         called, what = self.calls(names), self.limits[0][0]
         rows = f"rows that are {names[1 - called]}; there are {int((codes != called).sum()):,}"
         rows = rows if what.of_class else "rows without an error from that end of the scores, or more with some"
-        return f"{what} {self.level:g} cannot be certified: at this delta it takes {self.fewest():,} {rows}"
+        return f"{what} {self.level:g} cannot be certified: at this delta it takes {self.fewest(self.delta):,} {rows}"
 
 
 @dataclass
@@ -390,71 +380,17 @@ class TwoSided(Sided):
         return {code: replace(side, delta=self.delta * shares[code]) for code, side in both.items()}
 
 
-def _truth(sample: Sample) -> Codes:
-    """The true class of each row."""
-    return sample.right.astype(np.intp) if sample.truth is None else sample.truth
+def decision_point(sample: Sample, accepted: Mapping[int, int]) -> float:
+    """Where calling changes: at even odds, or as near as so many rows called by either class, from its end, leave it.
 
-
-def _classes(sample: Sample) -> Sequence[Name]:
-    return sample.classes or (0, 1)
-
-
-def _decided_at(sample: Sample, accepted: Mapping[int, int]) -> float:
-    """Where calling changes, so many rows being called by either class."""
-    even = even_odds(sample.score, _truth(sample) == 1)
-    return decision_point(np.sort(sample.score), accepted.get(0, 0), accepted.get(1, 0), even)
-
-
-def _threshold(ranking: Ranking, accepted: int) -> float:
-    """Just before the next row, where so many of its rows are called so; rows that tie with that one are not."""
-    if not accepted or not ranking.n:
-        return -math.inf
-    if accepted >= ranking.n:
-        return math.inf
-    block = int(np.searchsorted(ranking.ranks, accepted, side="right"))
-    return ranking.just_below_next(int(ranking.ranks[block - 1])) if block else -math.inf
-
-
-def even_odds(s: Scores, positive: Flags) -> float:
-    """The score at which the odds are even, by logistic regression with a ridge; within the scores, or just beyond.
-
-    >>> rng = np.random.default_rng(0)
-    >>> s = rng.normal(size=5000)
-    >>> round(even_odds(s, rng.random(5000) < 1 / (1 + np.exp(1 - 2 * s))), 1)
-    0.5
+    >>> sample = Sample(np.arange(10.0), np.arange(10) > 4)
+    >>> round(decision_point(sample, {}), 3), decision_point(sample, {0: 7, 1: 2})
+    (4.5, 6.5)
     """
-    if not len(s):
-        return 0.0
-    low, high = float(s[np.isfinite(s)].min(initial=0.0)), float(s[np.isfinite(s)].max(initial=0.0))
-    finite = np.clip(s, low - 1.0, high + 1.0)
-    centre, scale = float(finite.mean()), float(finite.std()) or 1.0
-    design = np.column_stack([np.ones(len(s)), (finite - centre) / scale])
-    theta = np.array([0.0, 1.0])
-    for _ in range(_STEPS):
-        p = 1.0 / (1.0 + np.exp(-np.clip(design @ theta, -30.0, 30.0)))
-        gradient = design.T @ (p - positive) + theta / _RIDGE**2
-        hessian = (design * (p * (1.0 - p))[:, None]).T @ design + np.eye(2) / _RIDGE**2
-        step = np.linalg.solve(hessian, gradient)
-        theta = theta - step / max(1.0, float(np.abs(step).max()))
-    slope = max(float(theta[1]), 1e-6)
-    return float(np.clip(centre - scale * theta[0] / slope, low - 1.0, high + 1.0))
-
-
-def decision_point(ordered: Scores, low: int, high: int, even: float) -> float:
-    """Where calling changes: at even odds, or as near as the rows called from either end leave it.
-
-    >>> decision_point(np.arange(10.0), 4, 2, 5.2), decision_point(np.arange(10.0), 7, 2, 5.2)
-    (5.2, 6.5)
-    """
+    ordered, low, high = np.sort(sample.score), accepted.get(0, 0), accepted.get(1, 0)
     finite = ordered[np.isfinite(ordered)]
     ends = float(finite.min(initial=0.0)) - 1.0, float(finite.max(initial=0.0)) + 1.0
     around = np.concatenate([ends[:1], np.clip(ordered, *ends), ends[1:]])
     between = 0.5 * around[:-1] + 0.5 * around[1:]
     lowest, highest = between[low] if low else -np.inf, between[len(ordered) - high] if high else np.inf
-    return float(np.clip(even, lowest, highest))
-
-
-def rows_below(ranking: Ranking, score: float) -> int:
-    """How many rows have a score below this one: the end of a block of ties."""
-    before = int(np.searchsorted(ranking.scores, score))
-    return int(ranking.ranks[before - 1]) if before else 0
+    return float(np.clip(sample.even_odds, lowest, highest))

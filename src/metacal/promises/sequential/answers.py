@@ -35,8 +35,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, spelled
+from metacal.formulas import Flags, Float
 from metacal.promises.rules import bounds
-from metacal.promises.sample import Evidence, Flags, Ranking, Sample, Scores
+from metacal.promises.sample import Evidence, Ranking, Sample
 from metacal.promises.scouts import Scouts
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Answers(Evidence):
     (2, 1)
     """
 
-    scores: Scores
+    scores: Float
     right: NDArray[np.int8]
     scouts: Scouts | None = None  # the rest of the pool, where values of a given score are tested
 

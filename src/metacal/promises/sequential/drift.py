@@ -43,6 +43,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Codes
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import Name
 from metacal.promises.rules.levels import local_level, quantiles_at
@@ -344,7 +345,7 @@ def _fixed(gain: Column, weight: Column, spread: float, loss: float) -> Play:
     return Play(weight * gain, weight, np.full(n, spread), np.zeros(n), np.full(n, MOST / loss))
 
 
-def _play(values: Column, bins: NDArray[np.intp], chance: Column) -> Play:
+def _play(values: Column, bins: Codes, chance: Column) -> Play:
     """A play on a function of the bin, up or down, whose mean under the urn is taken off."""
     mean = (chance * values).sum(axis=1)
     spread = np.maximum((chance * values**2).sum(axis=1) - mean**2, 1e-12)

@@ -16,13 +16,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from metacal import display
 from metacal.errors import InputError
+from metacal.formulas import Flags, Float
 from metacal.promises.certificate import Certificate
 from metacal.promises.counts import OPTIONAL
-from metacal.promises.parts.part import Name
+from metacal.promises.parts.part import Name, Part
 from metacal.promises.quantity import Quantity, amount, quantity
 from metacal.promises.sequential.wager import Capital, Monitor, Together, Wager, above, listed, sampling_weights
 from metacal.promises.words import at_most
@@ -77,8 +78,8 @@ class PromiseMonitor(Monitor):
         The most that a row can cost, where a cost is watched.
     parts : tuple of str or int, optional
         The class or group that is watched, several where they are pooled; empty: all rows.
-    beside : tuple of str or int, optional
-        Of a recall or false-positive rate of one group: what its rows are called otherwise; empty: in all rows.
+    among : tuple of str or int, optional
+        Of a recall or false-positive rate of one group: both of its sides, whose rows count; empty: all rows.
     capital : Capital
         What the evidence is made of.
     least_probability : float, default 1
@@ -107,10 +108,10 @@ class PromiseMonitor(Monitor):
     parts: tuple[Name, ...] = ()
     capital: Capital | None = None
     least_probability: float = 1.0
-    beside: tuple[Name, ...] = field(default=(), metadata=OPTIONAL)
+    among: tuple[Name, ...] = field(default=(), metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
-        self.beside = tuple(self.beside)
+        self.among = tuple(self.among)
         self.quantity = quantity(self.quantity)
         self.events = self.events if self.promised.mean else int(self.events)  # a file may write 3 as 3.0
         fraction("limit", self.limit)
@@ -142,14 +143,14 @@ class PromiseMonitor(Monitor):
         """
         if certificate.parts is not None:
             promised, target = certificate.quantity, certificate.target
-            named = [part for part in certificate.parts.items if part.status == "certified"]
-            named += [part for part in certificate.parts.items if part.accepts_everything]
+            sides = [(part, family) for family in certificate.parts.families for part in family]
+            named = [pair for pair in sides if pair[0].status == "certified"]
+            named += [pair for pair in sides if pair[0].accepts_everything]
             made = partial(cls, delta=delta / max(1, len(named)), least_probability=least_probability)
-            beside = {} if certificate.parts.of_all else certificate.parts.other_side
-            own = [(part.quantity or promised, part.target or target, part.cells) for part in named]
+            own = [(part.quantity or promised, part.target or target, part, family) for part, family in named]
             return tuple(
-                made(each, each.limit_on_bad(limit), parts=cells, beside=beside.get(cells, ()) if each.of_class else ())
-                for each, limit, cells in own
+                made(each, each.limit_on_bad(limit), parts=part.cells, among=_among(each, part, family))
+                for each, limit, part, family in own
             )
         if largest is None and any(promised.mean for promised, _ in certificate.limits):
             raise InputError("to watch a cost, say what a row can cost at most: largest=gate.promise.largest.")
@@ -195,7 +196,7 @@ class PromiseMonitor(Monitor):
             called = np.zeros(len(kept), dtype=bool)
             called[own] = True
             kept, right = kept & called, None if right is None else called == right
-            own = called | np.isin(np.asarray(parts).astype(str), self.beside) if self.beside else slice(None)
+            own = np.isin(np.asarray(parts).astype(str), self.among) if self.among else slice(None)
         kept, right, weight = kept[own], None if right is None else right[own], weight[own]
         together = None if together is None else together.of(own)
         counts = self.promised.flags(kept, np.zeros_like(kept) if self.promised.mean else right)[1]
@@ -229,7 +230,7 @@ class PromiseMonitor(Monitor):
         >>> both.rows, both.events, abs(both.log_evidence - one.log_evidence - two.log_evidence) < 1e-9
         (80, 20, True)
         """
-        same = ("quantity", "limit", "delta", "largest", "parts", "beside", "least_probability")
+        same = ("quantity", "limit", "delta", "largest", "parts", "among", "least_probability")
         for name in same:
             if getattr(self, name) != getattr(other, name):
                 raise InputError(
@@ -239,7 +240,7 @@ class PromiseMonitor(Monitor):
         capital = self.money.merged(other.money)
         return replace(self, rows=self.rows + other.rows, events=self.events + other.events, capital=capital)
 
-    def _costs(self, kept: NDArray[np.bool_], losses: Losses | None) -> NDArray[np.float64]:
+    def _costs(self, kept: Flags, losses: Losses | None) -> Float:
         if losses is None or len(losses.answered) != len(kept) or losses.largest != self.largest:
             raise InputError("to watch a cost, give losses=gate.losses(codes, answers) of the same rows and promise.")
         return losses.of(self.promised, kept) / self.largest
@@ -289,7 +290,13 @@ class PromiseMonitor(Monitor):
         return f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
 
 
-def _flags(values: ArrayLike, name: str) -> NDArray[np.bool_]:
+def _among(promised: Quantity, part: Part, family: tuple[Part, ...]) -> tuple[Name, ...]:
+    """Both sides of a group, where all of its rows count for one of them."""
+    of_group = promised.of_class and part.called is not None
+    return tuple(cell for side in family for cell in side.cells) if of_group else ()
+
+
+def _flags(values: ArrayLike, name: str) -> Flags:
     array = np.atleast_1d(np.asarray(values))
     if array.dtype != np.bool_ or array.ndim != 1:
         if array.size:

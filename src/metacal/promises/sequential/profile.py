@@ -23,11 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
 from metacal.promises.sample import Ranking
 from metacal.rows.draws import generator
-
-Column = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 #: Bins of the score; fewer where there are not ten rows for each.
 BINS = 20
@@ -99,7 +97,7 @@ class Profile:
         ranks = np.array(ranks_of(self.n_rows), dtype=np.int64)
         return np.diff(ranks, prepend=0, append=self.n_rows + 1)
 
-    def bins(self, scores: Column, ties: Column) -> NDArray[np.intp]:
+    def bins(self, scores: Float, ties: Float) -> Codes:
         """The bin of each score; `ties` are numbers between 0 and 1 that put rows of one score in order.
 
         A row without a score counts as the least sure.
@@ -120,7 +118,7 @@ def ranks_of(n: int) -> tuple[int, ...]:
     return tuple(j * (n + 1) // bins for j in range(1, bins))
 
 
-def profile_of(ranking: Ranking, confidence: Column | None = None, correct: Flags | None = None) -> Profile:
+def profile_of(ranking: Ranking, confidence: Float | None = None, correct: Flags | None = None) -> Profile:
     """The profile of a ranking; confidence and correctness are those of accepted rows, some or all."""
     ranks = np.array(ranks_of(ranking.n), dtype=np.intp)
     blocks = np.searchsorted(ranking.ranks, ranks)
@@ -137,12 +135,12 @@ def profile_of(ranking: Ranking, confidence: Column | None = None, correct: Flag
     return Profile(ranking.n, tuple(ranking.scores[blocks].tolist()), tuple(shares.tolist()), bins)
 
 
-def confidence_bins(confidence: Column) -> NDArray[np.intp]:
+def confidence_bins(confidence: Float) -> Codes:
     """The bin of each confidence."""
     return np.searchsorted(CONFIDENCES, confidence, side="right") - 1
 
 
-def _smallest_of(random: np.random.Generator, n: int, ranks: NDArray[np.intp]) -> Column:
+def _smallest_of(random: np.random.Generator, n: int, ranks: Codes) -> Float:
     """Order statistics of n uniform numbers; of many by their gaps, which are gamma over their sum (Rényi)."""
     if n <= _DRAWN:
         return np.sort(random.random(n))[ranks - 1]
@@ -150,7 +148,7 @@ def _smallest_of(random: np.random.Generator, n: int, ranks: NDArray[np.intp]) -
     return np.asarray(np.cumsum(gaps)[:-1] / gaps.sum())
 
 
-def drawn_from_positions(start: int, n: int) -> Column:
+def drawn_from_positions(start: int, n: int) -> Float:
     """A number in [0, 1) for each of the rows start, start + 1, …: the same whenever it is asked for (SplitMix64).
 
     >>> bool((drawn_from_positions(0, 10)[4:] == drawn_from_positions(4, 6)).all())

@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError, option
+from metacal.formulas import Codes, Flags
 from metacal.rows.arrays import fraction
 
 Column = NDArray[np.float64]
@@ -104,11 +105,11 @@ class Together(NamedTuple):
     each row does; 0 where a unit counts by the mean of its labelled rows.
     """
 
-    codes: NDArray[np.intp]
-    drawn: NDArray[np.bool_]
+    codes: Codes
+    drawn: Flags
     sizes: Column
 
-    def of(self, rows: NDArray[np.bool_] | slice) -> Together:
+    def of(self, rows: Flags | slice) -> Together:
         """The same of some of the rows."""
         return self._replace(codes=self.codes[rows], drawn=self.drawn[rows])
 
@@ -301,7 +302,7 @@ class Monitor:
         """What was seen, and what is no reason for an alarm."""
         return f"{listed(self.parts)}: {self}" if self.parts else str(self)
 
-    def own(self, n: int, parts: ArrayLike | None) -> NDArray[np.bool_] | slice:
+    def own(self, n: int, parts: ArrayLike | None) -> Flags | slice:
         """Those of n rows that belong to the class or group that is watched; all where none is."""
         if not self.parts:
             return slice(None)
