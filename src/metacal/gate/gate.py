@@ -31,6 +31,7 @@ from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.sequential.profile import Profile
 from metacal.rows import Rows
+from metacal.rows.labels import labels_or
 from metacal.rows.validate import room_for_probabilities
 
 #: What a stage ranks rows by. Both read what a caller gives, turn it into doubts (higher = less sure) and calibrated
@@ -321,8 +322,7 @@ class Gate(Verbs):
             return first
         if self.is_calibrator:
             return replace(first, label=first.answer)
-        # Of one type whatever is accepted, that of classes and reject label together.
-        return replace(first, label=np.where(first.accept, first.answer, np.asarray(self.reject_label)))
+        return replace(first, label=labels_or(self.reject_label, first.accept, first.answer))
 
     def _decide_on(self, first: Decision, given: tuple[Any, ...], asked: Asked) -> Decision:
         """The later stages of a cascade, each on the rows that those before it leave."""

@@ -54,7 +54,8 @@ class MinPrecision(Side):
     share : float, optional
         About how large a share of all rows the class is, from training labels or from experience: the tests then begin
         where such a class is to be expected. Never from the calibration labels: where it is left out, `MetaCal` sets a
-        random sqrt(n) of the rows aside to learn it from.
+        random sqrt(n) of the rows aside to learn it from, of each group by itself. `certify`, given a bare `Sample`,
+        sets none aside, and takes a half.
 
     Examples
     --------
