@@ -139,6 +139,10 @@ def test_a_side_that_cannot_be_certified_is_closed():
         (lambda: mc.MetaCal(mc.MinRecall(0.9)).fit(np.zeros((6, 3)), [0, 1, 2] * 2), "is for two classes"),
         (lambda: mc.ScoreGate(mc.MinRecall(0.9)).fit(SCORES, FRAUD), "takes rows with their labels"),
         (lambda: mc.Certifier(mc.MinRecall(0.9), SCORES), "takes rows with their labels"),
+        (
+            lambda: mc.MetaCal(BOTH).fit(SCORES, FRAUD, units=mc.Units(np.arange(2 * N) // 2, per="row")),
+            "one row of each",
+        ),
         (lambda: mc.PerClass(mc.MinRecall(0.9)), "for either class already"),
         (lambda: mc.PerGroup(mc.MaxReview(0.1)), "of two classes, MinPrecision"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def certified_sides(
     part, names = (None, ()) if groups is None else groups
     s = rows.on_host().collect(log_odds)
     sample = Sample(s, truth == 1, part=part, names=names, truth=truth, classes=classes.tolist())
-    sample = sample if counted is None else sample.take(counted.rows)
+    sample = sample if counted is None else replace(sample.take(counted.rows), units=counted.whole)
     if promise.scouted:
         sample = Scouting(labels=promise.asks_labels).of(sample)
     certificate = promise.certify(sample)

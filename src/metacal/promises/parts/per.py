@@ -287,12 +287,15 @@ class PerGroup(Per):
 
     As `PerClass`, with groups that come with the rows: one name, a string or a whole number, for each, in
     `cal.fit(X, y, groups=...)` and `cal.accepts(X, groups=...)` alike. A row of a group that the fit has not seen is
-    always rejected.
+    always rejected. Of two classes both sides of each group are certified, and its rows are decided at log-odds of
+    their own: `rules.two_sided` has the proof.
 
     Parameters
     ----------
-    promise, shares, fallback
-        As for `PerClass`.
+    promise : MinAccuracy, MaxMiscoverage, MinPrecision, MinRecall, MaxFalsePositiveRate or TwoSided
+        What is promised of each group.
+    shares, fallback
+        As for `PerClass`. Groups are pooled where either side has too few rows.
 
     Examples
     --------
