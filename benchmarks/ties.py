@@ -1,6 +1,6 @@
 """Given scores that tie: what rules for an accuracy accept, and how often they are wrong.
 
-    python -m benchmarks.ties --data FOLDER [--jobs 16] [--out benchmarks/results/ties.json]
+    python -m benchmarks.ties --data FOLDER [--jobs 16] [--out benchmarks/results/ties.json] [--mapie]
 
 Confidences of every `*.npz` file (`logits`, `labels`), unrounded and with two decimals, as they are and after a
 temperature; a judge's five marks; populations made to break a rule; and what a `ScoreGate` of the five marks accepts
@@ -18,11 +18,15 @@ SGR, LTT       Geifman & El-Yaniv's search over the values, and Learn-then-Test 
                sequence and Bonferroni's correction (of scores that tie, ranks are the ends of their blocks)
 BARGAIN's test the bets by which BARGAIN (Zeighami et al. 2025, package `bargain`) tests a precision, on all rows up to
                each of its twenty thresholds
+MAPIE          `BinaryClassificationController` of MAPIE 1.6 for precision: its own grid of a hundred thresholds with
+               Bonferroni-Holm (its default), a fixed sequence and one with five starts; a fixed sequence of the values
+               themselves, declared
 best start     the start value that is best on average, were the truth known; no rule that begins at one value and
                stops at its first failure accepts more
 never tested   random order, then the last value inside the prefix that passed (not valid)
 
-About 5 minutes on 16 cores.
+About 5 minutes on 16 cores. With --mapie MAPIE's rules alone are run, where it is installed, and put into the committed
+result (10 minutes on one core); without it they are kept from there wherever the rows are the same.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,13 +46,15 @@ from scipy.special import bdtr, log_softmax
 
 import metacal as mc
 from benchmarks.experiments.pool import in_order
+from benchmarks.experiments.results_file import same_rows
+from benchmarks.selective import mapie
 from benchmarks.selective.rules import Sample as Calibration
 from benchmarks.selective.rules import quantile_bonferroni, quantile_sequence, sgr
 from metacal.promises.rules.sequence import _walk_values, last_passed, segments, start_value
 from metacal.promises.sample import Ranking, Sample
 from metacal.promises.scouts import Scouting
 
-HERE = Path(__file__).resolve().parent
+RESULT = Path(__file__).resolve().parent / "results" / "ties.json"
 ASKED = ((300, 0.95), (1000, 0.95), (1000, 0.97), (5000, 0.97))
 FIVE = ([0.45, 0.25, 0.15, 0.1, 0.05], [0.02, 0.08, 0.15, 0.3, 0.5])
 #: Mass and error of each value; beta is 0.9, and 1 - beta = 0.1 of errors are allowed.
@@ -205,6 +212,23 @@ def _first_rank(n: int, beta: float, delta: float) -> int:
     return plan[0].start if plan else n + 1
 
 
+def _of_mapie(correction: str, *, values: bool = False) -> Rule:
+    """A controller of MAPIE's; marks are confidences of 1, .8, .6, .4 and .2."""
+
+    def threshold(draw: Draw, beta: float, delta: float) -> float:
+        marks = np.arange(5.0)
+        given = draw.score.max() > 0.0
+        confidence = 1.0 - draw.score / 5.0 if given else -draw.score
+        declared = 1.0 - marks / 5.0 if given else np.round(np.arange(1, 101) / 100, 2)
+        how = mapie.five_starts() if correction == "five starts" else correction
+        found = mapie.of_confidence(confidence, draw.right, beta, delta, how, declared if values else None)
+        if found is None:
+            return -np.inf
+        return float(marks[declared >= found].max(initial=-np.inf)) if given else -found
+
+    return threshold
+
+
 RULES: dict[str, Rule] = {
     "wrong first": wrong_first,
     "set aside": set_aside,
@@ -219,6 +243,14 @@ RULES: dict[str, Rule] = {
     "BARGAIN's test": bargain,
     "never tested": never_tested,
 }
+MAPIE: dict[str, Rule] = {
+    "MAPIE, Holm": _of_mapie("bonferroni_holm"),
+    "MAPIE, sequence": _of_mapie("fixed_sequence"),
+    "MAPIE, five starts": _of_mapie("five starts"),
+    "MAPIE, values": _of_mapie("fixed_sequence", values=True),
+}
+#: Rules that are not about ties.
+OTHERS = ["SGR", "LTT, sequence", "LTT, Bonferroni", "BARGAIN's test"]
 
 
 def confidences(path: Path, *, calibrated: bool) -> tuple[Column, Flags]:
@@ -241,38 +273,44 @@ def measured(
     accuracy = np.cumsum(np.bincount(codes, right)) / np.cumsum(np.bincount(codes))
     kept = np.flatnonzero(accuracy >= beta)
     oracle = float(mass[kept[-1]]) if len(kept) else 0.0
-    rng = np.random.default_rng([n, int(1e4 * beta), int(1e4 * delta), sum(map(ord, name))])
+    seed = [n, int(1e4 * beta), int(1e4 * delta), sum(map(ord, name))]
+    rng, own_rng, sums = np.random.default_rng(seed), np.random.default_rng([*seed, 1]), 0
     found, started = np.zeros((len(rules), draws, 2)), np.zeros((draws, len(values) if "skip" in rules else 0))
     for i in range(draws):
         rows = rng.integers(0, len(score), n)
         own = score[rows], np.asarray(right[rows]) > rng.random(n) if right.dtype != bool else right[rows]
-        other = score[rng.integers(0, len(score), n)]
+        draw = Draw(*own, score[rng.integers(0, len(score), n)], own_rng)
+        sums = zlib.crc32(np.packbits(draw.right), zlib.crc32(rows, sums))
         if started.size:
-            started[i] = np.append(0.0, mass)[from_each_start(Draw(*own, other, rng), values, beta, delta)]
+            started[i] = np.append(0.0, mass)[from_each_start(draw, values, beta, delta)]
         for r, rule in enumerate(rules):
-            last = int(np.searchsorted(values, RULES[rule](Draw(*own, other, rng), beta, delta), side="right")) - 1
+            last = int(np.searchsorted(values, (RULES | MAPIE)[rule](draw, beta, delta), side="right")) - 1
             if last >= 0:
                 found[r, i] = mass[last], accuracy[last] < beta - 1e-12
-    at = {"population": name, "n": n, "beta": beta, "delta": delta, "draws": draws, "oracle": round(oracle, 4)}
+    at: dict[str, Any] = {"population": name, "n": n, "beta": beta, "delta": delta, "draws": draws, "rows": sums}
+    at["oracle"] = round(oracle, 4)
     means = dict(zip(rules, found.mean(axis=1).tolist()))
     if started.size:
         means |= {"best start": [float(started.mean(axis=0).max()), 0.0]}
     return [{**at, "rule": rule, "coverage": round(c, 4), "broken": round(b, 4)} for rule, (c, b) in means.items()]
 
 
-def task(kind: str, name: str, n: int, beta: float, delta: float) -> list[dict[str, Any]]:
-    """The records of one population at one size."""
+def task(kind: str, name: str, n: int, beta: float, delta: float, peers: bool) -> list[dict[str, Any]]:
+    """The records of one population at one size: of MAPIE's rules, or of the others."""
     if kind == "file":
         path, variant = name.split("|")
         score, right = confidences(Path(path), calibrated="calibrated" in variant)
         score = score.round(2) if "two decimals" in variant else score
-        rules = [rule for rule in RULES if rule != "never tested"] if "two decimals" in variant else [*RULES][:2]
-        return measured(f"{Path(path).stem}, {variant}", score, right, n, beta, delta, 400, rules)
+        rules = [rule for rule in RULES if rule != "never tested"]
+        rules = rules if "two decimals" in variant else [*rules[:2], *OTHERS]
+        called, rules = f"{Path(path).stem}, {variant}", [*MAPIE] if peers else rules
+        return measured(called, score, right, n, beta, delta, 400, rules)
     mass, error = FIVE if kind == "five" else HOSTILE[name]
     counts = np.round(np.array(mass) * 10_000).astype(int)
     score, right = np.repeat(np.arange(len(mass), dtype=float), counts), np.repeat(1.0 - np.array(error), counts)
     if kind == "five":
-        return measured(name, score, right, n, beta, delta, 1000, [rule for rule in RULES if rule != "never tested"])
+        rules = [*MAPIE] if peers else [rule for rule in RULES if rule != "never tested"]
+        return measured(name, score, right, n, beta, delta, 1000, rules)
     return measured(
         name, score, right, n, beta, delta, 6000, ["set aside", "other rows", "ranks, then", "never tested"]
     )
@@ -317,31 +355,40 @@ def summarised(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def in_lines(found: dict[str, Any]) -> str:
+    """JSON with a line for each record."""
+    parts = (
+        f'"{name}": ' + (json.dumps(own) if name == "made" else "[\n  " + ",\n  ".join(map(json.dumps, own)) + "\n ]")
+        for name, own in found.items()
+    )
+    return "{\n " + ",\n ".join(parts) + "\n}\n"
+
+
 def main() -> None:
     """Measure, print the summary, write the records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "ties.json")
+    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--mapie", action="store_true")
     options = parser.parse_args()
+    before = json.loads(RESULT.read_text(encoding="utf-8"))
     files = sorted(path for path in options.data.glob("*.npz"))
     variants = ("two decimals", "calibrated, two decimals", "unrounded")
     tasks = [("file", f"{path}|{variant}", n, beta, 0.1) for n, beta in ASKED for path in files for variant in variants]
     tasks += [("five", "five marks", n, beta, 0.1) for n, beta in ASKED]
-    tasks += [("hostile", name, n, 0.9, delta) for name in HOSTILE for n in (1000, 5000) for delta in (0.1, 0.01)]
-    records = [row for rows in in_order(task, tasks, options.jobs) for row in rows]
-    marks = list(in_order(on_marks, [(called, n) for called in PROMISES for n in (1000, 5000)], options.jobs))
-    print(*marks, sep="\n")
-    summary = summarised(records)
-    for row in [*summary, *(row for row in records if row["population"] == "five marks" or row["beta"] == 0.9)]:
-        print(row)
-    lines = ",\n  ".join(json.dumps(row) for row in records)
-    heads = ",\n  ".join(json.dumps(row) for row in summary)
-    promised = ",\n  ".join(json.dumps(row) for row in marks)
-    text = (
-        '{"promises": [\n  ' + promised + '\n], "summary": [\n  ' + heads + '\n], "records": [\n  ' + lines + "\n]}\n"
-    )
-    options.out.write_text(text, encoding="utf-8")
+    if not options.mapie:
+        tasks += [("hostile", name, n, 0.9, delta) for name in HOSTILE for n in (1000, 5000) for delta in (0.1, 0.01)]
+    records = [row for rows in in_order(task, [(*one, options.mapie) for one in tasks], options.jobs) for row in rows]
+    if options.mapie:
+        found = before | {"mapie": records}
+    else:
+        marks = list(in_order(on_marks, [(called, n) for called in PROMISES for n in (1000, 5000)], options.jobs))
+        found = {"promises": marks, "summary": [], "records": records, "mapie": before.get("mapie", [])}
+    found["summary"] = summarised(found["records"] + same_rows(found["records"], found["mapie"]))
+    for name in ("promises", "summary"):
+        print(*found[name], sep="\n")
+    options.out.write_text(in_lines(found), encoding="utf-8")
 
 
 if __name__ == "__main__":

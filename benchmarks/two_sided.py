@@ -161,7 +161,7 @@ MIXTURES = {"three groups": GROUPS, "three at the edge": AT_THE_EDGE}
 PER_GROUP = ("precision", "recall", "false-positive rate", "precision of both", "precision and recall")
 
 
-def group_cell(job: tuple[str, str, str, int, int]) -> dict[str, Any]:
+def group_cell(job: tuple[str, str, Any, int, int]) -> dict[str, Any]:
     """Of one mixture, promise and number of rows: how often any group, and each of them, has its promise broken."""
     where, what, shares, n, draws = job
     known, names = populations(), tuple(MIXTURES[where])
@@ -177,7 +177,7 @@ def group_cell(job: tuple[str, str, str, int, int]) -> dict[str, Any]:
         sample = Sample(s, positive, part=part, names=names, truth=positive.astype(np.intp))
         sample = Scouting(seed=draw, labels=promise.asks_labels).of(sample) if promise.scouted else sample
         try:
-            families = promise.certify(sample).parts.families
+            families = promise.certify(sample).parts.families  # type: ignore[union-attr]
         except mc.InfeasibleTargetError:
             continue
         for code, (population, family) in enumerate(zip(groups, families, strict=True)):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 
-os.environ.setdefault("SCIPY_ARRAY_API", "1")  # before SciPy is imported: scikit-learn skips a check without it
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two workers with a pool each would fight over two cores
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -132,8 +131,6 @@ def signals_as_usual():
 SLOW_FOLDERS = ("browser", "bench")
 SLOW_FILES = ("test_signals", "test_attach", "test_metrics_laws", "test_cluster", "test_engines")
 SLOW_FILES += ("test_export_transformers",)
-#: No examples in it, and five seconds to import: its tests do that where they run.
-HEAVY = "src/metacal/export/transformers.py"
 
 
 def slow_as_a_whole(path: Path) -> bool:
@@ -142,8 +139,7 @@ def slow_as_a_whole(path: Path) -> bool:
 
 def pytest_ignore_collect(collection_path, config):
     """What is slow as a whole is not even imported where it is not wanted."""
-    unwanted = config.option.markexpr == "not slow" and slow_as_a_whole(collection_path)
-    return True if unwanted or collection_path == ROOT / HEAVY else None
+    return True if config.option.markexpr == "not slow" and slow_as_a_whole(collection_path) else None
 
 
 def pytest_addoption(parser):

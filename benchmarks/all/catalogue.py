@@ -122,6 +122,8 @@ def _entries() -> list[Entry]:
               ("benchmarks/false_coverage.py", "promises/parts/per.py", *_ACCURACY), 2000, alone=False),
         Entry("ties", "benchmarks.ties --data {data} --jobs {jobs} --out {out}",
               ("benchmarks/ties.py", "promises/scouts.py", *_SEQUENCE), 1500, alone=False),
+        Entry("ties-labels", "benchmarks.ties_labels --data {data} --jobs {jobs} --out {out}",
+              ("benchmarks/ties_labels.py", "gate/certifier.py", "promises/scouts.py", *_SEQUENCE), 2000, alone=False),
         Entry("per-class", "benchmarks.per_class --jobs {jobs} --out {out}",
               ("benchmarks/per_class.py", "promises/parts/per.py", "promises/parts/thresholds.py", *_ACCURACY), 900),
         Entry("promises", "benchmarks.promises --jobs {jobs} --out {out}",
@@ -132,9 +134,12 @@ def _entries() -> list[Entry]:
               ("benchmarks/rankers.py", "scores/learned.py", "estimators/boosted.py", *_ACCURACY), 400),
         Entry("read-files", "benchmarks.files.read --out {out}",
               ("benchmarks/files/read.py", "io/formats/__init__.py", "io/formats/parquet.py"), 60, timed=True),
-        Entry("quality/quality", "benchmarks quality --data benchmarks/data --data {data} -n {jobs} -o {folder}",
+        Entry("quality/quality",
+              "benchmarks quality --sizes 500,1000,5000 --splits 2 "
+              "--variants plain,floored,sharpened,mislabelled,long-tailed "
+              "--data benchmarks/data --data {data} -n {jobs} -o {folder}",
               ("benchmarks/quality/methods.py", "benchmarks/quality/variants.py", "benchmarks/quality/runs.py",
-               *_BASE, *_MAPS), 90000, alone=False),
+               *_BASE, *_MAPS), 5000, alone=False),
         Entry("scale-cost", "benchmarks.scale_cost --out {out}", ("benchmarks/scale_cost.py",), 200, timed=True),
         Entry("risk-control", "benchmarks.risk_control --jobs {jobs} -o {out}",
               ("benchmarks/risk_control.py", "promises/rules/two_sided.py", "promises/rules/precision.py",

@@ -10,12 +10,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 #: Where the source of a subject lies: a module of the package, or of the benchmarks.
 PLACES = (ROOT / "src" / "metacal", ROOT)
+#: What types are made of, where an assignment names one.
+_TYPES = {"NDArray", "Float", "Flags", "Codes", "Callable", "tuple", "list", "dict"}
 #: Fields of the syntax tree that say nothing about what is computed.
 _SILENT = {"ctx", "kind", "type_comment", "type_ignores", "type_params", "returns", "annotation"}
 
 
 def fingerprint(source: str) -> str:
-    r"""Twelve digits of a hash of the code: comments, docstrings, annotations, imports and layout do not count.
+    r"""Twelve digits of a hash of the code: comments, docstrings, annotations, types, imports and layout do not count.
 
     The tree is written out here rather than by `ast.dump`, whose text differs between versions of Python.
 
@@ -45,12 +47,28 @@ def _written(node: object) -> str:
 
 
 def _says_only(statement: object) -> bool:
-    """Whether a statement is a docstring, an import, or something for type checkers alone."""
+    """Whether a statement is a docstring, an import, or something for type checkers alone, a type's name among it."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return True
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
         return isinstance(statement.value.value, str)
-    return isinstance(statement, ast.If) and getattr(statement.test, "id", "") == "TYPE_CHECKING"
+    if isinstance(statement, ast.If):
+        return getattr(statement.test, "id", "") == "TYPE_CHECKING"
+    return isinstance(statement, ast.Assign) and _is_type(statement.value)
+
+
+def _is_type(value: ast.expr) -> bool:
+    """Whether an expression is a type of arrays, or made of types: the name of an annotation.
+
+    Examples
+    --------
+    >>> texts = "NDArray[np.intp] | None", "Callable[[Float], Curve]", "Codes | None", "table[0]", "x | y"
+    >>> [_is_type(ast.parse(text).body[0].value) for text in texts]
+    [True, True, True, False, False]
+    """
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):
+        return _is_type(value.left) or _is_type(value.right)
+    return getattr(value.value if isinstance(value, ast.Subscript) else value, "id", "") in _TYPES
 
 
 def source_of(name: str) -> Path | None:

@@ -33,3 +33,10 @@ def read_json(path: Path, bench: str) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("bench") != bench:
         raise InputError(f"{path} was not written by python -m benchmarks {bench}.")
     return found
+
+
+def same_rows(records: list[dict[str, Any]], others: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of the others that were measured on the very rows of some record."""
+    names = ("population", "n", "beta", "delta", "draws", "rows", "oracle")
+    known = {tuple(row.get(name) for name in names) for row in records}
+    return [row for row in others if tuple(row[name] for name in names) in known]

@@ -37,8 +37,12 @@ def sequence(sample: Sample, beta: float, delta: float) -> float | None:
 
 def multi_start(sample: Sample, beta: float, delta: float) -> float | None:
     """The same with five equally spaced starts, which share delta."""
-    starts = import_module("mapie.risk_control.fwer_control").FWERFixedSequenceTesting(n_starts=_STARTS)
-    return _binary(sample, beta, delta, starts)
+    return _binary(sample, beta, delta, five_starts())
+
+
+def five_starts() -> Any:
+    """Its procedure that begins at five thresholds."""
+    return import_module("mapie.risk_control.fwer_control").FWERFixedSequenceTesting(n_starts=_STARTS)
 
 
 def split_sequence(sample: Sample, beta: float, delta: float) -> float | None:
@@ -75,23 +79,34 @@ def _confidence(sample: Sample, scores: NDArray[np.float64]) -> NDArray[np.float
 
 
 def _binary(sample: Sample, beta: float, delta: float, correction: Any) -> float | None:
-    mapie = import_module("mapie.risk_control")
+    confidence = _confidence(sample, sample.scores)
+    return _threshold(sample, of_confidence(confidence, sample.correct, beta, delta, correction))
 
-    def confidences(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        confidence = _confidence(sample, scores)
-        return np.column_stack([1.0 - confidence, confidence])
 
-    controller = mapie.BinaryClassificationController(
-        confidences, "precision", beta, 1.0 - delta, fwer_method=correction
+def of_confidence(
+    confidence: NDArray[np.float64],
+    correct: NDArray[np.bool_],
+    beta: float,
+    delta: float,
+    correction: Any,
+    grid: NDArray[np.float64] | None = None,
+) -> float | None:
+    """The confidence from which on the precision is found to be beta: of a grid of its own, or of a given one."""
+    controller = import_module("mapie.risk_control").BinaryClassificationController(
+        lambda own: np.column_stack([1.0 - own, own]),
+        "precision",
+        beta,
+        1.0 - delta,
+        fwer_method=correction,
+        **({} if grid is None else {"list_predict_params": grid}),
     )
-    scores, correct = sample.scores, sample.correct
     if correction == "split_fixed_sequence":
-        learning = round(_LEARNING * len(scores))
+        learning = round(_LEARNING * len(confidence))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            controller.learn_fixed_sequence_order(scores[:learning], correct[:learning].astype(int), binary=True)
-        scores, correct = scores[learning:], correct[learning:]
-    return _threshold(sample, _calibrated(controller, scores, correct))
+            controller.learn_fixed_sequence_order(confidence[:learning], correct[:learning].astype(int), binary=True)
+        confidence, correct = confidence[learning:], correct[learning:]
+    return _calibrated(controller, confidence, correct)
 
 
 def _calibrated(controller: Any, scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> float | None:

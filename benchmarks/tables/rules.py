@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.experiments.results_file import same_rows
 from benchmarks.tables.markdown import number, table
 
 Results = dict[str, Any]
@@ -182,13 +183,23 @@ def graded(results: Results) -> list[str]:
 
 
 _VALUES = ("wrong first", "set aside", "other rows", "ranks, then", "skip", "a tenth aside", "a list of 7")
-_FOR_TIES = (*_VALUES, "SGR", "LTT, sequence", "LTT, Bonferroni", "BARGAIN's test", "best start")
+_MAPIE = ("MAPIE, Holm", "MAPIE, five starts", "MAPIE, sequence", "MAPIE, values")
+_PEERS = ("SGR", "LTT, sequence", "LTT, Bonferroni", "MAPIE, Holm", "MAPIE, sequence", "MAPIE, best", "BARGAIN's test")
+_FOR_TIES = (*_VALUES, *_PEERS, "best start")
+
+
+def _with_the_best(own: dict[tuple[Any, ...], Results], by: str) -> dict[tuple[Any, ...], Results]:
+    """The same with that of MAPIE's controllers that accepts most, row by row of a table."""
+    of_mapie = [key for key in own if key[-1] in _MAPIE]
+    rows = {key[:-1]: [own[other] for other in of_mapie if other[:-1] == key[:-1]] for key in of_mapie}
+    return own | {(*row, "MAPIE, best"): max(found, key=lambda r: float(r[by])) for row, found in rows.items()}
 
 
 def ties(results: Results) -> list[str]:
     """Share of the oracle's coverage by digits, size and target, a column for each rule; the most broken file."""
-    rules = [rule for rule in _FOR_TIES if any(r["rule"] == rule for r in results["summary"])]
     own = {(r["variant"], r["n"], r["beta"], r["rule"]): r for r in results["summary"]}
+    own = _with_the_best(own, "share")
+    rules = [rule for rule in _FOR_TIES if any(key[3] == rule for key in own)]
     rows = []
     for variant, n, beta in dict.fromkeys(key[:3] for key in own):
         cells = [own.get((variant, n, beta, rule)) for rule in rules]
@@ -240,14 +251,16 @@ def false_coverage(results: Results) -> list[str]:
     for n, beta, shares in dict.fromkeys((r["n"], r["beta"], r["shares"]) for r in own):
         mine = [r for r in own if (r["n"], r["beta"], r["shares"]) == (n, beta, shares)]
         keys = ("coverage", "broken_of_accepting", "any_broken")
-        means = (number(float(np.mean([r[key] for r in mine])), 3) for key in keys)
-        rows.append((f"{n:,}", number(beta, 2), f"`{shares}`", *means))
+        means = (number(float(np.mean([r[key] for r in mine])), 3) if key in mine[0] else "-" for key in keys)
+        rows.append((f"{n:,}", number(beta, 2), shares if shares == "best starts" else f"`{shares}`", *means))
     return table(("n", "β", "shares", "coverage", "broken among those that accept", "any broken"), rows)
 
 
 def marks(results: Results) -> list[str]:
     """Coverage on a judge's five marks, a column for each rule, beside what is possible."""
-    own = {(r["n"], r["beta"], r["rule"]): r for r in results["records"] if r["population"] == "five marks"}
+    all_rules = [*results["records"], *same_rows(results["records"], results.get("mapie", []))]
+    own = {(r["n"], r["beta"], r["rule"]): r for r in all_rules if r["population"] == "five marks"}
+    own = _with_the_best(own, "coverage")
     rules = [rule for rule in _FOR_TIES if any(key[2] == rule for key in own)]
     rows = []
     for n, beta in dict.fromkeys(key[:2] for key in own):
@@ -265,3 +278,16 @@ def promises_on_marks(results: Results) -> list[str]:
         cells = (number(r["coverage"], 3) for n in sizes for r in own if (r["promise"], r["n"]) == (called, n))
         rows.append((f"`{called}`", *cells, number(possible, 2)))
     return table(("promise", *(f"n = {n:,}" for n in sizes), "possible"), rows)
+
+
+def ties_labels(results: Results) -> list[str]:
+    """Scores that tie, labelled in sequence: coverage beside that of a fit, and broken promises, by the pool."""
+    own = {(r["population"], r["n"], r["beta"], r["pool"] // r["n"]): r for r in results["records"]}
+    rows = []
+    for name, n, beta in dict.fromkeys(key[:3] for key in own):
+        pools = [own[name, n, beta, times] for times in sorted({key[3] for key in own})]
+        cells = [f"{number(r['coverage'], 3)} ({number(r['broken'], 3)})" for r in pools]
+        fit = f"{number(pools[0]['fit'], 3)} ({number(pools[0]['fit_broken'], 3)})"
+        rows.append((name, f"{n:,}", number(beta, 2), *cells, fit, number(pools[0]["labels"], 2)))
+    heads = ("in sequence, pool of n", "pool of 4 n", "fit", "labels taken, of n")
+    return table(("population", "n", "β", *heads), rows)

@@ -80,10 +80,7 @@ if TYPE_CHECKING:
     from metacal.rows import Rows as Rows
     from metacal.scores import learned as ranking  # noqa: F401
 else:  # hidden from type checkers, to whom a misspelt name shall be an error
-    _get, _names = names_of(__name__, _registered)
-
-    def __getattr__(name):
-        return _names() if name == "__all__" else _get(name)
+    __getattr__, _names = names_of(__name__, _registered)
 
     def __dir__():
         return [*_names(), "__version__"]

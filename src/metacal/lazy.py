@@ -39,7 +39,7 @@ def written_in(package: str) -> dict[str, str]:
 def names_of(
     package: str, registered: Callable[[], Mapping[str, str]] = dict
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and the `__dir__` of a package whose names live in other modules.
+    """The `__getattr__` and the `__dir__` of a package whose names live in other modules; `__all__` is all of them.
 
     The names are those that its file imports for type checkers, below `if TYPE_CHECKING:`, and so are written once;
     `registered` brings those of a registry, name -> module, asked anew each time.
@@ -47,6 +47,8 @@ def names_of(
     written = cache(partial(written_in, package))
 
     def get(name: str) -> Any:
+        if name == "__all__":
+            return names()
         if name in written():
             value = found(written()[name])
             setattr(sys.modules[package], name, value)

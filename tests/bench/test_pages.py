@@ -73,9 +73,9 @@ def test_what_is_stale_is_known_to_be():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [entry.name for entry in CATALOGUE.values() if entry.cheap])
-def test_cheap_results_come_out_again(name):
-    command = [sys.executable, "-m", "benchmarks", "all", name, "--check", "--jobs", "1"]
+def test_cheap_results_come_out_again():
+    names = [entry.name for entry in CATALOGUE.values() if entry.cheap]
+    command = [sys.executable, "-m", "benchmarks", "all", *names, "--check", "--jobs", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -415,7 +415,7 @@ def test_apply_refuses_other_classes(folder, tmp_path, rows):
     ("args", "says"),
     [
         ((), "-o out.csv"),
-        (("-o", "out.xlsx"), "must end in .arrow, .csv, .feather, .jsonl, .ndjson, .npy, .npz, .parquet, .tsv"),
+        (("-o", "out.xlsx"), "must end in .arrow, .csv, .feather, .jsonl, .ndjson, .npz, .parquet, .tsv"),
         (("-o", "-", "--json"), "both want stdout"),
         (("-o", "-", "--input", "probabilities"), "was fitted on logits"),
     ],

@@ -208,7 +208,7 @@ def test_a_worker_killed_in_the_middle_changes_nothing(found, files, client, tmp
             if path.name[0] != "_":
                 assert (tmp_path / str(number) / path.name).read_bytes() == path.read_bytes()
         # And no leftover; a file that the lost worker had finished may just be made again.
-        results = {f"x{part}.npy" for part in range(4)}
+        results = {f"x{part}.npz" for part in range(4)}
         deadline = time.monotonic() + 20.0
         while (names := {path.name for path in (tmp_path / str(number)).iterdir() if path.name[0] != "_"}) != results:
             assert time.monotonic() < deadline, names

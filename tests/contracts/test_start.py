@@ -170,7 +170,7 @@ def test_forty_files_as_people_have_them(tmp_path):
         path = tmp_path / name
         write(path)
         found = look(str(path))
-        if found.questions:
+        if found.question:
             asked.append(name)
         elif kind is None or not read_rightly(path, dict(found.options), kind):
             wrong.append((name, dict(found.options)))

@@ -5,6 +5,7 @@ import pytest
 
 import metacal as mc
 from metacal.errors import InfeasibleTargetError
+from metacal.promises.circumstances import Circumstances
 from metacal.promises.rules.sequence import last_passed, start_value
 from metacal.promises.sample import Ranking, Sample
 from metacal.promises.scouts import Scouting, Scouts
@@ -66,8 +67,12 @@ def test_scouts_are_of_each_group_and_ties_decide():
     assert Scouting().of(coarse).starts is not None
     assert len(Scouting(older=coarse.score).of(coarse)) == 1000  # other rows cost none of these
     assert Scouting().of(coarse.take(np.arange(50))).scouts is None
-    assert Scouts.among(coarse.score, 990) is None
-    assert Scouts.among(coarse.score, 500) is not None
+    assert not Scouts.among(coarse.score[:50], 50).by_value
+    for drawn, aside in ((500, 0), (990, 21), (1000, 32)):  # a square root of a pool is never drawn
+        scouts = Scouts.among(coarse.score, drawn)
+        assert (scouts.by_value, scouts.aside, len(scouts.score)) == (True, aside, 1000 - drawn + aside)
+    fine = Scouts.among(np.arange(1000.0), 1000)
+    assert (fine.by_value, fine.aside, fine.values) == (False, 10, None)
 
 
 def test_a_start_is_where_the_first_test_of_ranks_would_be():
@@ -111,14 +116,16 @@ def test_marks_must_be_those_that_were_declared():
         mc.ScoreGate(mc.MinAccuracy(0.9), marks=[1, 2, 3]).fit(np.repeat([1, 2], 60), np.arange(120) % 2 == 0)
 
 
-def test_a_certifier_takes_the_rest_of_its_pool_as_scouts():
+@pytest.mark.parametrize(("pool", "aside"), [(2000, 0), (1000, 32)])
+def test_a_certifier_takes_the_rest_of_its_pool_as_scouts(pool, aside):
     rng = np.random.default_rng(2)
-    mark = rng.choice([1, 2, 3], p=[0.1, 0.3, 0.6], size=2000)
-    right = rng.random(2000) > np.array([0, 0.5, 0.09, 0.01])[mark]
+    mark = rng.choice([1, 2, 3], p=[0.1, 0.3, 0.6], size=pool)
+    right = rng.random(pool) > np.array([0, 0.8, 0.09, 0.01])[mark]
     certifier = mc.Certifier(mc.MinAccuracy(0.9), mark, labels=1000)
     while not certifier.finished:
         rows = certifier.propose()
         certifier.update(rows, right[rows])
-    assert certifier.certificate.circumstances.by_value
+    assert certifier.n_drawn == 1000 - aside
+    assert certifier.certificate.circumstances == Circumstances(by_value=True, aside=aside)
     assert certifier.threshold == pytest.approx(-1, abs=1e-6)
     assert certifier.gate().accepts([3, 2, 1]).tolist() == [True, True, False]

@@ -421,7 +421,7 @@ def test_rows_wrong_in_opposite_directions_do_not_cancel(tmp_path):
 # ── by format instead of by name ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("kind", ["parquet", "npz", "feather", "tsv", "csv", "npy"])
+@pytest.mark.parametrize("kind", ["parquet", "npz", "feather", "tsv", "csv"])
 def test_standard_input_and_odd_names(tmp_path, monkeypatch, kind):
     path = tmp_path / f"a.{kind}"
     columns = {"logits": TABLE, "label": CODES}
@@ -459,7 +459,7 @@ def test_the_command_line_knows_every_format():
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-KINDS = [".npz", ".npy", ".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".feather"]
+KINDS = [".npz", ".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".feather"]
 
 
 @pytest.mark.parametrize("suffix", KINDS)
@@ -486,8 +486,7 @@ def test_block_by_block_is_the_same_file_as_at_once(tmp_path, suffix, monkeypatc
         np.testing.assert_array_equal(np.asarray(found.table).astype(np.float32), TABLE)
         np.testing.assert_array_equal(found.labels, CODES)
         assert found.ids[7] == "row 7"
-        if suffix != ".npy":
-            assert found.class_names == tuple(names)
+        assert found.class_names == tuple(names)
     assert sorted(item.name for item in tmp_path.iterdir()) == sorted([once.name, parts.name])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -223,18 +224,18 @@ def test_half_precision_is_read_exactly(instruction_set, value):
 def test_real_logits_give_the_same_temperature_and_certificate():
     code = (
         "import metacal as mc\n"
+        "lines = []\n"
         "for name in mc.datasets.names():\n"
         "    d = mc.datasets.load(name)\n"
         "    c = mc.MetaCal(mc.MaxMiscoverage(0.05)).fit(d.logits[:5000], d.labels[:5000])\n"
-        "    print(repr(c.threshold_), repr(c.calibrator_.temperature_), c.certificate_.n_accepted)"
+        "    lines.append([c.threshold_, c.calibrator_.temperature_, c.certificate_.n_accepted])\n"
     )
-    answers = []
-    for kernel in ("numpy", "fused"):
-        done = subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, "METACAL_KERNEL": kernel}, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        answers.append(np.array([line.split() for line in done.stdout.splitlines()], dtype=float))
+    assert kernels.active is not definition
+    exec(code, names := {})
+    env = {**os.environ, "METACAL_KERNEL": "numpy"}
+    done = subprocess.run([sys.executable, "-c", f"{code}print(lines)"], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    answers = [np.array(names["lines"]), np.array(ast.literal_eval(done.stdout))]
     np.testing.assert_allclose(answers[0], answers[1], rtol=1e-6)
     np.testing.assert_array_equal(answers[0][:, 2], answers[1][:, 2])
 

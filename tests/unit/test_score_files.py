@@ -15,7 +15,7 @@ from metacal.io.writing import write_table
 SCORE = np.array([0.5, np.nan, -3.25, 1e-9])
 RIGHT = np.array([True, False, True, False])
 IDS = np.array(["a", "b", "c", "d"])
-KINDS = (".npz", ".npy", ".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather")
+KINDS = (".npz", ".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather")
 
 
 @pytest.mark.parametrize("suffix", KINDS)

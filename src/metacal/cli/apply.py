@@ -36,7 +36,7 @@ class Options:
     """What `metacal apply` is told."""
 
     output: str | None = option(
-        "Where the rows go: .npz, .npy, .csv, .tsv, .jsonl, .parquet, .arrow or .feather; - is csv on stdout.",
+        "Where the rows go: .npz, .csv, .tsv, .jsonl, .parquet, .arrow or .feather; - is csv on stdout.",
         *("-o", "--output"),
         type=OutputPath(),
         metavar="OUT",

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Codes
 from metacal.gate.certifier import Certifier
 from metacal.io.artifact.certifier import certifier_in, open_journal
 from metacal.io.disk import DISK, Disk
@@ -56,7 +57,7 @@ class Outcome:
     """What came of a call: the certifier, the rows that wait in the sheet; is the coverage asked for lost?"""
 
     certifier: Certifier
-    waiting: NDArray[np.intp]
+    waiting: Codes
     out_of_reach: bool
 
 
@@ -108,7 +109,7 @@ def _options(journal: Journal, pool: Pool, options: dict[str, Any]) -> dict[str,
     return {**given, **own, "classes": pool.class_names}
 
 
-def _ahead(certifier: Certifier, call: Round) -> tuple[NDArray[np.intp], bool]:
+def _ahead(certifier: Certifier, call: Round) -> tuple[Codes, bool]:
     """The rows to ask about next, none once the coverage asked for is there; whether it cannot be any more."""
     coverage, reach = certifier.coverage, certifier.within_reach
     enough = call.coverage is not None and coverage is not None and coverage >= call.coverage
@@ -134,7 +135,7 @@ def answer_column(certifier: Certifier) -> str:
     return "right" if certifier.rows is None else "label"
 
 
-def _content(certifier: Certifier, pool: Pool, waiting: NDArray[np.intp], path: str) -> bytes:
+def _content(certifier: Certifier, pool: Pool, waiting: Codes, path: str) -> bytes:
     """The rows that wait for an answer: nothing that could lead whoever answers, unless it was asked for."""
     columns: dict[str, Any] = {"row": waiting}
     if pool.ids is not None:

@@ -13,9 +13,9 @@ from metacal.cli.printing import note
 from metacal.errors import InputError, warn_caller
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
+    from metacal.formulas import Codes
     from metacal.gate import Gate
     from metacal.gate.judged import Judged
     from metacal.io.predictions import Predictions
@@ -162,7 +162,7 @@ def _is_saved(path: str) -> bool:
         return False
 
 
-def labels_as_columns(found: Predictions, classes: NDArray[Any]) -> NDArray[np.intp]:
+def labels_as_columns(found: Predictions, classes: NDArray[Any]) -> Codes:
     """Return each label's column."""
     from metacal.rows.validate import label_codes
 

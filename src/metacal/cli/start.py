@@ -74,8 +74,8 @@ def command(file: str, options: Options) -> None:
     note(f"{file}: {found.kind}.")
     if found.seen:
         note("\n".join(aligned([(f"  {what}", f"because {why}") for what, why in found.seen])))
-    if found.questions:
-        raise click.UsageError(f"{file}: {found.questions[0]} Nothing was written.")
+    if found.question is not None:
+        raise click.UsageError(f"{file}: {found.question} Nothing was written.")
     cost, review = _asked(options)
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from metacal.datasets.packing import read_packed
 from metacal.errors import InputError
+from metacal.formulas import Flags
 
 LogitsAndLabels = tuple[NDArray[np.float32], NDArray[np.int64]]
 
@@ -46,7 +47,7 @@ class LogitsSet:
     name: str
     logits: NDArray[np.float32]
     labels: NDArray[np.int64]
-    is_test: NDArray[np.bool_]
+    is_test: Flags
     source: str
 
     @property

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Flags
 
 #: Bytes that a packed set may unpack to; the largest that ships has 5 MB.
 _MOST_BYTES = 1 << 32
@@ -37,7 +38,7 @@ def unpack(top: NDArray[Any], second: NDArray[Any], second_class: NDArray[Any], 
     return logits
 
 
-def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_], str]:
+def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64], Flags, str]:
     """Return (logits, labels, is_test, source) of a packed file; every array is new."""
     try:
         with zipfile.ZipFile(file) as archive:

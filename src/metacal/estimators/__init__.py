@@ -6,7 +6,7 @@ is first asked for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from metacal.lazy import names_of
 from metacal.maps import methods
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from metacal.maps.methods import *  # noqa: F403 the calibrators
 
     #: Every calibrator by the name that `compare` and the command line use, simplest first.
-    CALIBRATORS: dict[str, type[Calibrator]]
+    CALIBRATORS: dict[str, type[Calibrator[Any]]]
 else:
     _get, __dir__ = names_of(__name__, methods.homes)
 

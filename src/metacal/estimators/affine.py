@@ -6,12 +6,12 @@ from dataclasses import field
 
 import numpy as np
 
-from metacal.estimators.base import Calibrator, Fitted
+from metacal.estimators.base import Calibrator, Fitted, M
 from metacal.formulas import Float
 from metacal.maps.affine import DirichletMap, MatrixMap, StructuredMap, VectorMap
 
 
-class Penalised(Calibrator):
+class Penalised(Calibrator[M]):
     """What the calibrators with a penalty share: its strength, given or chosen by cross-validation, and intercepts."""
 
     regularisation: float | None = None
@@ -22,7 +22,7 @@ class Penalised(Calibrator):
     bias_ = Fitted[Float]()
 
 
-class VectorScaling(Penalised):
+class VectorScaling(Penalised[VectorMap]):
     """softmax(a·u + c): a scale a_j and an intercept c_j for each class; u are the logits less their mean.
 
     Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017. May change predictions. The
@@ -65,14 +65,13 @@ class VectorScaling(Penalised):
     True
     """
 
-    map_: VectorMap = field(init=False)
     penalty: str = "structured"
     intercept_regularisation: float | None = None
 
     scale_ = Fitted[Float]()
 
 
-class MatrixScaling(Penalised):
+class MatrixScaling(Penalised[MatrixMap]):
     """softmax(A u + c): a full matrix and an intercept for each class; u are the logits less their mean.
 
     Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017, with a penalty: K² + K
@@ -109,7 +108,6 @@ class MatrixScaling(Penalised):
     True
     """
 
-    map_: MatrixMap = field(init=False)
     penalty: str = "structured"
     intercept_regularisation: float | None = None
 
@@ -154,7 +152,7 @@ class DirichletCalibration(MatrixScaling):
     map_: DirichletMap = field(init=False)
 
 
-class StructuredScaling(Penalised):
+class StructuredScaling(Penalised[StructuredMap]):
     """softmax(a · log softmax(x/T) + c): vector scaling drawn towards temperature scaling, a = 1 and c = 0.
 
     Fits T, then minimises the summed negative log-likelihood + λK Σ ((a_j - 1)² + c_j²). A strong penalty gives
@@ -187,8 +185,6 @@ class StructuredScaling(Penalised):
     >>> mc.metrics.nll(cal.predict_proba(new_x), new_y) < mc.metrics.nll(temperature.predict_proba(new_x), new_y)
     True
     """
-
-    map_: StructuredMap = field(init=False)
 
     temperature_ = Fitted[float]()
     scale_ = Fitted[Float]()

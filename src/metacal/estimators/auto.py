@@ -18,7 +18,7 @@ from metacal.maps.stack import StackMap, stack
 from metacal.rows import Rows
 
 
-class AutoCalibrator(Calibrator):
+class AutoCalibrator(Calibrator[StackMap]):
     """A mixture of calibrators, Σ_m w_m map_m(x), weighed by how they do on rows they have not seen.
 
     Every candidate is fitted on some folds of the rows and gives the true classes of the others a probability; the
@@ -75,7 +75,6 @@ class AutoCalibrator(Calibrator):
     n_splits: int | None = None
     random_state: int = 0
 
-    map_: StackMap = field(init=False)
     losses_: Mapping[str, float] = field(init=False)
     weights_: Mapping[str, float] = field(init=False)
 

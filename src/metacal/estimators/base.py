@@ -34,6 +34,8 @@ from metacal.rows.labels import flat_labels
 from metacal.rows.plausibility import warn_of_suspicion
 
 T = TypeVar("T")
+#: The map that a calibrator fits.
+M = TypeVar("M", bound=Map)
 
 #: Parameters that say what the table is, and nothing about the method.
 _OF_THE_TABLE = ("input", "classes", "positive", "n_jobs")
@@ -218,14 +220,14 @@ class Fitted(Generic[T]):
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name.removesuffix("_")
 
-    def __get__(self, estimator: Calibrator | None, owner: type) -> T:
+    def __get__(self, estimator: Calibrator[Any] | None, owner: type) -> T:
         if estimator is None:
             return self  # type: ignore[return-value]
         check_is_fitted(estimator)
         return getattr(estimator.map_, self._name)
 
 
-class Calibrator(ClassifierMixin, LogitsEstimator, Parameters):
+class Calibrator(ClassifierMixin, LogitsEstimator, Parameters, Generic[M]):
     """An estimator that holds a fitted map, a frozen value: `fit` makes `map_`, `predict_proba` applies it.
 
     How to fit is said by its row in `metacal.maps.methods`; the fields of a subclass are that function's options.
@@ -235,7 +237,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Parameters):
     classes: Sequence[Any] | None = None
     positive: Any = None
     n_jobs: int | None = None
-    map_: Map = field(init=False)
+    map_: M = field(init=False)
 
     def fit(
         self,
@@ -301,7 +303,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Parameters):
             return np.asarray(self.classes_[Rows(probabilities).collect(kernels.predicted)])
         return np.asarray(self.classes_[validate.on_host(probabilities).argmax(axis=1)])
 
-    def _fit_map(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
+    def _fit_map(self, rows: Rows, codes: Codes, weights: Float | None) -> M:
         """Fit with the method's own function; its options bear the names of the estimator's parameters."""
         own = {name: value for name, value in self.get_params(deep=False).items() if name not in _OF_THE_TABLE}
         return method_of(type(self)).fit_function()(rows, codes, weights, **own)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
 from metacal.estimators.base import Calibrator
 from metacal.maps.curves import PiecewiseMap, TopLabelMap
 
 
-class HistogramBinning(Calibrator):
+class HistogramBinning(Calibrator[PiecewiseMap]):
     """The frequency of each class in the bin of its probability, one-vs-rest, normalised.
 
     Zadrozny & Elkan, ICML 2001. May change predictions; TopLabelHistogramBinning keeps them.
@@ -32,13 +30,12 @@ class HistogramBinning(Calibrator):
     0.337
     """
 
-    map_: PiecewiseMap = field(init=False)
     n_bins: int = 15
     bins: str = "equal_width"
     prior_rows: float = 1.0
 
 
-class TopLabelHistogramBinning(Calibrator):
+class TopLabelHistogramBinning(Calibrator[TopLabelMap]):
     """The accuracy in the bin of the predicted class's confidence. Keeps every prediction.
 
     Gupta & Ramdas, ICLR 2022, one histogram for all classes; the other classes share the rest in proportion.
@@ -63,14 +60,13 @@ class TopLabelHistogramBinning(Calibrator):
     0.226
     """
 
-    map_: TopLabelMap = field(init=False)
     n_bins: int = 15
     bins: str = "equal_mass"
     tempered: bool = True
     prior_rows: float = 1.0
 
 
-class BBQ(Calibrator):
+class BBQ(Calibrator[PiecewiseMap]):
     """Bayesian binning into quantiles: many histograms for each class, averaged by their evidence.
 
     Naeini, Cooper & Hauskrecht, AAAI 2015; one-vs-rest, normalised. Made for two classes: quantiles have no room for
@@ -90,10 +86,8 @@ class BBQ(Calibrator):
     0.279
     """
 
-    map_: PiecewiseMap = field(init=False)
 
-
-class TopLabelBBQ(Calibrator):
+class TopLabelBBQ(Calibrator[TopLabelMap]):
     """BBQ on the predicted class's confidence. Keeps every prediction.
 
     Naeini, Cooper & Hauskrecht, AAAI 2015; the other classes share the rest in proportion.
@@ -114,11 +108,10 @@ class TopLabelBBQ(Calibrator):
     0.228
     """
 
-    map_: TopLabelMap = field(init=False)
     tempered: bool = True
 
 
-class IMaxBinning(Calibrator):
+class IMaxBinning(Calibrator[PiecewiseMap]):
     """Histogram binning with the edges that keep most information about the label.
 
     Patel et al., ICLR 2021; one-vs-rest, normalised. May change predictions.
@@ -141,7 +134,6 @@ class IMaxBinning(Calibrator):
     0.231
     """
 
-    map_: PiecewiseMap = field(init=False)
     n_bins: int = 15
     shared: bool = True
     prior_rows: float = 1.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
@@ -16,7 +15,7 @@ from metacal.maps.uniform import UniformTemperatureMap
 from metacal.rows import Rows
 
 
-class ComposedCalibration(Calibrator):
+class ComposedCalibration(Calibrator[ComposedMap]):
     """One calibrator after another: the second sees the logarithms of the first one's probabilities.
 
     By default a monotone spline on temperature scaling with a uniform part: the front takes care of rows with an almost
@@ -46,7 +45,6 @@ class ComposedCalibration(Calibrator):
     0.225
     """
 
-    map_: ComposedMap = field(init=False)
     first: Any = "uniform-temperature"
     then: Any = "spline"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
 from metacal.estimators.base import Calibrator, Fitted
 from metacal.maps.gp import Centre, GaussianProcessMap
 from metacal.maps.logistic import BetaMap, PlattMap
@@ -11,7 +9,7 @@ from metacal.maps.monotone import MonotoneMap
 from metacal.maps.spline import SplineMap
 
 
-class PlattScaling(Calibrator):
+class PlattScaling(Calibrator[PlattMap]):
     """σ(slope · log-odds + intercept) for each class, one-vs-rest, normalised.
 
     Platt 1999, with the targets of Lin, Lin & Weng 2007, which keep the fit finite for rare and for perfectly separated
@@ -31,10 +29,8 @@ class PlattScaling(Calibrator):
     0.225
     """
 
-    map_: PlattMap = field(init=False)
 
-
-class BetaCalibration(Calibrator):
+class BetaCalibration(Calibrator[BetaMap]):
     """σ(a·log p - b·log(1 - p) + c) for each class with a, b >= 0, one-vs-rest, normalised.
 
     Kull, Silva Filho & Flach, "Beta calibration", AISTATS 2017. a = b = 1, c = 0 is the identity. May change
@@ -56,11 +52,10 @@ class BetaCalibration(Calibrator):
     0.224
     """
 
-    map_: BetaMap = field(init=False)
     variant: str = "abm"
 
 
-class MonotoneCalibration(Calibrator):
+class MonotoneCalibration(Calibrator[MonotoneMap]):
     """Of two classes an increasing curve of the log-odds with an offset, never 0 or 1: what `MetaCal` has by default.
 
     σ(h(s)), h a straight line near the identity with a Brownian bend: 18 such curves, averaged by their evidence
@@ -94,12 +89,10 @@ class MonotoneCalibration(Calibrator):
     array([0.05, 0.52])
     """
 
-    map_: MonotoneMap = field(init=False)
-
     temperature_ = Fitted[float]()
 
 
-class SplineCalibration(Calibrator):
+class SplineCalibration(Calibrator[SplineMap]):
     """A smooth monotone curve of the predicted class's confidence. Keeps every prediction.
 
     σ(s(log-odds of the confidence)) with a quadratic spline s of slopes >= 0, fitted by penalised likelihood; the other
@@ -124,12 +117,11 @@ class SplineCalibration(Calibrator):
     0.224
     """
 
-    map_: SplineMap = field(init=False)
     n_knots: int = 7
     tempered: bool = True
 
 
-class GaussianProcessCalibration(Calibrator):
+class GaussianProcessCalibration(Calibrator[GaussianProcessMap]):
     """softmax(f(x)): one smooth latent function f of every logit, a sparse Gaussian process around temperature scaling.
 
     Wenger, Kjellström & Triebel, "Non-Parametric Calibration for Classification", AISTATS 2020, with a deterministic,
@@ -158,6 +150,5 @@ class GaussianProcessCalibration(Calibrator):
     (0.01, True)
     """
 
-    map_: GaussianProcessMap = field(init=False)
     n_inducing: int = 10
     centre: Centre = "mean"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
 from metacal.estimators.base import Calibrator
 from metacal.maps.curves import PiecewiseMap, TopLabelMap
 from metacal.maps.isotonic import SharedMap
 
 
-class IsotonicCalibration(Calibrator):
+class IsotonicCalibration(Calibrator[PiecewiseMap]):
     """A non-decreasing curve for each class, one-vs-rest, normalised; straight between the blocks.
 
     Zadrozny & Elkan, KDD 2002. Flexible: wants a few hundred rows of each class. May change predictions. Consider
@@ -31,11 +29,10 @@ class IsotonicCalibration(Calibrator):
     0.258
     """
 
-    map_: PiecewiseMap = field(init=False)
     prior_rows: float = 1.0
 
 
-class IROvATS(Calibrator):
+class IROvATS(Calibrator[PiecewiseMap]):
     """Temperature scaling, then isotonic regression one-vs-all, normalised.
 
     IROvA-TS of Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020. May change predictions.
@@ -54,11 +51,10 @@ class IROvATS(Calibrator):
     0.239
     """
 
-    map_: PiecewiseMap = field(init=False)
     prior_rows: float = 1.0
 
 
-class IRM(Calibrator):
+class IRM(Calibrator[SharedMap]):
     """One strictly increasing isotonic curve shared by all classes, normalised. Keeps every prediction.
 
     IRM of Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020: the pairs (probability, is it so?) of all classes are
@@ -80,12 +76,11 @@ class IRM(Calibrator):
     0.227
     """
 
-    map_: SharedMap = field(init=False)
     tempered: bool = True
     prior_rows: float = 1.0
 
 
-class TopLabelIsotonic(Calibrator):
+class TopLabelIsotonic(Calibrator[TopLabelMap]):
     """A non-decreasing curve of the predicted class's confidence. Keeps every prediction.
 
     The other classes share the rest in proportion.
@@ -106,6 +101,5 @@ class TopLabelIsotonic(Calibrator):
     0.226
     """
 
-    map_: TopLabelMap = field(init=False)
     tempered: bool = True
     prior_rows: float = 1.0

@@ -246,7 +246,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             raise InputError("a calibrator learns from labels; give y, or leave the calibrator out.")
         self.classes_ = validate.class_list(self.classes, rows.n_classes)
         gate = fit_gate(rows, None, self.promise, self.score, self._fit_base, counted=counted, **self._known())
-        base: Calibrator = calibrator_from("temperature")
+        base: Calibrator[Any] = calibrator_from("temperature")
         base.classes_, base.n_features_in_, base.map_ = np.arange(rows.n_classes), rows.n_classes, gate.source.map
         self.calibrator_, self.gate_ = base, gate.with_source(recipe=None)
         return self

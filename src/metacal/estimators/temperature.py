@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
 from numpy.typing import ArrayLike
 
 from metacal.estimators.base import Calibrator, Fitted
@@ -15,7 +13,7 @@ from metacal.maps.uniform import UniformTemperatureMap
 from metacal.rows import Rows
 
 
-class TemperatureScaling(Calibrator):
+class TemperatureScaling(Calibrator[TemperatureMap]):
     """softmax(x / T): one positive temperature, fitted by maximum likelihood.
 
     Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017. Keeps every prediction.
@@ -46,14 +44,12 @@ class TemperatureScaling(Calibrator):
     2.78
     """
 
-    map_: TemperatureMap = field(init=False)
-
     _stays_on_device = True
 
     temperature_ = Fitted[float]()
 
 
-class UniformTemperatureScaling(Calibrator):
+class UniformTemperatureScaling(Calibrator[UniformTemperatureMap]):
     """(1 - ε)·softmax(x/T) + ε/K, T and ε fitted together by maximum likelihood. Keeps every prediction.
 
     Where nothing is wrong ε is zero or nearly so, and this is temperature scaling. Where the logits are logarithms of
@@ -81,15 +77,13 @@ class UniformTemperatureScaling(Calibrator):
     (2.42, 0.0)
     """
 
-    map_: UniformTemperatureMap = field(init=False)
-
     _stays_on_device = True
 
     temperature_ = Fitted[float]()
     uniform_ = Fitted[float]()
 
 
-class EnsembleTemperatureScaling(Calibrator):
+class EnsembleTemperatureScaling(Calibrator[EnsembleTemperatureMap]):
     """w1·softmax(x/T) + w2·softmax(x) + w3/K, with weights that sum to one.
 
     Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020. Keeps every prediction. T is that of `UniformTemperatureScaling`,
@@ -119,14 +113,13 @@ class EnsembleTemperatureScaling(Calibrator):
     (2.42, [1.0, 0.0, 0.0])
     """
 
-    map_: EnsembleTemperatureMap = field(init=False)
     loss: str = "nll"
 
     temperature_ = Fitted[float]()
     weights_ = Fitted[tuple[float, float, float]]()
 
 
-class LocalTemperatureScaling(Calibrator):
+class LocalTemperatureScaling(Calibrator[LocalTemperatureMap]):
     """softmax(x / T(x)): a temperature for each row, log-linear in its entropy, margin and norm.
 
     Keeps every prediction. Shrunk towards plain temperature scaling, which it equals where rows of every kind need the
@@ -151,7 +144,6 @@ class LocalTemperatureScaling(Calibrator):
     True
     """
 
-    map_: LocalTemperatureMap = field(init=False)
     penalty: float = 100.0
 
     def temperatures(self, X: ArrayLike) -> Float:

@@ -55,7 +55,7 @@ def content_of(estimator: Any) -> Content:
     return Content(estimator.gate_, n_jobs, None if names is None else tuple(map(str, names)))
 
 
-def estimator_of(content: Content) -> MetaCal | Calibrator | Cascade | ScoreGate:
+def estimator_of(content: Content) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
     """The fitted estimator around a gate.
 
     Examples
@@ -140,7 +140,7 @@ def _recipe_of(gate: Gate) -> Recipe:
     return Recipe(method_of(gate.source).public_name) if recipe is None else recipe
 
 
-def _asked_for(gate: Gate) -> Calibrator | None:
+def _asked_for(gate: Gate) -> Calibrator[Any] | None:
     """The calibrator that was asked for; None where it is what goes with the promise, or nothing was learned."""
     if gate.certificate is not None and not gate.certificate.labelled:
         return None
@@ -149,7 +149,7 @@ def _asked_for(gate: Gate) -> Calibrator | None:
     return None if same else made
 
 
-def _calibrator(content: Content) -> Calibrator:
+def _calibrator(content: Content) -> Calibrator[Any]:
     gate = content.gate
     recipe = _recipe_of(gate)
     source = gate.source  # what it reads is what the source says, whatever the recipe has recorded
@@ -159,7 +159,7 @@ def _calibrator(content: Content) -> Calibrator:
     return _with_columns(estimator, content)
 
 
-def _made(recipe: Recipe) -> Calibrator:
+def _made(recipe: Recipe) -> Calibrator[Any]:
     """The estimator that a recipe names, not fitted."""
     method = method_named(recipe.estimator)
     assert method is not None

@@ -50,7 +50,7 @@ def save(
 
 def load(
     path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None
-) -> MetaCal | Calibrator | Cascade | ScoreGate:
+) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
     """Read what `save` wrote: a fitted estimator, ready to predict.
 
     A file that is missing or not readable raises InputError; one that is damaged, contradicts itself, or was written by
@@ -86,7 +86,7 @@ def dumps(fitted: Any, *, key: KeySource | None = None, max_bytes: int | None = 
 
 def loads(
     raw: bytes, *, key: KeySource | None = None, max_bytes: int | None = None
-) -> MetaCal | Calibrator | Cascade | ScoreGate:
+) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
     """Build the estimator from the bytes of a file.
 
     Examples
@@ -106,7 +106,7 @@ def _content(estimator: Any) -> Content:
     return around.content_of(estimator)
 
 
-def _estimator(content: Content) -> MetaCal | Calibrator | Cascade | ScoreGate:
+def _estimator(content: Content) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
     from metacal.export import estimator as around  # scikit-learn comes with it
 
     return around.estimator_of(content)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError, spelled
-from metacal.formulas import Flags, Float
+from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.labelled import gate_of, remarks_on_pool
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
@@ -30,21 +30,11 @@ from metacal.promises.parts.per import Per
 from metacal.promises.promise import Promise, Standing
 from metacal.promises.rules.costs import Costed, is_uniform
 from metacal.promises.scouts import Scouts
-from metacal.promises.sequential.answers import (
-    EXTENSION,
-    RIGHT,
-    SHARES,
-    UNKNOWN,
-    WRONG,
-    Answers,
-    default_labels,
-)
+from metacal.promises.sequential.answers import EXTENSION, RIGHT, SHARES, UNKNOWN, WRONG, Answers, default_labels
 from metacal.rows import Rows, validate
 from metacal.rows.draws import OUR_OWN
 from metacal.rows.score_columns import correct_column, score_column
 from metacal.scores import Score, grid_of, name_of, score_rows
-
-Index = NDArray[np.intp]
 
 #: A block has a fortieth of the rows that were drawn, at least five.
 _BLOCKS, _SMALLEST_BLOCK = 40, 5
@@ -67,7 +57,8 @@ class Certifier:
         A score for each row, as for `ScoreGate`, or logits, as for `MetaCal`. Rows without a score are never drawn.
     labels : int, optional
         How many rows are drawn: the most labels that it can take. By default 40 / (1 - beta) for an accuracy and
-        40 / alpha for a miscoverage, or the whole pool where it is smaller. It cannot be changed later.
+        40 / alpha for a miscoverage, or the whole pool where it is smaller. It cannot be changed later. Of a pool of
+        scores a few rows, at most a square root, stay without a label: they say where tests begin where scores tie.
     may_extend : bool
         Whether `extend` may draw on, once, to four times as many rows. It costs a fifth of delta from the start.
     random_state : int
@@ -126,12 +117,16 @@ class Certifier:
         self._place[self._order] = np.arange(len(there))
         #: How many rows are drawn, before and after an extension.
         self.sizes = self._sizes(labels, len(there))
+        self.wanted = self.sizes[0]
         self.extended = False
         #: What is known of each row of the pool: RIGHT, WRONG or UNKNOWN.
         self.right = np.full(self.n_pool, UNKNOWN, dtype=np.int8)
         self._known: tuple[tuple[int, bool], list[Standing]] | None = None
-        #: Of given scores, which tie: the rows of the pool that are never drawn say where tests begin.
-        self.scouts = None if self.rows is not None else Scouts.among(self.doubts[self._order], self.sizes[-1])
+        #: Of given scores, which may tie: rows of the pool that are never drawn say where tests begin.
+        self.scouts = Scouts(self.doubts[:0], by_value=False)
+        if self.rows is None and self.promise.scouted:
+            self.scouts = Scouts.among(self.doubts[self._order], self.sizes[-1])
+            self.sizes = tuple(min(size, self.sizes[-1] - self.scouts.aside) for size in self.sizes)
 
     def _doubts(self, pool: ArrayLike) -> Float:
         if np.ndim(pool) == 1:
@@ -161,7 +156,7 @@ class Certifier:
         return self.sizes[self.extended]
 
     @property
-    def drawn(self) -> Index:
+    def drawn(self) -> Codes:
         """The numbers of these rows."""
         return self._order[: self.n_drawn]
 
@@ -170,7 +165,7 @@ class Certifier:
         """How many rows `propose` gives at a time."""
         return max(_SMALLEST_BLOCK, self.n_drawn // _BLOCKS)
 
-    def propose(self, n: int | None = None) -> Index:
+    def propose(self, n: int | None = None) -> Codes:
         """The numbers of the next rows to label: a block, or `n` of them, in random order; none once it is finished.
 
         The same rows come again until they are answered.
@@ -181,7 +176,7 @@ class Certifier:
             drawn = self._order[:size]
             if self.promise.walks:
                 drawn = drawn[np.argsort(self.doubts[drawn], kind="stable")[: standing.asked]]
-            waiting: Index = drawn[self.right[drawn] == UNKNOWN][: self.block if n is None else n]
+            waiting: Codes = drawn[self.right[drawn] == UNKNOWN][: self.block if n is None else n]
             return waiting[np.argsort(self._place[waiting])]  # in the order of the draw: random
         return np.empty(0, dtype=np.intp)
 
@@ -211,7 +206,7 @@ class Certifier:
         self.take(numbers, answers, codes)
         return self
 
-    def take(self, numbers: Index, right: Flags, codes: Index) -> None:
+    def take(self, numbers: Codes, right: Flags, codes: Codes) -> None:
         """Take answers with the columns of the true classes, -1 where only right or wrong was said."""
         self.check(numbers, right)
         new, before = np.where(right, RIGHT, WRONG).astype(np.int8), self.right[numbers]
@@ -224,7 +219,7 @@ class Certifier:
         self.right[numbers] = new[fresh]
         self.codes |= {row: code for row, code in zip(numbers.tolist(), codes.tolist()) if code >= 0}
 
-    def check(self, numbers: Index, right: Flags) -> None:
+    def check(self, numbers: Codes, right: Flags) -> None:
         """Raise unless these answers can be taken: of rows that were drawn, and none otherwise than before."""
         known = (numbers >= 0) & (numbers < self.n_pool)
         known[known] = self._place[numbers[known]] < self.n_drawn
@@ -351,7 +346,7 @@ class Certifier:
             threshold=certificate.threshold if grid is None else grid.settled(certificate.threshold),
             score=name_of(self.score) if self.rows is not None else Marks(self.score_name, self.higher_is).score_name,
             notes=notes,
-            circumstances=Circumstances(by_value=self.scouts is not None and self.promise.scouted),
+            circumstances=Circumstances(by_value=self.scouts.by_value, aside=self.scouts.aside),
         )
 
     def gate(self) -> Gate:

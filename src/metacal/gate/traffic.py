@@ -9,15 +9,14 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Flags
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.units import unit_codes
 from metacal.promises.sequential.profile import drawn_from_positions
 from metacal.promises.sequential.wager import Together
 
-Flags = NDArray[np.bool_]
 Id = str | int
 
 #: Where the numbers begin that draw a row from each unit: others order rows of one score.

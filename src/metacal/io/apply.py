@@ -198,8 +198,8 @@ def _apply_to_folder(
     `options` are those of `fill`.
     """
     sources = files_of(source, FORMATS)
-    # As the user says, else as the sources are, else Parquet.
-    own = suffix_of(sources[0]) if one.output_format is None else f".{one.output_format}"
+    # As the user says, else as the sources are (arrays side by side where they are one), else Parquet.
+    own = suffix_of(sources[0]).replace(".npy", ".npz") if one.output_format is None else f".{one.output_format}"
     suffix = own if one.output_format is not None or own in endings(written=True) else ".parquet"
     names = result_names(sources, suffix)
     for path, target in zip(sources, (os.path.join(folder, name) for name in names), strict=True):
@@ -290,7 +290,7 @@ def write_decisions(
     with contextlib.ExitStack() as stack:
         write = None
         if output is not None:
-            if table_suffix(output, output_format) in (".npz", ".npy"):  # whose texts are of one width in all blocks
+            if table_suffix(output, output_format) == ".npz":  # whose texts are of one width in all blocks
                 kept = of_one_width(dict(kept))
             names = gate.classes.tolist() if gate.source.classes_given else getattr(predictions, "class_names", None)
             table_file = open_table(output, len(predictions), class_names=names, format=output_format, part=part)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from metacal.display import listed
 from metacal.errors import InputError
+from metacal.formulas import Float
 from metacal.io.columns import CLASS_KEYS, CORRECT_KEYS, ID_KEYS, LABEL_KEYS, LABEL_LIKE, PREFIXES, TABLE_KEYS
 from metacal.io.first_rows import first_rows
 from metacal.io.strays import BESIDE_LIKE
@@ -48,7 +49,7 @@ class Look:
         What the readers must be told, by the names of their parameters; `drop` is a tuple.
     seen : list of (str, str)
         What each thing is, and why.
-    questions : list of str
+    question : str or None
         What could not be told, with the options that would say it.
     """
 
@@ -57,16 +58,16 @@ class Look:
     columns: dict[str, NDArray[Any]]
     options: dict[str, Any]
     seen: list[tuple[str, str]] = field(default_factory=list)
-    questions: list[str] = field(default_factory=list)
+    question: str | None = None
 
     def say(self, what: str, why: str, **options: Any) -> None:
         """Say what something is, and why; options that were not given say it to the readers."""
         self.seen.append((what, why))
         self.options.update({name: value for name, value in options.items() if name not in self.options})
 
-    def ask(self, question: str) -> None:
-        """Say what cannot be told."""
-        self.questions.append(question)
+
+class Doubt(Exception):
+    """What cannot be told, as a question."""
 
 
 def look(path: str, **said: Any) -> Look:
@@ -79,15 +80,18 @@ def look(path: str, **said: Any) -> Look:
     >>> file = os.path.join(tempfile.mkdtemp(), "val.csv")
     >>> _ = Path(file).write_text("id;p_cat;p_dog;truth\n7;0.9;0.1;cat\n8;0.2;0.8;dog\n")
     >>> found = look(file)
-    >>> found.options, found.questions
-    ({'logits_key': 'p', 'input': 'probabilities', 'label_key': 'truth'}, [])
+    >>> found.options, found.question
+    ({'logits_key': 'p', 'input': 'probabilities', 'label_key': 'truth'}, None)
     """
     said = {name: value for name, value in said.items() if value is not None}
     kind, columns = first_rows(path, said.get("format"))
     held = Look(path, kind, columns, said)
     if not columns or not max(map(len, columns.values()), default=0):
         raise InputError(f"{path}: it holds no rows; give at least one.")
-    _find(held)
+    try:
+        _find(held)
+    except Doubt as doubt:
+        held.question = str(doubt)
     return held
 
 
@@ -96,14 +100,11 @@ def _find(held: Look) -> None:
     tables = [name for name, column in held.columns.items() if column.ndim == 2 and column.shape[1] > 1]
     usual = [name for names in TABLE_KEYS.values() for name in names]
     truth = _truth(held)
-    if truth is None and not any(held.options.get(name) for name in ("labels", "score_key", "logits_key")):
-        return
     named = held.options.get("logits_key")
     if len(tables) > 1 and named not in tables:
         known = [name for name in tables if name in usual]
         if len(known) != 1:
-            held.ask(f"which of {listed(tables)} holds the logits or probabilities? Say --logits-key NAME.")
-            return
+            raise Doubt(f"which of {listed(tables)} holds the logits or probabilities? Say --logits-key NAME.")
         tables = known
     if tables and "score_key" not in held.options:
         name = named if named in tables else tables[0]
@@ -129,17 +130,15 @@ def _truth(held: Look) -> str | None:
         if len(here) == 1:
             return here[0]
         if here:
-            held.ask(f"which of {listed(here)} holds the truth? Say --label-key NAME, or --correct-key NAME.")
-            return None
+            raise Doubt(f"which of {listed(here)} holds the truth? Say --label-key NAME, or --correct-key NAME.")
     named = _stripped(flat)
     same = [name for name in flat if held.columns[name].dtype.kind in "UO" and _within(held.columns[name], named)]
     if len(same) == 1:
         return same[0]
-    held.ask(
+    raise Doubt(
         f"which column says what was right? It has {listed(held.columns)}. Say --label-key NAME for true classes, "
         "--correct-key NAME for right and wrong, or give a file of labels with --labels."
     )
-    return None
 
 
 def _columns(held: Look, truth: str | None) -> None:
@@ -160,11 +159,10 @@ def _columns(held: Look, truth: str | None) -> None:
     others = [name for name in numbers if not _aside(name, numbers[name]) and name not in dropped]
     scores = scores or (others if len(others) == 1 else [])
     if len(scores) != 1 or truth is None:
-        held.ask(
+        raise Doubt(
             f"where are the scores? It has {listed(held.columns)}. A table of classes has a column per class, or one "
             "of lists (--logits-key NAME); one number for each answer is named with --score-key NAME."
         )
-        return
     _one_score(held, truth, scores[0], marks[scores[0]])
 
 
@@ -224,12 +222,12 @@ def _kind(held: Look, table: NDArray[Any]) -> None:
     if len(finite) and _sums_to_one(finite):
         held.say("input: probabilities", "every row lies in [0, 1] and sums to one", input="probabilities")
     elif len(finite) and finite.min() >= 0.0 and finite.max() <= 1.0:
-        held.ask(
+        raise Doubt(
             "every number lies between 0 and 1, but rows do not sum to one. Are these probabilities of classes that "
             "exclude each other? Divide each row by its sum, and say --input probabilities; or say --input logits."
         )
     elif len(finite) and finite.min() >= 0.0 and (np.abs(finite.sum(axis=1) - 100.0) < 1.0).all():
-        held.ask(
+        raise Doubt(
             "every row sums to 100. Are these percentages? Divide them by 100, and say --input probabilities; or say "
             "--input logits."
         )
@@ -248,11 +246,10 @@ def _labels(held: Look, truth: str | None, names: list[str] | None, n: int | Non
     labels = held.columns[truth]
     key = {} if truth in LABEL_KEYS else {"label_key": truth}
     if _CORRECT.fullmatch(truth) and truth not in LABEL_KEYS:
-        held.ask(
+        raise Doubt(
             f"{truth!r} seems to say right or wrong, and a table of classes needs the true class. Name it with "
             "--label-key, or name one score for each answer with --score-key."
         )
-        return
     n = len(names or ()) or n or 0
     known = "classes" in held.options or any(name in held.columns for name in CLASS_KEYS)
     if labels.dtype.kind in "iub" and labels.min() >= 0 and labels.max() < n:
@@ -261,13 +258,13 @@ def _labels(held: Look, truth: str | None, names: list[str] | None, n: int | Non
         held.say(f"labels: {truth}", "its entries are names of classes", **key)
     else:
         few = listed(np.unique(labels)[:8].tolist())
-        held.ask(
+        raise Doubt(
             f"{truth!r} holds {few}, which are not the {n} columns, nor their numbers from 0. Which column is which "
             "class? Say --classes A,B,C in the order of the columns, or --label-key NAME."
         )
 
 
-def _one_score(held: Look, truth: str, name: str, values: NDArray[np.float64]) -> None:
+def _one_score(held: Look, truth: str, name: str, values: Float) -> None:
     """One number for each row: the probability of the second of two classes, or how sure an answer is."""
     labels = held.columns[truth]
     texts = {other: column for other, column in held.columns.items() if other != truth and column.dtype.kind in "UO"}
@@ -277,28 +274,26 @@ def _one_score(held: Look, truth: str, name: str, values: NDArray[np.float64]) -
     if not said and not _CORRECT.fullmatch(truth):
         answers = [other for other in held.columns if _ANSWER.fullmatch(other)]
         if answers and not flags:
-            held.ask(
+            raise Doubt(
                 f"{answers[0]!r} seems to be the answer, {truth!r} the truth and {name!r} how sure it is: add a column "
                 f"that says whether {answers[0]!r} is right, and name it with --correct-key."
             )
-        elif not flags and any(len(np.unique(held.columns[other])) > 2 for other in long):
-            held.ask(
+        if not flags and any(len(np.unique(held.columns[other])) > 2 for other in long):
+            raise Doubt(
                 "this looks like a long table, a row for each item and class. Make one row of each item, a column for "
                 f"each class: pandas' pivot(index=..., columns={long[0]!r}, values={name!r})."
             )
-        elif len(np.unique(labels)) == 2 and (_PROBABILITY.fullmatch(name) or not flags):
+        if len(np.unique(labels)) == 2 and (_PROBABILITY.fullmatch(name) or not flags):
             _positive(held, truth, name, values)
-        else:
-            held.ask(
-                f"is {truth!r} the true class, and {name!r} a score for the second of two classes "
-                f"(--logits-key {name} --label-key {truth}), or does it say whether an answer was right "
-                f"(--score-key {name} --correct-key {truth})?"
-            )
-        return
+            return
+        raise Doubt(
+            f"is {truth!r} the true class, and {name!r} a score for the second of two classes "
+            f"(--logits-key {name} --label-key {truth}), or does it say whether an answer was right "
+            f"(--score-key {name} --correct-key {truth})?"
+        )
     if not flags and "loss_key" not in held.options:
         few = listed(np.unique(labels)[:6].tolist())
-        held.ask(f"{truth!r} holds {few}: which of them is right? Write true or false.")
-        return
+        raise Doubt(f"{truth!r} holds {few}: which of them is right? Write true or false.")
     held.say(f"score: {name}", "one number for each answer", score_key=name)
     key = {} if truth in CORRECT_KEYS else {"correct_key": truth}
     held.say(f"right or wrong: {truth}", "its entries say yes or no", **key)
@@ -306,7 +301,7 @@ def _one_score(held: Look, truth: str, name: str, values: NDArray[np.float64]) -
         held.say("higher is doubtful", f"{name!r} is lower where an answer is surer", higher_is="doubtful")
 
 
-def _positive(held: Look, truth: str, name: str, values: NDArray[np.float64]) -> None:
+def _positive(held: Look, truth: str, name: str, values: Float) -> None:
     held.say(f"score: {name}", "one number for the second of two classes", logits_key=name)
     inside = bool(((values >= 0.0) & (values <= 1.0)).all())
     if inside:
@@ -319,10 +314,10 @@ def _positive(held: Look, truth: str, name: str, values: NDArray[np.float64]) ->
         first, second = next(value for value in (first, second) if value != named[0]), named[0]
     held.say(f"labels: {truth}", f"two values; {name!r} is taken for the score of {second!r}, not {first!r}", **key)
     if held.columns[truth].dtype.kind in "UO" and "positive" not in held.options:
-        held.ask(f"which class is {name!r} about? Say --positive {first}, or --positive {second}.")
+        raise Doubt(f"which class is {name!r} about? Say --positive {first}, or --positive {second}.")
 
 
-def _marks(held: Look, truth: str | None) -> dict[str, NDArray[np.float64]]:
+def _marks(held: Look, truth: str | None) -> dict[str, Float]:
     """Columns of text in which every entry is a mark: 8/10, 85%."""
     found = {}
     for name, column in held.columns.items():

@@ -234,7 +234,6 @@ def _drain(request: Request, copy: str) -> None:
 def _read_labels(labels: Part, request: Request) -> NDArray[Any]:
     """The labels of a file of their own."""
     from metacal.io.formats.delimited import read_labels
-    from metacal.io.formats.numpy import whole_npy
 
     path, ending = labels.name, suffix_of(labels.name)
     wrong = InputError(f"{path}: labels are read from .npy, or from .csv, .tsv or .txt with one per line.")
@@ -247,7 +246,7 @@ def _read_labels(labels: Part, request: Request) -> NDArray[Any]:
             if kind != ".npy":
                 raise wrong
             with decoding(path):
-                return whole_npy(path, one.source)
+                return np.asarray(FORMATS[kind].reader()(replace(one, stream=False)).table)
     except NoRowsError as error:  # a table with rows is at hand: this is no part that may be left out
         raise InputError(str(error)) from None
 

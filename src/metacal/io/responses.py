@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Float
 from metacal.io.nested import REDUCTIONS, reached
 
 #: Where a response keeps the log-probabilities of its tokens; the first that leads somewhere.
@@ -50,7 +50,7 @@ def token_logprobs(response: Any) -> list[float]:
     return []
 
 
-def sequence_scores(responses: Iterable[Any]) -> dict[str, NDArray[np.float64]]:
+def sequence_scores(responses: Iterable[Any]) -> dict[str, Float]:
     """The usual sequence scores of each response by name, NaN where it has no log-probabilities.
 
     Where responses come with several choices, `agreement` says how many of them give the same answer.
@@ -78,7 +78,7 @@ def _choices(response: Any) -> list[Any]:
     return reached(response, "choices[*].message.content") or reached(response, "choices[*].text") or []
 
 
-def result_scores(result: Any) -> dict[str, NDArray[np.float64]]:
+def result_scores(result: Any) -> dict[str, Float]:
     """The columns of numbers in a result of uqlm (`.to_dict()["data"]`) or lm-polygraph (`.estimations`), by name.
 
     Examples

@@ -32,8 +32,6 @@ _Stamp = tuple[int, int]
 JOURNAL = "_metacal.journal"
 #: A part that is being written: a dot, the result's name, twelve digits.
 _PART = re.compile(r"\.(?P<name>.+?)\.[0-9a-f]{12}\.part(\..*)?")
-#: Records that are of no use any more before the journal is written anew, shorter.
-_SPENT = 1000
 #: From this age on a file has another stamp when it is written again, on every file system in use.
 SETTLED_NS = 2_000_000_000
 #: How often a source that changes while it is read is read anew.
@@ -90,14 +88,8 @@ class ResultFolder:
             self.journal.__enter__()
         except ArtifactError as error:
             raise ArtifactError(f"{error} Without it every result is made again.") from None
-        try:
-            for record in self.journal.records:
-                self._take(record)
-            if len(self.journal.records) > 2 * len(self.records) + _SPENT:
-                self._shorten()
-        except BaseException:
-            self.journal.__exit__()
-            raise
+        for record in self.journal.records:
+            self._take(record)
         return self
 
     def __exit__(self, *reason: object) -> None:
@@ -200,21 +192,6 @@ class ResultFolder:
             self.records[record["result"]] = (record, self._current)
             if "bytes" in record:
                 self._stamps.setdefault(record["result"], set()).add((record["bytes"], record["written_ns"]))
-
-    def _shorten(self) -> None:
-        """Leave out what follows from later records; a result that is not the one last recorded stays known."""
-        kinds: dict[str, list[Record]] = {}
-        for name, (record, made_with) in self.records.items():
-            here = self._stamp(name)
-            if here in self._stamps.get(name, ()) and here != (record.get("bytes"), record.get("written_ns")):
-                assert here is not None
-                kinds.setdefault("null", []).append({**record, "bytes": here[0], "written_ns": here[1]})
-            kinds.setdefault(json.dumps(made_with, sort_keys=True), []).append(record)
-        first = sorted(kinds, key=lambda kind: kind != "null")
-        lines = [line for kind in first for line in ({"made_with": json.loads(kind)}, *kinds[kind])]
-        self.journal.rewrite(lines)
-        for line in lines:
-            self._take(line)
 
 
 def make_folder(folder: str) -> None:

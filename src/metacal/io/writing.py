@@ -162,17 +162,16 @@ def write_table(
     format: str | None = None,
     compress: bool = False,
 ) -> None:
-    """Write named columns of equal length, by suffix: .npz, .npy, .csv, .tsv, .jsonl, .parquet, .arrow, ….
+    """Write named columns of equal length, by suffix: .npz, .csv, .tsv, .jsonl, .parquet, .arrow, ….
 
     Parameters
     ----------
     path : path or "-"
         Never left half written; "-" is standard output.
     columns : mapping of str to array
-        1-D arrays, or 2-D ones with a column per class. In npz each is one array, in npy a field of one structured
-        array, in parquet and arrow a column (of lists of a fixed size); in csv and tsv a 2-D `probs` becomes
-        `probs_0` … `probs_{K-1}`, or `probs_cat`, `probs_dog` when `class_names` are given; in jsonl a list, or the
-        same names.
+        1-D arrays, or 2-D ones with a column per class. In npz each is one array, in parquet and arrow a
+        column (of lists of a fixed size); in csv and tsv a 2-D `probs` becomes `probs_0` … `probs_{K-1}`, or
+        `probs_cat`, `probs_dog` when `class_names` are given; in jsonl a list, or the same names.
     class_names : sequence, optional
         One per column of every 2-D array; npz holds them as `classes`, parquet and arrow in the schema's metadata.
     format : str, optional

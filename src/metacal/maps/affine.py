@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
 from metacal.formulas import affine as formulas
 from metacal.kernels import affine as kernels
 from metacal.maps.fitting.penalised import Problem
-from metacal.maps.labelled import Float, Labelled, Labels, Weights
+from metacal.maps.labelled import Labelled, Weights
 from metacal.maps.map import Map, TemperedMap
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
@@ -43,7 +43,7 @@ _SPREADS, _NEWTON_STEPS, _LEAST_PRECISION = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6
 class AffineMap(Map):
     """softmax of an affine function of features of a row."""
 
-    bias: NDArray[np.float64]
+    bias: Float
     regularisation: float
 
     preserves_accuracy = False
@@ -76,8 +76,8 @@ class VectorMap(AffineMap):
     array([[0.5, 0.5]])
     """
 
-    scale: NDArray[np.float64]
-    bias: NDArray[np.float64]
+    scale: Float
+    bias: Float
     regularisation: float = 0.0
 
     formula = staticmethod(formulas.vector)
@@ -94,8 +94,8 @@ class MatrixMap(AffineMap):
     array([[0.269, 0.731]])
     """
 
-    matrix: NDArray[np.float64]
-    bias: NDArray[np.float64]
+    matrix: Float
+    bias: Float
     regularisation: float = 0.0
 
     formula = staticmethod(formulas.matrix)
@@ -127,8 +127,8 @@ class StructuredMap(TemperedMap, AffineMap):
     """
 
     inverse_temperature: float
-    scale: NDArray[np.float64]
-    bias: NDArray[np.float64]
+    scale: Float
+    bias: Float
     regularisation: float = 0.0
 
     formula = staticmethod(formulas.structured)
@@ -139,7 +139,7 @@ def _fit_affine(
     features: kernels.Features,
     full: bool,
     rows: Rows,
-    labels: Labels,
+    labels: Codes,
     weights: Weights = None,
     *,
     penalty: str = "structured",
@@ -210,7 +210,7 @@ def _fit_offsets(sample: Labelled, made: Callable[..., AffineMap], features: ker
 
 
 def _offsets_at(
-    theta: Float, u: Float, masked: NDArray[np.bool_] | None, sample: Labelled, precision: Float
+    theta: Float, u: Float, masked: Flags | None, sample: Labelled, precision: Float
 ) -> tuple[float, Float, Float]:
     """The penalised negative log-likelihood of softmax(s·u + c) at θ = (c, s), its gradient and Hessian."""
     w, at = sample.counts, np.arange(len(u))
@@ -240,7 +240,7 @@ def dirichlet_path(sample: Labelled, strengths: Sequence[float], tolerance: floa
 
 def fit_structured(
     rows: Rows,
-    labels: Labels,
+    labels: Codes,
     weights: Weights = None,
     *,
     regularisation: float | None = None,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from metacal.formulas import Codes, Float
 from metacal.maps.curves import (
     Curve,
     PiecewiseMap,
@@ -20,7 +20,7 @@ from metacal.maps.curves import (
     identity_curve,
     tie_groups,
 )
-from metacal.maps.labelled import Float, Labels, Weights
+from metacal.maps.labelled import Weights
 from metacal.rows import Rows
 
 #: The paper's C: numbers of bins from N^(1/3)/C to C·N^(1/3).
@@ -33,7 +33,7 @@ _MOST_ROWS = 1e7
 _NEGLIGIBLE = 1e-3
 
 
-def fit_bbq(rows: Rows, labels: Labels, weights: Weights = None) -> PiecewiseMap:
+def fit_bbq(rows: Rows, labels: Codes, weights: Weights = None) -> PiecewiseMap:
     """Fit the average of histograms M_B of B equally heavy bins, B from N^(1/3)/10 to 10·N^(1/3), by their evidence.
 
     With N' = 2, π_b the middle of bin b, α = N'·π_b/B and β = N'·(1 - π_b)/B::
@@ -48,7 +48,7 @@ def fit_bbq(rows: Rows, labels: Labels, weights: Weights = None) -> PiecewiseMap
     return fit_piecewise(rows, labels, weights, bbq_curve, "step")
 
 
-def fit_top_label_bbq(rows: Rows, labels: Labels, weights: Weights = None, *, tempered: bool = True) -> TopLabelMap:
+def fit_top_label_bbq(rows: Rows, labels: Codes, weights: Weights = None, *, tempered: bool = True) -> TopLabelMap:
     """Fit BBQ on the predicted class's confidence alone, after temperature scaling if `tempered`."""
     return fit_top_label(rows, labels, weights, bbq_curve, "step", tempered)
 
@@ -80,7 +80,7 @@ def bbq_curve(at: Float, outcomes: Float, weights: Float) -> Curve:
     return np.append(0.0, points[all_ends[:-1]]), np.clip(average, 0.0, 1.0)
 
 
-def _binnings(weights: Float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _binnings(weights: Float) -> tuple[Codes, Codes]:
     """The last point of each bin, binning after binning into equal weights, and where each binning begins there.
 
     At most a bin for five rows. Ties merge bins, and a binning that comes out like the one before counts once.
@@ -104,13 +104,13 @@ def _binnings(weights: Float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 @lru_cache(maxsize=8)
-def _fractions(fewest: int, most: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _fractions(fewest: int, most: int) -> tuple[Codes, Codes]:
     """For B from `fewest` to `most`: the numerators 1, …, B, and B beside each."""
     counts = range(fewest, most + 1)
     return np.concatenate([np.arange(1, b + 1) for b in counts]), np.repeat(counts, counts)
 
 
-def _per_bin(below: Float, ends: NDArray[np.intp], first: NDArray[np.intp]) -> Float:
+def _per_bin(below: Float, ends: Codes, first: Codes) -> Float:
     """What falls in each bin, from the running total; `first` tells where a new binning begins."""
     inside = np.diff(below[ends], prepend=0.0)
     inside[first] = below[ends[first]]

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.formulas import Codes, Float
 from metacal.formulas.parts import composed, lifted
-from metacal.maps.labelled import Labelled, Labels, Weights
+from metacal.maps.labelled import Labelled, Weights
 from metacal.maps.map import CombinedMap, Map
 from metacal.maps.methods import METHODS
 from metacal.maps.monotone import plain_monotone
@@ -101,7 +102,7 @@ class ComposedMap(CombinedMap):
 
 
 def fit_composed(
-    rows: Rows, labels: Labels, weights: Weights = None, *, first: str = "uniform-temperature", then: str = "spline"
+    rows: Rows, labels: Codes, weights: Weights = None, *, first: str = "uniform-temperature", then: str = "spline"
 ) -> ComposedMap:
     """Fit the method `first`, then the method `then` on the logarithms of its probabilities, both on all rows.
 
@@ -176,7 +177,7 @@ def seen_through(front: Map, rows: Rows) -> Rows:
     return rows.replaced(table=table)
 
 
-def logarithms(front: Map, block: NDArray[Any]) -> NDArray[np.float64]:
+def logarithms(front: Map, block: NDArray[Any]) -> Float:
     """log front(x) in float64; -inf where a class is masked, and nowhere else."""
     found = np.empty(block.shape)
     _write_logarithms(front, block, found)

@@ -14,11 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
 from metacal.errors import InputError
-from metacal.formulas import Float
+from metacal.formulas import Codes, Flags, Float
 from metacal.maps.fitting.monotone import fit_slopes, quantiles, risen
 
 #: Knots of the spline, and the most corners of the broken line that is kept.
@@ -65,7 +64,7 @@ class ConfidenceCurve:
     __hash__ = None  # type: ignore[assignment]
 
 
-def fit_confidence(doubt: Float, correct: NDArray[np.bool_]) -> ConfidenceCurve:
+def fit_confidence(doubt: Float, correct: Flags) -> ConfidenceCurve:
     """Fit the curve to rows that all have a score.
 
     With F the share of rows below a score (half of its ties counted), z = -log(F / (1 - F)) and s a spline with slopes
@@ -86,7 +85,7 @@ def fit_confidence(doubt: Float, correct: NDArray[np.bool_]) -> ConfidenceCurve:
     return ConfidenceCurve(distinct[corners], np.minimum.accumulate(np.clip(values, least, 1.0 - least)))
 
 
-def _corners(count: NDArray[np.intp]) -> NDArray[np.intp]:
+def _corners(count: Codes) -> Codes:
     """Which distinct scores are kept: all of a few, otherwise about as many rows between one and the next."""
     if len(count) <= _MOST_CORNERS:
         return np.arange(len(count))

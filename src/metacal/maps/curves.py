@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.formulas import Codes, Float
 from metacal.formulas import curves as formulas
 from metacal.formulas.logits import scaled
 from metacal.formulas.operations import NUMPY, Operations
 from metacal.formulas.temperature import tempered
-from metacal.maps.labelled import Float, Labelled, Labels, Weights
+from metacal.maps.labelled import Labelled, Weights
 from metacal.maps.map import Map, TemperedMap
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
@@ -64,8 +65,8 @@ class OneVsRestMap(Map):
 class CurvesMap(TemperedMap):
     """A map with curves one after another: what the formula `follow` reads besides `knots` and `values`."""
 
-    knots: NDArray[np.float64]
-    values: NDArray[np.float64]
+    knots: Float
+    values: Float
     offsets: NDArray[np.int64]
     interpolation: str
 
@@ -119,8 +120,8 @@ class PiecewiseMap(OneVsRestMap, CurvesMap):
     array([[0.1, 0.9], [0.8, 0.2]])
     """
 
-    knots: NDArray[np.float64]
-    values: NDArray[np.float64]
+    knots: Float
+    values: Float
     offsets: NDArray[np.int64]
     interpolation: str
     inverse_temperature: float = 1.0
@@ -149,8 +150,8 @@ class TopLabelMap(OneCurveMap):
     array([[0.8 , 0.16, 0.04], [0.6 , 0.24, 0.16]])
     """
 
-    knots: NDArray[np.float64]
-    values: NDArray[np.float64]
+    knots: Float
+    values: Float
     interpolation: str
     inverse_temperature: float = 1.0
 
@@ -159,7 +160,7 @@ class TopLabelMap(OneCurveMap):
 
 
 def fit_piecewise(
-    rows: Rows, labels: Labels, weights: Weights, draw: Draw, interpolation: str, inverse_temperature: float = 1.0
+    rows: Rows, labels: Codes, weights: Weights, draw: Draw, interpolation: str, inverse_temperature: float = 1.0
 ) -> PiecewiseMap:
     """Draw one curve per class, a group of classes at a time: O(n·K·log n) time, 64 MB of probabilities at once."""
     sample = Labelled(rows, labels, weights).counted()
@@ -292,7 +293,7 @@ def _group(block: NDArray[Any], span: tuple[int, int], inverse_temperature: floa
 
 
 def fit_top_label(
-    rows: Rows, labels: Labels, weights: Weights, draw: Draw, interpolation: str, tempered: bool
+    rows: Rows, labels: Codes, weights: Weights, draw: Draw, interpolation: str, tempered: bool
 ) -> TopLabelMap:
     """Draw the curve of "is the prediction right?" over its confidence: O(n·K + n·log n) time, O(n) memory."""
     b = fit_temperature(rows, labels, weights).inverse_temperature if tempered else 1.0

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.formulas import Codes, Float
 from metacal.formulas.operations import NUMPY
 from metacal.formulas.rowwise import even
 from metacal.formulas.temperature import ensemble
 from metacal.maps.curves import softmax
 from metacal.maps.fitting.mixture import likeliest_mixture
-from metacal.maps.labelled import Float, Labelled, Labels, Weights
+from metacal.maps.labelled import Labelled, Weights
 from metacal.maps.map import TemperedMap
 from metacal.maps.temperature import fit_temperature
 from metacal.maps.uniform import MOST_UNIFORM, fit_uniform
@@ -70,7 +71,7 @@ class EnsembleTemperatureMap(TemperedMap):
         kernels.write_mixed(block, self.inverse_temperature, own, uniform, out, other)
 
 
-def fit_ensemble(rows: Rows, labels: Labels, weights: Weights = None, *, loss: str = "nll") -> EnsembleTemperatureMap:
+def fit_ensemble(rows: Rows, labels: Codes, weights: Weights = None, *, loss: str = "nll") -> EnsembleTemperatureMap:
     """Fit T, then the weights given T, both by the same loss: "nll" (cross-entropy) or "mse" (Brier).
 
     By cross-entropy T is that of temperature scaling with a uniform part, fitted together with it: a T that was fitted
@@ -105,7 +106,7 @@ def _members(inverse_temperature: float, block: NDArray[Any]) -> tuple[Float, Fl
     return softmax(block, inverse_temperature), softmax(block), NUMPY.run(even, block)
 
 
-def _squared_error(inverse_temperature: float, block: NDArray[Any], labels: Labels, weights: Weights) -> Float:
+def _squared_error(inverse_temperature: float, block: NDArray[Any], labels: Codes, weights: Weights) -> Float:
     """Σ over rows and classes of (Σ_k w_k m_k - e_y)², as a quadratic in w: the 3 × 3 products m·m, and below m_y."""
     members = [np.broadcast_to(member, block.shape) for member in _members(inverse_temperature, block)]
     scale = np.ones(len(block)) if weights is None else weights
@@ -161,7 +162,7 @@ def _bracket(slope: Callable[[float], float], middle: float) -> tuple[float, flo
     return None
 
 
-def _brier_slope(inverse_temperature: float, block: NDArray[Any], labels: Labels, weights: Weights) -> Float:
+def _brier_slope(inverse_temperature: float, block: NDArray[Any], labels: Codes, weights: Weights) -> Float:
     """Σ d/db of |softmax(bx) - e_y|² = 2 Σ_j (p_j - e_yj) p_j (d_j - m), with m = Σ p d."""
     gaps = np.array(block, dtype=np.float64, order="C")
     gaps -= gaps.max(axis=1, keepdims=True)

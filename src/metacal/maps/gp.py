@@ -20,12 +20,12 @@ from functools import cached_property, partial
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import ConvergenceWarning, InputError, warn_caller
+from metacal.formulas import Codes, Float
 from metacal.formulas.gp import gaussian_process
 from metacal.kernels import gp as kernels
-from metacal.maps.labelled import Float, Labelled, Labels, Weights
+from metacal.maps.labelled import Labelled, Weights
 from metacal.maps.map import Map, positive
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
@@ -79,8 +79,8 @@ class GaussianProcessMap(Map):
 
     inverse_temperature: float
     lengthscale: float
-    inducing: NDArray[np.float64]
-    weights: NDArray[np.float64]
+    inducing: Float
+    weights: Float
     centre: Centre = "mean"
 
     derived = ("n_inducing",)
@@ -108,7 +108,7 @@ class GaussianProcessMap(Map):
         """How many inducing inputs there are."""
         return len(self.inducing)
 
-    def latent(self, values: NDArray[np.float64]) -> Float:
+    def latent(self, values: Float) -> Float:
         """The posterior mean f at tempered logits t."""
         return np.asarray(values + self.weights @ kernels.bumps(values, self.inducing, self.lengthscale))
 
@@ -134,7 +134,7 @@ class GaussianProcessMap(Map):
 
 
 def fit_gp(
-    rows: Rows, labels: Labels, weights: Weights = None, *, n_inducing: int = 10, centre: Centre = "mean"
+    rows: Rows, labels: Codes, weights: Weights = None, *, n_inducing: int = 10, centre: Centre = "mean"
 ) -> GaussianProcessMap:
     """Maximise the evidence bound over q(f(Z)), a normal distribution, for the best of nine kernels.
 

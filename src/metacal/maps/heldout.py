@@ -15,14 +15,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
 from metacal import kernels
 from metacal.errors import MetacalError, MetacalWarning
+from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.columns import MEAN, OWN, POSSIBLE, TAIL, log_partition
 from metacal.maps.composed import ComposedMap, as_front
-from metacal.maps.labelled import Float, Labelled, Labels, Weights
+from metacal.maps.labelled import Labelled, Weights
 from metacal.maps.map import FitMap, Map
 from metacal.maps.methods import CHOOSERS, method_of_map
 from metacal.maps.spline import fit_averaged_each
@@ -52,14 +52,14 @@ LARGEST_LOSS = -float(np.log(1e-12))
 class HeldOut:
     """Of some rows, at these positions: log loss and confidence under a map fitted without them, and uncalibrated."""
 
-    rows: NDArray[np.intp]
+    rows: Codes
     loss: Float
     confidence: Float
     plain_loss: Float
     plain_confidence: Float
     right: Float
 
-    def where(self, keep: NDArray[np.bool_]) -> HeldOut:
+    def where(self, keep: Flags) -> HeldOut:
         """Some of them."""
         return HeldOut(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
 
@@ -82,7 +82,7 @@ def held_out(
     fitted: Map,
     refit: FitMap,
     rows: Rows,
-    labels: Labels,
+    labels: Codes,
     weights: Weights,
     enough: Callable[[HeldOut], bool] = lambda _: False,
 ) -> HeldOut | None:
@@ -129,7 +129,7 @@ def held_out(
             return None
 
 
-def _dealt(plain: Seen, labels: Labels) -> NDArray[np.intp]:
+def _dealt(plain: Seen, labels: Codes) -> Codes:
     """The fold of each row, by its place among all as the softmax has them: not by the order in which rows come."""
     folds = _FOLDS_OF_FEW if len(plain) < _FEW_ROWS else _FOLDS
     columns = plain.columns
@@ -155,7 +155,7 @@ def _as_fitted(fitted: ComposedMap, plain: Seen, seen: Seen) -> HeldOut:
     return HeldOut(fold, *found, *_uncalibrated(plain), seen.right)
 
 
-def _from_columns(fitted: Map, plain: Seen, seen: Seen, fold: NDArray[np.intp]) -> HeldOut:
+def _from_columns(fitted: Map, plain: Seen, seen: Seen, fold: Codes) -> HeldOut:
     """The map of each fold from what two walks saw: one at the temperature of the softmax, one at the map's own."""
     front = _front_of(fitted)
     assert front is not None
@@ -198,7 +198,7 @@ def _front_from(train: Seen, front: UniformTemperatureMap, most_uniform: float) 
     return UniformTemperatureMap(float(np.exp(found[0])), float(found[1]))
 
 
-def _lifted(fronts: list[UniformTemperatureMap], seen: Seen, fold: NDArray[np.intp]) -> Float:
+def _lifted(fronts: list[UniformTemperatureMap], seen: Seen, fold: Codes) -> Float:
     """The log-odds of each row's confidence through the spline of the rows outside its fold."""
     odds = [seen.log_odds(own) for own in fronts]
     own = [fold != k for k in range(len(fronts))]
@@ -212,7 +212,7 @@ def _lifted(fronts: list[UniformTemperatureMap], seen: Seen, fold: NDArray[np.in
 
 
 def _mapped(
-    fronts: list[UniformTemperatureMap], seen: Seen, fold: NDArray[np.intp], s: Float | None = None
+    fronts: list[UniformTemperatureMap], seen: Seen, fold: Codes, s: Float | None = None
 ) -> tuple[Float, Float]:
     """Loss and confidence of each row under the map of its fold; `s` are log-odds that the confidence goes through."""
     columns, even = seen.columns, 1.0 / seen.columns[POSSIBLE]
@@ -243,7 +243,7 @@ def _fitted_anew(refit: FitMap, rows: Rows, labels: Any, weights: Any, fold: Any
     return HeldOut(fold, after[0], after[1], before[0], before[1], (top == labels).astype(np.float64))
 
 
-def _part(weights: Any, own: NDArray[np.bool_]) -> Any:
+def _part(weights: Any, own: Flags) -> Any:
     return None if weights is None else weights[own]
 
 

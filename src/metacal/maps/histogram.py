@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Codes, Float
 from metacal.kernels import exact
 from metacal.maps.curves import (
     Curve,
@@ -27,7 +28,7 @@ from metacal.maps.curves import (
     softmax,
     tie_groups,
 )
-from metacal.maps.labelled import Float, Labels, Weights
+from metacal.maps.labelled import Weights
 from metacal.maps.map import check_count, check_prior_rows
 from metacal.rows import Rows
 
@@ -36,7 +37,7 @@ BINS = ("equal_width", "equal_mass")
 
 def fit_histogram(
     rows: Rows,
-    labels: Labels,
+    labels: Codes,
     weights: Weights = None,
     *,
     n_bins: int = 15,
@@ -77,7 +78,7 @@ class BinCounts:
         self.rows, self.right = np.zeros((2, len(self.asked) * n_bins), dtype=np.int64)
         self.units = np.zeros((2, len(self.asked) * n_bins), dtype=np.int64)
 
-    def add(self, part: tuple[Float, Labels]) -> None:
+    def add(self, part: tuple[Float, Codes]) -> None:
         """Add some rows: the probability of each question, NaN where its class is masked, and the labels."""
         table, labels = part
         flat = table.reshape(-1)
@@ -113,14 +114,14 @@ class BinCounts:
         ]
 
 
-def _asked(block: NDArray[Any], labels: Labels) -> tuple[Float, Labels]:
+def _asked(block: NDArray[Any], labels: Codes) -> tuple[Float, Codes]:
     """The probability of each question, NaN where its class is masked, and the labels."""
     table = softmax(block)
     table[np.isneginf(block)] = np.nan
     return questions(table), labels
 
 
-def _sums(codes: NDArray[np.intp], values: Float, n_codes: int) -> Float:
+def _sums(codes: Codes, values: Float, n_codes: int) -> Float:
     return np.asarray(np.bincount(codes, values, n_codes), dtype=np.float64)
 
 
@@ -130,7 +131,7 @@ def _cuts(n_bins: int) -> Float:
 
 def fit_top_label_histogram(
     rows: Rows,
-    labels: Labels,
+    labels: Codes,
     weights: Weights = None,
     *,
     n_bins: int = 15,
@@ -164,7 +165,7 @@ def smoothed(edges: Float, weight: Float, right: Float, sums: Float, prior_rows:
     return edges[:-1], np.clip(values, 0.0, 1.0)
 
 
-def equal_mass_ends(weights: Float, n_bins: int) -> NDArray[np.intp]:
+def equal_mass_ends(weights: Float, n_bins: int) -> Codes:
     """The last point of each bin, when ordered points of these weights fall into bins of nearly equal weight.
 
     Examples

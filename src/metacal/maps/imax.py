@@ -19,12 +19,12 @@ channels", 2014).
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 from scipy.special import expit, xlogy
 
+from metacal.formulas import Codes, Float
 from metacal.maps.curves import Curve, PiecewiseMap, columns, identity_curve, joined
-from metacal.maps.labelled import Float, Labelled, Labels, Weights
+from metacal.maps.labelled import Labelled, Weights
 from metacal.maps.map import check_count, check_prior_rows
 from metacal.rows import Rows
 
@@ -36,7 +36,7 @@ _CELLS = 256
 
 def fit_imax(
     rows: Rows,
-    labels: Labels,
+    labels: Codes,
     weights: Weights = None,
     *,
     n_bins: int = 15,
@@ -55,7 +55,7 @@ def fit_imax(
     return joined(curves * len(cells) if shared else curves, "step")
 
 
-def most_informative_ends(weight: Float, positive: Float, n_bins: int) -> NDArray[np.intp]:
+def most_informative_ends(weight: Float, positive: Float, n_bins: int) -> Codes:
     """The last cell of each bin, for the partition into at most `n_bins` runs of cells with the largest information.
 
     I(y; bin) = H(y) - Σ_b (N_b/N)·H(N₊_b/N_b): what is minimised is the sum of bin entropies, each from two cumulative
@@ -114,7 +114,7 @@ def _curve(cells: Float, n_bins: int, prior_rows: float) -> Curve:
     return np.append(0.0, expit(edges)), np.clip((yes + prior_rows * mean / n) / (n + prior_rows), 0.0, 1.0)
 
 
-def _merged(cells: Float) -> NDArray[np.intp]:
+def _merged(cells: Float) -> Codes:
     """The last cell of each group, where positives and negatives, a half each, are dealt out to at most 256 groups."""
     positive, negative = cells[1], cells[0] - cells[1]
     halves = [column / column.sum() for column in (positive, negative) if column.sum() > 0.0]

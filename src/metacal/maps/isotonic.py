@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
+from metacal.formulas import Codes, Float
 from metacal.formulas.curves import shared
 from metacal.maps.curves import (
     Curve,
@@ -26,7 +27,7 @@ from metacal.maps.curves import (
     softmax,
     tie_groups,
 )
-from metacal.maps.labelled import Float, Labelled, Labels, Weights
+from metacal.maps.labelled import Labelled, Weights
 from metacal.maps.map import check_prior_rows
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
@@ -46,8 +47,8 @@ class SharedMap(OneCurveMap):
     array([[0.5, 0.3, 0.2]])
     """
 
-    knots: NDArray[np.float64]
-    values: NDArray[np.float64]
+    knots: Float
+    values: Float
     inverse_temperature: float = 1.0
 
     preserves_accuracy = True
@@ -56,7 +57,7 @@ class SharedMap(OneCurveMap):
     formula = staticmethod(shared)
 
 
-def fit_isotonic(rows: Rows, labels: Labels, weights: Weights = None, *, prior_rows: float = 1.0) -> PiecewiseMap:
+def fit_isotonic(rows: Rows, labels: Codes, weights: Weights = None, *, prior_rows: float = 1.0) -> PiecewiseMap:
     """Fit q_k = (N·iso_k(p_k) + s·p_k) / (N + s) for every class, with s = `prior_rows` and N the weight of the rows.
 
     iso_k minimises Σ w·(outcome - iso(p))² among non-decreasing functions (pool adjacent violators, tied p pooled
@@ -69,14 +70,14 @@ def fit_isotonic(rows: Rows, labels: Labels, weights: Weights = None, *, prior_r
 
 
 def fit_top_label_isotonic(
-    rows: Rows, labels: Labels, weights: Weights = None, *, tempered: bool = True, prior_rows: float = 1.0
+    rows: Rows, labels: Codes, weights: Weights = None, *, tempered: bool = True, prior_rows: float = 1.0
 ) -> TopLabelMap:
     """Fit the isotonic curve of the predicted class's confidence alone, after temperature scaling if `tempered`."""
     draw = partial(isotonic_curve, prior_rows=check_prior_rows(prior_rows))
     return fit_top_label(rows, labels, weights, draw, "linear", tempered)
 
 
-def fit_irova_ts(rows: Rows, labels: Labels, weights: Weights = None, *, prior_rows: float = 1.0) -> PiecewiseMap:
+def fit_irova_ts(rows: Rows, labels: Codes, weights: Weights = None, *, prior_rows: float = 1.0) -> PiecewiseMap:
     """IROvA-TS: temperature scaling, then isotonic one-vs-all on its probabilities."""
     b = fit_temperature(rows, labels, weights).inverse_temperature
     draw = partial(isotonic_curve, prior_rows=check_prior_rows(prior_rows))
@@ -84,7 +85,7 @@ def fit_irova_ts(rows: Rows, labels: Labels, weights: Weights = None, *, prior_r
 
 
 def fit_irm(
-    rows: Rows, labels: Labels, weights: Weights = None, *, tempered: bool = True, prior_rows: float = 1.0
+    rows: Rows, labels: Codes, weights: Weights = None, *, tempered: bool = True, prior_rows: float = 1.0
 ) -> SharedMap:
     """IRM: one isotonic curve through the pooled pairs (p_k, is it class k?) of all classes, after temperature scaling.
 
@@ -138,7 +139,7 @@ def blended(knots: Float, values: Float, total: float, prior_rows: float) -> Cur
     return knots, np.clip((1.0 - share) * values + share * knots, 0.0, 1.0)
 
 
-def _own_probability(block: NDArray[Any], labels: Labels, inverse_temperature: float) -> Float:
+def _own_probability(block: NDArray[Any], labels: Codes, inverse_temperature: float) -> Float:
     """p of the true class, NaN where it is masked."""
     line = np.arange(len(block))
     own = softmax(block, inverse_temperature)[line, labels]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, warn_caller
+from metacal.formulas import Codes, Flags
 from metacal.formulas import Float as Float
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.stored import StoredTable
 
 #: Column numbers.
-Labels = NDArray[np.intp]
+
 #: None: every row counts as one.
 Weights = Float | None
 
@@ -31,7 +31,7 @@ class Labelled(NamedTuple):
     """
 
     rows: Rows
-    labels: Labels
+    labels: Codes
     weights: Weights = None
 
     @property
@@ -55,7 +55,7 @@ class Labelled(NamedTuple):
         weights = None if self.weights is None else self.weights[::step]
         return Labelled(self.rows.every(step), self.labels[::step], weights)
 
-    def where(self, used: NDArray[np.bool_]) -> Labelled:
+    def where(self, used: Flags) -> Labelled:
         """The rows of this sample where `used` is true, without copying the table."""
         return Labelled(self.rows.where(used), self.labels[used], None if self.weights is None else self.weights[used])
 

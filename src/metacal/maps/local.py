@@ -22,12 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Codes, Float
 from metacal.formulas.logits import within_reach
 from metacal.formulas.operations import NUMPY
 from metacal.formulas.rowwise import gaps
 from metacal.formulas.temperature import FARTHEST, LARGEST_LOG, local_features, local_inverse, local_temperature
 from metacal.maps.fitting.lbfgs import minimise
-from metacal.maps.labelled import Float, Labelled, Labels, Weights
+from metacal.maps.labelled import Labelled, Weights
 from metacal.maps.map import Map, positive
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
@@ -62,9 +63,9 @@ class LocalTemperatureMap(Map):
     """
 
     inverse_temperature: float
-    coefficients: NDArray[np.float64]
-    means: NDArray[np.float64]
-    scales: NDArray[np.float64]
+    coefficients: Float
+    means: Float
+    scales: Float
 
     preserves_accuracy = True
     ends_in_softmax = True
@@ -90,7 +91,7 @@ class LocalTemperatureMap(Map):
 
 
 def fit_local_temperature(
-    rows: Rows, labels: Labels, weights: Weights = None, *, penalty: float = 100.0
+    rows: Rows, labels: Codes, weights: Weights = None, *, penalty: float = 100.0
 ) -> LocalTemperatureMap:
     """Minimise Σ_rows -log softmax(b(x)·x)_y + (penalty/2) Σ_{k>0} c_k² over the coefficients c of log b(x).
 
@@ -148,9 +149,7 @@ def _positive(log_values: Float) -> Float:
     return np.asarray(np.exp(np.clip(log_values, -LARGEST_LOG, LARGEST_LOG)))
 
 
-def _loss(
-    block: NDArray[Any], labels: NDArray[np.intp], weights: Float | None, design: Float, coefficients: Float
-) -> Float:
+def _loss(block: NDArray[Any], labels: Codes, weights: Float | None, design: Float, coefficients: Float) -> Float:
     """Sum over rows of L = log Σ e^{b d} - b d_y, its gradient b (E d - d_y) φ, and Fisher's b² Var(d) φ φᵀ."""
     b = _positive(design @ coefficients)
     gaps = block.astype(np.float64)

@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
 from metacal.formulas import curves as formulas
 from metacal.formulas.logits import within_reach
 from metacal.formulas.operations import NUMPY
 from metacal.maps.curves import OneVsRestMap, questions
 from metacal.maps.fitting.newton import Sums, logistic_sums, minimise, unpack, with_prior
-from metacal.maps.labelled import Float, Labelled, Labels, Weights
+from metacal.maps.labelled import Labelled, Weights
 from metacal.rows import Rows
 
 #: The prior precision of beta's parameters around the identity (a = b = 1, c = 0): a standard deviation of ten.
@@ -36,7 +37,7 @@ _Design = Callable[[NDArray[Any]], list[Float]]
 class LogisticMap(OneVsRestMap):
     """A logistic curve for each question: an intercept, and slopes that are not negative."""
 
-    intercept: NDArray[np.float64]
+    intercept: Float
 
     #: The fields that hold the slopes.
     slopes: ClassVar[tuple[str, ...]]
@@ -70,8 +71,8 @@ class PlattMap(LogisticMap):
     array([[0.269, 0.731]])
     """
 
-    slope: NDArray[np.float64]
-    intercept: NDArray[np.float64]
+    slope: Float
+    intercept: Float
 
     formula = staticmethod(formulas.platt)
     slopes = ("slope",)
@@ -90,15 +91,15 @@ class BetaMap(LogisticMap):
     array([[0.119, 0.881]])
     """
 
-    a: NDArray[np.float64]
-    b: NDArray[np.float64]
-    intercept: NDArray[np.float64]
+    a: Float
+    b: Float
+    intercept: Float
 
     formula = staticmethod(formulas.beta)
     slopes = ("a", "b")
 
 
-def fit_platt(rows: Rows, labels: Labels, weights: Weights = None) -> PlattMap:
+def fit_platt(rows: Rows, labels: Codes, weights: Weights = None) -> PlattMap:
     """Maximise the likelihood of Lin, Lin & Weng's targets, (N₊+1)/(N₊+2) and 1/(N₋+2), class by class.
 
     The targets keep the maximum finite for a class that is absent, or told apart without error. The slope is kept
@@ -115,7 +116,7 @@ def fit_platt(rows: Rows, labels: Labels, weights: Weights = None) -> PlattMap:
     return PlattMap(slope, intercept)
 
 
-def fit_beta(rows: Rows, labels: Labels, weights: Weights = None, *, variant: str = "abm") -> BetaMap:
+def fit_beta(rows: Rows, labels: Codes, weights: Weights = None, *, variant: str = "abm") -> BetaMap:
     """Maximise the likelihood of σ(a·log p - b·log(1 - p) + c) with a, b >= 0, class by class.
 
     Variant "abm" is free, "am" has a = b, "ab" has its midpoint at 1/2: c = (a - b)·log 2. A normal prior of standard
@@ -151,12 +152,7 @@ def _pass_over(sample: Labelled, design: _Design, targets: tuple[Float, Float], 
 
 
 def _block_sums(
-    block: NDArray[Any],
-    labels: Labels,
-    weights: Weights,
-    design: _Design,
-    targets: tuple[Float, Float],
-    theta: Float,
+    block: NDArray[Any], labels: Codes, weights: Weights, design: _Design, targets: tuple[Float, Float], theta: Float
 ) -> Float:
     low, high = targets
     is_class = _outcomes(block, labels)
@@ -165,12 +161,12 @@ def _block_sums(
     return logistic_sums(design(block), np.where(is_class, high, low), table, theta)
 
 
-def _outcomes(block: NDArray[Any], labels: Labels) -> NDArray[np.bool_]:
+def _outcomes(block: NDArray[Any], labels: Codes) -> Flags:
     n_classes = block.shape[1]
     return questions(labels[:, None] == np.arange(n_classes))
 
 
-def _class_weights(block: NDArray[Any], labels: Labels, weights: Weights) -> Float:
+def _class_weights(block: NDArray[Any], labels: Codes, weights: Weights) -> Float:
     """For each question the weight of the rows where its class is possible, and of those where it is true."""
     table = (questions(block) > -np.inf) * (1.0 if weights is None else weights[:, None])
     return np.stack([table.sum(axis=0), (table * _outcomes(block, labels)).sum(axis=0)])

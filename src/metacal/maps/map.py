@@ -17,13 +17,17 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.formulas import Codes, Float
 from metacal.formulas.logits import within_reach
 from metacal.formulas.operations import NUMPY
 from metacal.rows import Rows
 from metacal.rows.validate import on_host, room_for_probabilities
 
 #: What an array field of a map is kept as, by its annotation.
-_DTYPES: dict[str, type[np.generic]] = {"NDArray[np.float64]": np.float64, "NDArray[np.int64]": np.int64}
+_DTYPES: dict[str, type[np.generic]] = {
+    **dict.fromkeys(("Float", "NDArray[np.float64]"), np.float64),
+    "NDArray[np.int64]": np.int64,
+}
 
 
 class Map(ABC):
@@ -199,4 +203,4 @@ def check_prior_rows(prior_rows: object) -> float:
 
 
 #: Fits a map: fit(rows, labels, weights or None), labels being column numbers. `Method.fit_function` is one.
-FitMap = Callable[[Rows, NDArray[np.intp], NDArray[np.float64] | None], Map]
+FitMap = Callable[[Rows, Codes, Float | None], Map]

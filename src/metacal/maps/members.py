@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from metacal.errors import InputError
+from metacal.formulas import Codes
 from metacal.maps.affine import dirichlet_path, structured_path
 from metacal.maps.composed import ComposedMap, as_front, seen_through
-from metacal.maps.labelled import Labelled, Labels, Weights
+from metacal.maps.labelled import Labelled, Weights
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 from metacal.rows import Rows
@@ -134,7 +135,7 @@ class _Fits:
 
 
 def fit_members(
-    names: Sequence[str], rows: Rows, labels: Labels, weights: Weights, *, rough: bool = False
+    names: Sequence[str], rows: Rows, labels: Codes, weights: Weights, *, rough: bool = False
 ) -> dict[str, Map]:
     """The maps of these names, `MEMBERS` or methods with their usual options; `rough` where they are only weighed."""
     fits = _Fits(names, Labelled(rows, labels, weights), _ROUGH if rough else _TOLERANCE)

@@ -96,7 +96,7 @@ class Method:
         """The map that is fitted."""
         return found(self.map)
 
-    def fit_function(self) -> Callable[..., Map]:
+    def fit_function(self) -> Callable[..., Any]:
         """What fits the map."""
         return found(self.fit)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.formulas import Codes, Float
 from metacal.formulas import curves as formulas
 from metacal.formulas.curves import spline
 from metacal.formulas.logits import scaled
@@ -25,7 +26,7 @@ from metacal.formulas.operations import NUMPY
 from metacal.kernels.columns import Curve
 from metacal.maps.fitting.monotone import fit_slopes, quantiles, risen
 from metacal.maps.fitting.newton import Sums, minimise_seen, with_prior
-from metacal.maps.labelled import Float, Labelled, Labels, Weights
+from metacal.maps.labelled import Labelled, Weights
 from metacal.maps.map import Map, check_count, positive
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
@@ -61,8 +62,8 @@ class SplineMap(Map):
     array([[0.818, 0.182]])
     """
 
-    knots: NDArray[np.float64]
-    slopes: NDArray[np.float64]
+    knots: Float
+    slopes: Float
     intercept: float
     inverse_temperature: float = 1.0
 
@@ -97,7 +98,7 @@ NUMPY.fast[formulas.spline_value] = lambda xp, fitted, z: fitted.curve.value(z)
 
 
 def fit_spline(
-    rows: Rows, labels: Labels, weights: Weights = None, *, n_knots: int = 7, tempered: bool = True
+    rows: Rows, labels: Codes, weights: Weights = None, *, n_knots: int = 7, tempered: bool = True
 ) -> SplineMap:
     """Fit the spline to whether the predictions are right, by penalised likelihood under slopes g_1, …, g_m >= 0.
 
@@ -144,10 +145,7 @@ def fit_averaged(z: Float, correct: Float, weights: Weights, *, n_knots: int = 7
 
 
 def fit_averaged_each(
-    parts: Sequence[tuple[Float, Float, Weights]],
-    *,
-    n_knots: int = 7,
-    grid: float = GRID,
+    parts: Sequence[tuple[Float, Float, Weights]], *, n_knots: int = 7, grid: float = GRID
 ) -> list[SplineMap]:
     """The same of several sets of rows (z, correct, weights), side by side: for little more than one of them costs."""
     few = [_few_rows(z, correct, _as_rows(weights), grid) for z, correct, weights in parts]

@@ -19,10 +19,11 @@ from scipy.special import expit
 
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
+from metacal.formulas import Codes, Flags, Float
 from metacal.formulas import parts as formulas
 from metacal.maps.fitting.crossvalidation import random_folds, said_once
 from metacal.maps.fitting.mixture import likeliest_mixture
-from metacal.maps.labelled import Float, Labelled, Labels, Weights
+from metacal.maps.labelled import Labelled, Weights
 from metacal.maps.map import CombinedMap, Map
 from metacal.maps.members import MEMBERS, default_members, fit_members
 from metacal.rows import Rows
@@ -41,7 +42,7 @@ _GATHERED = 1 << 25
 
 
 #: fit(names, rows, labels, weights) -> the fitted maps of these names.
-FitMembers = Callable[[Sequence[str], Rows, Labels, Weights], dict[str, Map]]
+FitMembers = Callable[[Sequence[str], Rows, Codes, Weights], dict[str, Map]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +95,7 @@ class Stacked:
 
 def fit_stack(
     rows: Rows,
-    labels: Labels,
+    labels: Codes,
     weights: Weights = None,
     *,
     candidates: tuple[str, ...] | None = None,
@@ -110,7 +111,7 @@ def fit_stack(
 @said_once()
 def stack(
     rows: Rows,
-    labels: Labels,
+    labels: Codes,
     weights: Weights,
     fit: FitMembers,
     names: Sequence[str],
@@ -162,7 +163,7 @@ class Candidates(NamedTuple):
     """What is known of candidates beforehand: their handicaps, and which are near temperature scaling."""
 
     handicaps: Float
-    near: NDArray[np.bool_]
+    near: Flags
 
     @classmethod
     def of(cls, names: Sequence[str], n_classes: int) -> Self:
@@ -171,14 +172,14 @@ class Candidates(NamedTuple):
         handicaps = [0.0 if member is None else member.nats(n_classes) for member in known]
         return cls(np.array(handicaps), np.array([member is not None and member.near for member in known]))
 
-    def where(self, used: NDArray[np.bool_]) -> Self:
+    def where(self, used: Flags) -> Self:
         """Some of them."""
         return type(self)(self.handicaps[used], self.near[used])
 
 
 def _held_out(
-    sample: Labelled, fit: Callable[[Rows, Labels, Weights], dict[str, Map]], n_splits: int, random_state: int
-) -> tuple[Float, NDArray[np.intp]]:
+    sample: Labelled, fit: Callable[[Rows, Codes, Weights], dict[str, Map]], n_splits: int, random_state: int
+) -> tuple[Float, Codes]:
     """The probability that each candidate, fitted without it, gives a row's true class; and which rows these are."""
     n, n_classes = len(sample.labels), sample.rows.n_classes
     fold = random_folds(n, n_splits, random_state)
@@ -199,7 +200,7 @@ def _held_out(
     return chances[possible], at[possible]
 
 
-def _own(fitted: Map, block: NDArray[Any], labels: Labels) -> Float:
+def _own(fitted: Map, block: NDArray[Any], labels: Codes) -> Float:
     return np.asarray(fitted(block)[np.arange(len(block)), labels], dtype=np.float64)
 
 

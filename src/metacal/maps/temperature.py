@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, warn_caller
+from metacal.formulas import Codes, Float
 from metacal.formulas.temperature import temperature
-from metacal.maps.labelled import Labelled, Labels, Weights
+from metacal.maps.labelled import Labelled, Weights
 from metacal.maps.map import TemperedMap
 from metacal.rows import Rows
 
@@ -59,7 +60,7 @@ class TemperatureMap(TemperedMap):
         kernels.softmax(block, self.inverse_temperature, out)
 
 
-def fit_temperature(rows: Rows, labels: Labels, weights: Weights = None) -> TemperatureMap:
+def fit_temperature(rows: Rows, labels: Codes, weights: Weights = None) -> TemperatureMap:
     """Minimise the mean negative log-likelihood of softmax(b·x) over b = 1/T.
 
     The loss is convex in b. Steps of third order from its first three derivatives, kept inside a shrinking bracket,
@@ -111,7 +112,7 @@ def _fit(sample: Labelled, scale: float | None, tolerance: float, *, masks_are_g
     return TemperatureMap(b)
 
 
-def _loss(sample: Labelled, masks_are_gone: bool, b: float) -> NDArray[np.float64]:
+def _loss(sample: Labelled, masks_are_gone: bool, b: float) -> Float:
     sums = sample.rows.sum(partial(kernels.tempered_loss, inverse_temperature=b), sample.labels, sample.weights)
     if np.isfinite(sums[1]):
         return sums
@@ -149,9 +150,7 @@ def typical_margin(rows: Rows) -> float:
     return middle or float(margins.mean()) or float(rows.collect(kernels.spread).mean())
 
 
-def _minimise(
-    loss: Callable[[float], NDArray[np.float64]], b: float, bounds: tuple[float, float], tolerance: float
-) -> float:
+def _minimise(loss: Callable[[float], Float], b: float, bounds: tuple[float, float], tolerance: float) -> float:
     """The root of the increasing derivative in [low, high]; a bound when the root lies beyond it."""
     low, high = bounds
     for _ in range(_MAX_PASSES):

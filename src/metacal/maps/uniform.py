@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
+from metacal.formulas import Codes, Float
 from metacal.formulas.temperature import uniform_temperature
 from metacal.kernels.columns import OWN, RIGHT
 from metacal.maps.fitting.lbfgs import Minimum
-from metacal.maps.labelled import Float, Labelled, Labels, Weights, no_possible_truth, warn_masked
+from metacal.maps.labelled import Labelled, Weights, no_possible_truth, warn_masked
 from metacal.maps.map import TemperedMap
 from metacal.maps.temperature import (
     TOLERANCE_OF_SAMPLE,
@@ -97,7 +98,7 @@ class UniformTemperatureMap(TemperedMap):
         kernels.mixed_softmax(block, self.inverse_temperature, self.uniform, out)
 
 
-def fit_uniform(rows: Rows, labels: Labels, weights: Weights = None) -> UniformTemperatureMap:
+def fit_uniform(rows: Rows, labels: Codes, weights: Weights = None) -> UniformTemperatureMap:
     """Minimise -Σ w log[(1 - ε)·softmax(b·x)_y + ε/K] over b = 1/T and ε.
 
     A walk over the table says of each row what its loss is at one b and, by a series, at others nearby (`mixed_rows`).
@@ -177,7 +178,7 @@ def _looking(sample: Labelled) -> _Look:
     return look
 
 
-def _write_columns(b: float, block: NDArray[Any], out: Float, labels: NDArray[np.intp]) -> None:
+def _write_columns(b: float, block: NDArray[Any], out: Float, labels: Codes) -> None:
     kernels.mixed_rows(block, labels, b, out=out)
 
 

@@ -1,40 +1,44 @@
 """Metrics of probabilities and of the gate, with intervals. Pure NumPy and SciPy.
 
-Calibration errors take (proba, labels), or (confidence, correct) where these columns are at hand. Each family's file
-says in ``__all__`` what is public; what each metric is, its title, its range, who shows it, stands in the one registry,
-`metacal.metrics.registry`.
+Calibration errors take (proba, labels), or (confidence, correct) where these columns are at hand. What each metric is,
+its title, its range, who shows it, stands in the one registry, `metacal.metrics.registry`, which knows the names of all
+of them; the other names are those below.
 """
 
-from metacal.metrics import calibration, proper, ranking, selective, streaming
-from metacal.metrics.binning import ReliabilityCurve, equal_mass, equal_width
-from metacal.metrics.calibration import *  # noqa: F403
-from metacal.metrics.evaluation import Evaluation, evaluate
-from metacal.metrics.intervals import Interval, clopper_pearson
-from metacal.metrics.marginal import MarginalCheck, marginal_check
-from metacal.metrics.proper import *  # noqa: F403
-from metacal.metrics.ranking import *  # noqa: F403
-from metacal.metrics.resampling import bootstrap, interval
-from metacal.metrics.selective import *  # noqa: F403
-from metacal.metrics.streaming import *  # noqa: F403
-from metacal.metrics.toplabel import TopLabel, top_label
+from __future__ import annotations
 
-__all__ = [
-    "Evaluation",
-    "Interval",
-    "MarginalCheck",
-    "ReliabilityCurve",
-    "TopLabel",
-    "bootstrap",
-    "clopper_pearson",
-    "equal_mass",
-    "equal_width",
-    "evaluate",
-    "interval",
-    "marginal_check",
-    "top_label",
-]
-__all__ += calibration.__all__
-__all__ += proper.__all__
-__all__ += ranking.__all__
-__all__ += selective.__all__
-__all__ += streaming.__all__
+from typing import TYPE_CHECKING
+
+from metacal.lazy import names_of
+from metacal.metrics import calibration, proper, ranking, selective  # noqa: F401 - they enter their metrics
+from metacal.metrics.registry import homes
+
+if TYPE_CHECKING:
+    from metacal.metrics.binning import ReliabilityCurve as ReliabilityCurve
+    from metacal.metrics.binning import equal_mass as equal_mass
+    from metacal.metrics.binning import equal_width as equal_width
+    from metacal.metrics.calibration import *  # noqa: F403
+    from metacal.metrics.calibration import reliability_curve as reliability_curve
+    from metacal.metrics.evaluation import Evaluation as Evaluation
+    from metacal.metrics.evaluation import evaluate as evaluate
+    from metacal.metrics.intervals import Interval as Interval
+    from metacal.metrics.intervals import clopper_pearson as clopper_pearson
+    from metacal.metrics.marginal import MarginalCheck as MarginalCheck
+    from metacal.metrics.marginal import marginal_check as marginal_check
+    from metacal.metrics.proper import *  # noqa: F403
+    from metacal.metrics.proper import BrierDecomposition as BrierDecomposition
+    from metacal.metrics.proper import brier_decomposition as brier_decomposition
+    from metacal.metrics.ranking import *  # noqa: F403
+    from metacal.metrics.ranking import RiskCoverageCurve as RiskCoverageCurve
+    from metacal.metrics.ranking import risk_coverage_curve as risk_coverage_curve
+    from metacal.metrics.resampling import bootstrap as bootstrap
+    from metacal.metrics.resampling import interval as interval
+    from metacal.metrics.selective import *  # noqa: F403
+    from metacal.metrics.streaming import StreamingAccuracy as StreamingAccuracy
+    from metacal.metrics.streaming import StreamingBrier as StreamingBrier
+    from metacal.metrics.streaming import StreamingECE as StreamingECE
+    from metacal.metrics.streaming import StreamingNLL as StreamingNLL
+    from metacal.metrics.toplabel import TopLabel as TopLabel
+    from metacal.metrics.toplabel import top_label as top_label
+else:
+    __getattr__, __dir__ = names_of(__name__, homes)

@@ -20,24 +20,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.formulas import Codes
+from metacal.formulas import Codes, Float
 
 if TYPE_CHECKING:
     from metacal.metrics.toplabel import TopLabel
 
-FloatColumn = NDArray[np.float64]
 
 #: Whole numbers: floats that lie in memory with the resamples of a row side by side, or bytes for what is `wide`.
 Weights = NDArray[Any]
 
 #: Batch of row weights, shape (resamples, rows) -> one value per resample.
-Statistic = Callable[[Weights], FloatColumn]
+Statistic = Callable[[Weights], Float]
 
 #: A way to place bin edges: a function (confidence, n_bins) -> edges from 0 to 1, or the edges themselves.
-Binning = Callable[[FloatColumn, int], FloatColumn] | Sequence[float] | NDArray[np.floating[Any]]
+Binning = Callable[[Float, int], Float] | Sequence[float] | NDArray[np.floating[Any]]
 
 
-def equal_width(confidence: FloatColumn, n_bins: int) -> FloatColumn:
+def equal_width(confidence: Float, n_bins: int) -> Float:
     """Edges 0, 1/B, …, 1; each the float64 nearest to b/B, so a confidence written as b/B falls on its edge.
 
     Examples
@@ -48,7 +47,7 @@ def equal_width(confidence: FloatColumn, n_bins: int) -> FloatColumn:
     return np.arange(n_bins + 1) / n_bins
 
 
-def equal_mass(confidence: FloatColumn, n_bins: int) -> FloatColumn:
+def equal_mass(confidence: Float, n_bins: int) -> Float:
     """Edges at the confidences of rank ceil(n b / B): bins of nearly equal counts.
 
     Rows of equal confidence always share a bin, so the order of the rows cannot matter; where a tied value spans
@@ -67,7 +66,7 @@ def equal_mass(confidence: FloatColumn, n_bins: int) -> FloatColumn:
     return np.concatenate(([0.0], cuts[cuts < ordered[-1]], [1.0]))
 
 
-def bin_edges(binning: Binning, confidence: FloatColumn, n_bins: object = 15) -> FloatColumn:
+def bin_edges(binning: Binning, confidence: Float, n_bins: object = 15) -> Float:
     """Return the edges that `binning` places: what a function gives, or the given ones (`n_bins` is then not used).
 
     Examples
@@ -90,7 +89,7 @@ def bin_edges(binning: Binning, confidence: FloatColumn, n_bins: object = 15) ->
     return edges.astype(np.float64, copy=False)
 
 
-def bin_codes(confidence: FloatColumn, edges: FloatColumn) -> Codes:
+def bin_codes(confidence: Float, edges: Float) -> Codes:
     """Return the bin of each confidence.
 
     Examples
@@ -101,12 +100,12 @@ def bin_codes(confidence: FloatColumn, edges: FloatColumn) -> Codes:
     return np.searchsorted(edges[1:-1], confidence, side="left")
 
 
-def distinct_codes(values: FloatColumn) -> Codes:
+def distinct_codes(values: Float) -> Codes:
     """Return the rank of each value among the distinct values: every block of ties is a bin of its own."""
     return np.unique(values, return_inverse=True)[1].reshape(-1)
 
 
-def sums_per_code(codes: Codes, values: NDArray[Any], n_codes: int = 0) -> FloatColumn:
+def sums_per_code(codes: Codes, values: NDArray[Any], n_codes: int = 0) -> Float:
     """Return the sum of the values of each code, in float64."""
     return np.asarray(np.bincount(codes, values, n_codes), dtype=np.float64)
 
@@ -125,12 +124,12 @@ class CodeSums:
         The row of each entry, where entries are not just the rows in order.
     """
 
-    def __init__(self, codes: Codes, n_codes: int, values: FloatColumn | None = None, row: Codes | None = None) -> None:
+    def __init__(self, codes: Codes, n_codes: int, values: Float | None = None, row: Codes | None = None) -> None:
         self._codes, self._n_codes, self._row = codes, n_codes, row
         self._values = np.ones(len(codes)) if values is None else values
         self._sparse: Any = None
 
-    def __call__(self, batch: Weights) -> FloatColumn:
+    def __call__(self, batch: Weights) -> Float:
         """Return the sums, shape (resamples, codes).
 
         Examples
@@ -193,7 +192,7 @@ class NearlyNormal:
     statistic: Statistic
     draws: int = 320
 
-    def __call__(self, batch: Weights) -> FloatColumn:
+    def __call__(self, batch: Weights) -> Float:
         """Return one value per resample."""
         return self.statistic(batch)
 
@@ -203,12 +202,12 @@ def per_resample(one: Callable[[Weights], float]) -> Statistic:
     return lambda batch: np.array([one(weights.astype(np.intp)) for weights in batch], dtype=np.float64)
 
 
-def mean_statistic(column: FloatColumn) -> Statistic:
+def mean_statistic(column: Float) -> Statistic:
     """Make the statistic mean of a column; a row of infinite value that is not drawn does not count."""
     if np.isfinite(column).all():
         once = np.ones(len(column))  # a product: five times as fast as a sum where resamples lie side by side
 
-        def mean(batch: Weights) -> FloatColumn:
+        def mean(batch: Weights) -> Float:
             weights = np.asarray(batch, dtype=np.float64)
             return np.asarray(weights @ column / (weights @ once))
 
@@ -232,13 +231,13 @@ class ReliabilityCurve:
     mean_confidence, accuracy : float64 arrays, means per bin
     """
 
-    edges: FloatColumn
+    edges: Float
     counts: Codes
-    mean_confidence: FloatColumn
-    accuracy: FloatColumn
+    mean_confidence: Float
+    accuracy: Float
 
 
-def reliability_table(top: TopLabel, edges: FloatColumn) -> ReliabilityCurve:
+def reliability_table(top: TopLabel, edges: Float) -> ReliabilityCurve:
     """Count rows and average both columns per bin."""
     codes, n_bins = bin_codes(top.confidence, edges), len(edges) - 1
     counts = np.bincount(codes, minlength=n_bins)

@@ -23,21 +23,6 @@ from metacal.metrics.registry import PROBABILITIES, TOP_LABEL, register, value
 from metacal.metrics.smooth import smooth_ece_statistic
 from metacal.metrics.toplabel import top_columns
 
-__all__ = [
-    "accuracy",
-    "classwise_ece",
-    "debiased_ece",
-    "debiased_rms_calibration_error",
-    "ece",
-    "ece_equal_mass",
-    "ks_error",
-    "max_calibration_error",
-    "reliability_curve",
-    "rms_calibration_error",
-    "smooth_ece",
-    "sup_ece",
-]
-
 Classes = Sequence[Any] | None
 
 

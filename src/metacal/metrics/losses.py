@@ -29,7 +29,7 @@ def loss(function: Function) -> Function:
     """Enter a loss under the name of its function.
 
     >>> sorted(LOSSES)[:4]
-    ['absolute_error', 'box_overlap', 'cost_matrix', 'error']
+    ['cost_matrix', 'error', 'false_labels', 'hamming']
     """
     if function.__name__ in LOSSES:
         raise InputError(f"there is a loss {function.__name__!r} already.")
@@ -145,38 +145,6 @@ def wrong_fields(truth: Iterable[Any], answer: Iterable[Any]) -> Float:
         wrong = len(names) if told is None else sum(wanted.get(name, ...) != told.get(name, ...) for name in names)
         found.append(wrong / len(names) if names else float(told is None))
     return np.array(found)
-
-
-@loss
-def absolute_error(truth: ArrayLike, answer: ArrayLike, *, bound: float) -> Float:
-    """|truth - answer| as a share of `bound`, at most 1.
-
-    >>> absolute_error([10.0, 20.0], [12.0, 50.0], bound=10.0)
-    array([0.2, 1. ])
-    """
-    if not 0.0 < bound < np.inf:
-        raise InputError(
-            f"bound must be a positive number, the error from which an answer is all wrong; got {bound!r}."
-        )
-    first, second = _alike(np.asarray(truth, dtype=np.float64), np.asarray(answer, dtype=np.float64))
-    return np.asarray(np.minimum(np.abs(first - second) / bound, 1.0))
-
-
-@loss
-def box_overlap(truth: ArrayLike, answer: ArrayLike) -> Float:
-    """1 - IoU of two boxes for each row, (left, top, right, bottom).
-
-    >>> box_overlap([[0, 0, 2, 2]], [[1, 0, 3, 2]]).round(3)
-    array([0.667])
-    """
-    a, b = _alike(np.asarray(truth, dtype=np.float64), np.asarray(answer, dtype=np.float64))
-    if a.ndim != 2 or a.shape[1] != 4:
-        raise InputError(f"a box is four numbers (left, top, right, bottom) for each row; got shape {a.shape}.")
-    sides = np.maximum(np.minimum(a[:, 2:], b[:, 2:]) - np.maximum(a[:, :2], b[:, :2]), 0.0)
-    inner = sides.prod(axis=1)
-    union = sum((one[:, 2:] - one[:, :2]).prod(axis=1) for one in (a, b)) - inner
-    alike = np.asarray((a == b).all(axis=1), dtype=np.float64)
-    return 1.0 - np.where(union > 0.0, inner / np.where(union > 0.0, union, 1.0), alike)
 
 
 @loss

@@ -38,8 +38,6 @@ from scipy.special import chdtrc
 from metacal.formulas import Codes, Flags, Float
 from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 
-__all__ = ["MarginalCheck", "marginal_check"]
-
 #: Rows of a class, or of a bin, whose variance is smaller are taken together with others.
 _LEAST = 2.0
 #: Bins of the confidence on rows of the fit, at most, and what each needs.

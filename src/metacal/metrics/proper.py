@@ -17,8 +17,6 @@ from metacal.metrics.classwise import upper_entries, weighted_column_sums
 from metacal.metrics.registry import PROBABILITIES, register
 from metacal.metrics.toplabel import CheckedTable, checked_table
 
-__all__ = ["BrierDecomposition", "brier", "brier_decomposition", "nll"]
-
 _rule = partial(register, input=PROBABILITIES, evaluated=True, compared=True, proper=True, needs_errors=True)
 
 

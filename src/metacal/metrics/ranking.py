@@ -23,16 +23,6 @@ from metacal.metrics.binning import CodeSums, Statistic, Weights, distinct_codes
 from metacal.metrics.registry import Input, register, value
 from metacal.metrics.toplabel import bool_column, number_column, refuse_correct_first, same_length
 
-__all__ = [
-    "RiskCoverageCurve",
-    "augrc",
-    "aurc",
-    "auroc",
-    "e_aurc",
-    "exponential_ranking_loss",
-    "risk_coverage_curve",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class RiskCoverageCurve:

@@ -1,9 +1,9 @@
 """The one registry of metrics: what `evaluate`, `compare`, `interval`, the command line and the report ask.
 
-**To add a metric** touch its family's file (`calibration`, `proper`, `selective`, `ranking`): the function, its name in
-``__all__``, what prepares its statistic, and `register` above it; and docs/metrics.md, the line that says what it
-measures. `metacal.metrics` takes over each family's ``__all__``. A metric of your own, outside the package, is entered
-in the same way.
+**To add a metric** touch its family's file (`calibration`, `proper`, `selective`, `ranking`): the function, what
+prepares its statistic, and `register` above it; and docs/metrics.md, the line that says what it measures.
+`metacal.metrics` has every metric that is registered, by its name. A metric of your own, outside the package, is
+entered in the same way.
 """
 
 from __future__ import annotations
@@ -167,6 +167,11 @@ def register(**facts: Any) -> Callable[[F], F]:
         return function
 
     return enter
+
+
+def homes() -> dict[str, str]:
+    """The module of each metric, by its name."""
+    return {name: metric.function.__module__ for name, metric in METRICS.items()}
 
 
 def evaluated(*inputs: Input) -> list[Metric]:

@@ -15,8 +15,6 @@ from metacal.formulas import Flags
 from metacal.metrics.registry import DECISION, register
 from metacal.metrics.toplabel import bool_column, same_length
 
-__all__ = ["coverage", "coverage_accuracy", "miscoverage", "type_1_error", "type_2_error"]
-
 
 def _gate(accept: ArrayLike, correct: ArrayLike) -> tuple[Flags, Flags]:
     accepted, right = bool_column(accept, "accept"), bool_column(correct, "correct")

@@ -19,8 +19,6 @@ from metacal.metrics.calibration import accuracy
 from metacal.metrics.proper import brier, nll
 from metacal.metrics.toplabel import top_label
 
-__all__ = ["StreamingAccuracy", "StreamingBrier", "StreamingECE", "StreamingNLL"]
-
 
 class Streaming:
     """A metric whose sums are kept: what a batch adds to `state`, and what comes of it in the end."""

@@ -68,10 +68,18 @@ class Scouts:
     truth: Codes | None = None
 
     @classmethod
-    def among(cls, pool: Float, drawn: int) -> Scouts | None:
-        """The rest of a pool of which so many rows are drawn, where they are enough and show that the score ties."""
-        rest = pool[drawn:]
-        return cls(rest) if len(rest) ** 2 >= drawn and chance_of_a_tie(rest) >= 1.0 / math.sqrt(drawn) else None
+    def among(cls, pool: Float, drawn: int) -> Scouts:
+        """The rest of a pool, in random order, of which so many rows are to be drawn.
+
+        Where the rest is less than a square root of these, the last rows of the pool, ten or so many, are not drawn
+        either. Nothing but their scores says how many they are, and whether values are tested.
+        """
+        rest = len(pool) - drawn
+        if rest**2 < drawn and drawn >= _FEWEST_ROWS:
+            rest = max(rest, _enough(pool[-_FIRST:], drawn))
+        scores = pool[len(pool) - rest :]
+        ties = rest > 0 and chance_of_a_tie(scores) >= 1.0 / math.sqrt(len(pool) - rest)
+        return cls(scores, by_value=ties, aside=drawn + rest - len(pool))
 
     def of(self, parts: Sequence[int]) -> Scouts:
         """Those of some parts; all of them where nobody knows their parts."""
@@ -131,8 +139,7 @@ class Scouting:
         for rows in parts:
             if len(rows) >= _FEWEST_ROWS or self.scale is not None:
                 wanted = self.labels or self.scale is not None
-                wanted = wanted or chance_of_a_tie(sample.score[rows[:_FIRST]]) > 0.0
-                flags[rows[: round(math.sqrt(len(rows))) if wanted else _FIRST]] = True
+                flags[rows[: _enough(sample.score[rows[:_FIRST]], len(rows), wanted=wanted)]] = True
         return flags
 
     def marks(self, sample: Sample) -> tuple[tuple[float, int, int], ...]:
@@ -148,6 +155,11 @@ class Scouting:
         up_to = np.searchsorted(ranking.scores, scale, side="right")
         rows, wrong = (np.diff(np.append(0, column)[up_to], prepend=0) for column in (ranking.ranks, ranking.errors))
         return tuple(zip(scale.tolist(), rows.tolist(), wrong.tolist()))
+
+
+def _enough(first: Float, n: int, *, wanted: bool = False) -> int:
+    """How many of n rows are set aside: a square root where they are wanted or the first ten tie, or these ten."""
+    return round(math.sqrt(n)) if wanted or chance_of_a_tie(first) > 0.0 else _FIRST
 
 
 def chance_of_a_tie(scores: Float) -> float:

@@ -7,7 +7,6 @@ them (the diagonal, a promised limit) is drawn once.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
@@ -35,8 +34,6 @@ class Display:
     #: Width and height of a new figure, and where the legend stands.
     _size: ClassVar[tuple[float, float]] = (6.4, 4.2)
     _legend: ClassVar[str] = "upper left"
-    #: What the curves are, which says what may be set of them: "line" or "patch".
-    _drawn_as: ClassVar[str] = "line"
 
     ax_: Any
     figure_: Any
@@ -84,7 +81,7 @@ class Display:
                 f"first; got {type(estimator).__name__}. Of a table of probabilities alone: "
                 f"{cls.__name__}.from_predictions(labels, proba)."
             )
-        return cls._made("from_estimator", logits, labels, estimator, ax, {"name": name, **options})
+        return cls._made(logits, labels, estimator, ax, {"name": name, **options})
 
     @classmethod
     def from_predictions(
@@ -111,39 +108,15 @@ class Display:
         """
         if np.ndim(labels) == 2 and np.ndim(proba) == 1:
             labels, proba = proba, labels
-        return cls._made("from_predictions", proba, labels, None, ax, {"input": input, "name": name, **options})
+        return cls._made(proba, labels, None, ax, {"input": input, "name": name, **options})
 
     @classmethod
-    def _made(
-        cls, maker: str, table: ArrayLike, labels: ArrayLike, estimator: Any, ax: Any, options: dict[str, Any]
-    ) -> Self:
+    def _made(cls, table: ArrayLike, labels: ArrayLike, estimator: Any, ax: Any, options: dict[str, Any]) -> Self:
         summed = list(inspect.signature(summarise).parameters)[3:]  # after logits, labels, gate
         drawing = {name: value for name, value in options.items() if name not in summed}
-        cls._check(maker, {name: None for name in drawing if name not in cls._plot_options()}, summed)
         numbers = {name: value for name, value in options.items() if name in summed}
         numbers.setdefault("n_resamples", 0)  # bootstrap intervals are drawn nowhere
         return cls(summarise(table, labels, estimator, **numbers)).plot(ax, **drawing)
-
-    @classmethod
-    def _plot_options(cls) -> list[str]:
-        """Keywords of `plot`, which the makers tell from those of `summarise`."""
-        parameters = inspect.signature(cls.plot).parameters.values()
-        return [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
-
-    @classmethod
-    def _check(cls, maker: str, line_kw: Mapping[str, Any], summed: list[str] | None = None) -> None:
-        """Refuse what neither the display nor its lines take; `summed` are the keywords of the numbers."""
-        of_lines = _properties(cls._drawn_as)
-        for name in line_kw:
-            if name not in of_lines:
-                own = ["ax", *cls._plot_options()]
-                near = difflib.get_close_matches(name, [*own, *(summed or ()), *of_lines], 1, 0.5)
-                meant = f" Did you mean {near[0]!r}?" if near else ""
-                numbers = f"for the numbers {', '.join(summed)}; " if summed else ""
-                raise InputError(
-                    f"{cls.__name__}.{maker} has no argument {name!r}.{meant} It takes for the drawing "
-                    f"{', '.join(own)}; {numbers}and what a matplotlib {cls._drawn_as} does (color, linewidth, …)."
-                )
 
     def plot(self, ax: Any = None, *, name: str | None = None, **line_kw: Any) -> Self:
         """Draw.
@@ -160,7 +133,6 @@ class Display:
         return self._plotted(ax, name, line_kw)
 
     def _plotted(self, ax: Any, name: str | None, line_kw: Mapping[str, Any], **options: Any) -> Self:
-        self._check("plot", line_kw)
         if ax is None:
             _, ax = _pyplot().subplots(figsize=self._size, layout="constrained")
         self.ax_, self.figure_ = ax, ax.figure
@@ -176,13 +148,13 @@ class Display:
 
     def _style(self, ax: Any, name: str | None, line_kw: Mapping[str, Any], **usual: Any) -> dict[str, Any]:
         """How the curve is drawn: as usual or, where it is named, in the next colour; what is asked for comes last."""
-        from matplotlib import cbook
+        from matplotlib import cbook, lines
 
         if name is not None:
             color, marker = _NAMED[n_named(ax) % len(_NAMED)]
             usual |= {"color": color, "gid": _COUNTED}
             usual |= {"marker": marker} if "marker" in usual else {}
-        return {**usual, **cbook.normalize_kwargs(dict(line_kw), _artist(self._drawn_as))}
+        return {**usual, **cbook.normalize_kwargs(dict(line_kw), lines.Line2D)}
 
     def _compared(self, name: str | None) -> list[Diagram]:
         """Before, and after where there is one, on the same rows; of a named display the last of these alone."""
@@ -200,23 +172,6 @@ def n_named(ax: Any) -> int:
 def once(ax: Any, label: str) -> bool:
     """Whether nothing on the axis has this label yet."""
     return label not in ax.get_legend_handles_labels()[1]
-
-
-def _artist(drawn_as: str) -> Any:
-    _pyplot()
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import StepPatch
-
-    return Line2D if drawn_as == "line" else StepPatch
-
-
-def _properties(drawn_as: str) -> list[str]:
-    """What can be set of a line, by its names and their short forms."""
-    artist = _artist(drawn_as)
-    from matplotlib.artist import ArtistInspector
-
-    known = ArtistInspector(artist)
-    return sorted({*known.get_setters(), *(alias for short in known.aliasd.values() for alias in short)})
 
 
 def _pyplot() -> Any:

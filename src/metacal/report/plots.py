@@ -90,7 +90,6 @@ class ConfidenceHistogramDisplay(Display):
     """
 
     _size = (6.0, 4.0)
-    _drawn_as = "patch"
 
     def plot(self, ax: Any = None, *, name: str | None = None, log: bool = False, **line_kw: Any) -> Self:
         """Draw; `log` for a logarithmic scale of the shares.

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.formulas import Codes, Flags
 from metacal.rows.executors import ExecutorLike, executor_of, is_remote, telling, threads_of
 from metacal.rows.executors import advance as advance
 from metacal.rows.executors import told as told
@@ -78,7 +79,7 @@ class Rows(Strips):
         self,
         table: NDArray[Any] | StoredTable,
         *,
-        keep: NDArray[np.bool_] | None = None,
+        keep: Flags | None = None,
         block_rows: int | None = None,
         executor: ExecutorLike | None = None,
         unseen: bool = False,
@@ -104,7 +105,7 @@ class Rows(Strips):
             return self
         return self.replaced(table=self.table if found_fine else logits_table(self.table, executor=self.executor))
 
-    def where(self, keep: NDArray[np.bool_]) -> Rows:
+    def where(self, keep: Flags) -> Rows:
         """The rows of these where `keep` (one flag per kept row) is true, without a copy."""
         if self.keep is not None:
             whole = self.keep.copy()
@@ -118,7 +119,7 @@ class Rows(Strips):
             return Rows(self.table[::step], executor=self.executor)
         return self.picked(np.arange(0, len(self), step))
 
-    def picked(self, positions: NDArray[np.intp]) -> Rows:
+    def picked(self, positions: Codes) -> Rows:
         """Some of the kept rows, few against all: full strips of them, not many strips with a row or two."""
         if self._read_remotely(len(positions)):
             # Whoever reads the rows picks them; what comes here is gone through here.

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Float
 
 #: A share of rows below this is a slip of the pen.
 _SMALLEST_FRACTION = 1e-15
@@ -87,7 +88,7 @@ def on_host(values: Any, name: str = "the tensor") -> Any:
         ) from None
 
 
-def row_weights(weights: ArrayLike | None, n_rows: int, *, name: str = "sample_weight") -> NDArray[np.float64] | None:
+def row_weights(weights: ArrayLike | None, n_rows: int, *, name: str = "sample_weight") -> Float | None:
     """Return sample weights as float64, non-negative and not all zero, or None.
 
     Weights beyond all measure (all 1e308, all 5e-324) are scaled by a power of two: their ratios stay as they are, to
@@ -118,7 +119,7 @@ def row_weights(weights: ArrayLike | None, n_rows: int, *, name: str = "sample_w
     return array if ordinary else np.ldexp(array, int(np.sign(power)) * _LARGEST_POWER - power)
 
 
-def _numbers(weights: ArrayLike, name: str) -> NDArray[np.float64]:
+def _numbers(weights: ArrayLike, name: str) -> Float:
     array = plain_array(weights, name)
     if array.dtype.kind in "biuf":
         with np.errstate(over="ignore"):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, option
+from metacal.formulas import Codes, Flags
 from metacal.rows.arrays import plain_array
 
 #: The number that stands for "no label" where it is no class.
@@ -110,7 +111,7 @@ def two_classes(labels: Any, positive: Any = None, *, one_score: bool = False) -
     return None if kind in "iu" and order.tolist() == [0, 1] else order
 
 
-def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.intp]:
+def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     """Return for each label the column of its class.
 
     Labels are integers, strings, or floats without a fraction (as a csv gives them), one per row. Where the classes are
@@ -148,7 +149,7 @@ def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.i
     return codes.astype(np.intp, copy=False)
 
 
-def codes_where_known(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.intp]:
+def codes_where_known(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     """The column of each label, -1 where there is none: None, NaN, an empty string, or -1 where that is no class.
 
     Examples
@@ -173,7 +174,7 @@ def codes_where_known(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArra
     return codes
 
 
-def _missing(array: NDArray[Any], is_class: bool) -> NDArray[np.bool_]:
+def _missing(array: NDArray[Any], is_class: bool) -> Flags:
     """Where there is no label; -1 says so only where it is no class."""
     kind = array.dtype.kind
     if kind in "OT":
@@ -187,7 +188,7 @@ def _missing(array: NDArray[Any], is_class: bool) -> NDArray[np.bool_]:
     return missing
 
 
-def columns_of(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[NDArray[np.intp], int | None]:
+def columns_of(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[Codes, int | None]:
     """The column of each label, and the first row whose label is no class (None when all are).
 
     Examples
@@ -297,7 +298,7 @@ def _is_missing(item: object) -> bool:
     return isinstance(item, float | np.floating | np.datetime64 | np.timedelta64) and bool(item != item)
 
 
-def _raise_missing(missing: NDArray[np.bool_], noun: str = "label") -> None:
+def _raise_missing(missing: Flags, noun: str = "label") -> None:
     raise InputError(
         f"{noun}s are missing in {int(missing.sum())} rows, the first is row {int(missing.argmax())}; leave them out."
     )
@@ -350,7 +351,7 @@ def default_reject_label(classes: NDArray[Any]) -> str | int:
     return next(label for label in (-1, 0, -2, -3) if label not in classes)
 
 
-def labels_or(reject_label: Any, accept: NDArray[np.bool_], answers: NDArray[Any]) -> NDArray[Any]:
+def labels_or(reject_label: Any, accept: Flags, answers: NDArray[Any]) -> NDArray[Any]:
     """The answers, and the reject label where a row is not accepted: of one type, whatever is accepted.
 
     No array of booleans holds a third value: they come as objects.

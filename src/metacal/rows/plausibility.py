@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import option, warn_caller
+from metacal.formulas import Float
 from metacal.rows.arrays import on_host
 
 #: Most rows and most numbers that are looked at, in this many stretches of neighbouring rows: of a table that stays in
@@ -124,7 +125,7 @@ def unquestioned() -> Iterator[None]:
 _unquestioned: ContextVar[bool] = ContextVar("metacal_unquestioned", default=False)
 
 
-def sample_of(table: Any) -> NDArray[np.float64]:
+def sample_of(table: Any) -> Float:
     """A few rows of a table as an array: all of a short one, else some from its beginning, its middle and its end."""
     n, n_columns = table.shape
     most = int(np.clip(_ELEMENTS // max(1, n_columns), _FEWEST_ROWS, _ROWS))
@@ -135,25 +136,25 @@ def sample_of(table: Any) -> NDArray[np.float64]:
     return np.concatenate([_as_array(table[start : start + each]) for start in starts])
 
 
-def _as_array(rows: Any) -> NDArray[np.float64]:
+def _as_array(rows: Any) -> Float:
     return np.asarray(on_host(rows), dtype=np.float64)
 
 
-def _sums_to_one(sample: NDArray[np.float64]) -> bool:
+def _sums_to_one(sample: Float) -> bool:
     tolerance = _SUM_TOLERANCE + min(_ROUNDED * sample.shape[1], _MOST_ROUNDED)
     return bool(sample.min() >= -1e-6 and (np.abs(sample.sum(axis=1) - 1.0) <= tolerance).all())
 
 
-def _whole(sample: NDArray[np.float64]) -> bool:
+def _whole(sample: Float) -> bool:
     """Whether every entry is a whole number; -inf, which marks a masked class, is as good as one."""
     return bool((sample[0] == np.rint(sample[0])).all() and (sample == np.rint(sample)).all())
 
 
-def _alike(sample: NDArray[np.float64]) -> bool:
+def _alike(sample: Float) -> bool:
     return bool((sample[1] == sample[0]).all() and (sample == sample[0]).all())
 
 
-def _floor(sample: NDArray[np.float64]) -> Suspicion | None:
+def _floor(sample: Float) -> Suspicion | None:
     """Logarithms of clipped probabilities: exponentials that sum to one but for the floor, which many rows touch."""
     finite = sample > -np.inf
     low = float(sample.min(where=finite, initial=0.0))

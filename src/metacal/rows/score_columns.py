@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, spelled
+from metacal.formulas import Flags
 from metacal.rows.arrays import plain_array
 
 #: How right and wrong are written, in any case.
@@ -59,7 +60,7 @@ def score_column(values: Any, *, name: str = "score", place: Place = numbered) -
     return numbers
 
 
-def correct_column(values: Any, *, name: str = "correct", place: Place = numbered) -> NDArray[np.bool_]:
+def correct_column(values: Any, *, name: str = "correct", place: Place = numbered) -> Flags:
     """One boolean per row: whether it is right.
 
     Examples
@@ -111,7 +112,7 @@ def loss_column(values: Any, *, name: str = "loss", place: Place = numbered) -> 
     )
 
 
-def agreement(values: Any, n_rows: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def agreement(values: Any, n_rows: int) -> tuple[Flags, Flags]:
     """Whether each earlier model of a cascade agrees with the last one, (n, m), and which rows say so.
 
     A column for each model, or one alone; a row that says nothing of any has no label.
@@ -136,7 +137,7 @@ def agreement(values: Any, n_rows: int) -> tuple[NDArray[np.bool_], NDArray[np.b
     return flags, known
 
 
-def score_and_correct(score: Any, correct: Any) -> tuple[NDArray[np.floating[Any]], NDArray[np.bool_]]:
+def score_and_correct(score: Any, correct: Any) -> tuple[NDArray[np.floating[Any]], Flags]:
     """Both columns, of the same rows.
 
     Examples

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.formulas import Codes
+
 #: Elements read in one go where a table is gone through from end to end.
 BLOCK_ELEMENTS = 1 << 18
 #: A sample of a table's rows, which is gone through several times, is held in memory up to this size, or up to this
@@ -84,7 +86,7 @@ class StoredTable:
         """The same rows with these columns, in this order."""
         return ConvertedTable(self, partial(np.take, indices=list(columns), axis=1), self.dtype, len(columns))
 
-    def _chosen(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+    def _chosen(self, rows: Codes) -> NDArray[Any]:
         if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
             raise IndexError(f"row {int(rows.max())} of a table with {len(self)} rows")
         found = np.empty((len(rows), self.shape[1]), dtype=self.dtype)
@@ -133,11 +135,7 @@ class ConvertedTable(StoredTable):
     """
 
     def __init__(
-        self,
-        source: Any,
-        convert: Callable[[NDArray[Any]], NDArray[Any]],
-        dtype: Any,
-        n_columns: int | None = None,
+        self, source: Any, convert: Callable[[NDArray[Any]], NDArray[Any]], dtype: Any, n_columns: int | None = None
     ) -> None:
         super().__init__((len(source), source.shape[1] if n_columns is None else n_columns), dtype)
         self.source = source

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.formulas import Codes, Flags
 from metacal.kernels.numpy import workplace
 from metacal.rows.arrays import on_host
 from metacal.rows.stored import StoredTable
@@ -39,7 +40,7 @@ def run_rows(n_classes: int) -> int:
 class PickedRows(StoredTable):
     """Some rows of a table, gathered a strip at a time: few full strips instead of many with a row or two."""
 
-    def __init__(self, table: Any, chosen: NDArray[np.intp]) -> None:
+    def __init__(self, table: Any, chosen: Codes) -> None:
         super().__init__((len(chosen), table.shape[1]), table.dtype)
         self.table = table
         self.chosen = np.ascontiguousarray(chosen)
@@ -65,7 +66,7 @@ class HostStrips:
         return np.asarray(on_host(self.table[rows]))
 
 
-def _gathered(block: NDArray[Any], chosen: NDArray[np.intp]) -> NDArray[Any]:
+def _gathered(block: NDArray[Any], chosen: Codes) -> NDArray[Any]:
     """Some rows, in memory that the next strip writes over: fresh memory for each costs more than the copy."""
     room = workplace.array("strip", (len(chosen), block.shape[1]), block.dtype)
     return np.take(block, chosen, axis=0, out=room, mode="clip")
@@ -81,7 +82,7 @@ def own_result(result: Any) -> Any:
 class Strips:
     """A table, or those of its rows where `keep` is true, and its strips."""
 
-    def __init__(self, table: Any, keep: NDArray[np.bool_] | None = None) -> None:
+    def __init__(self, table: Any, keep: Flags | None = None) -> None:
         self.on_device = kernels.on_device(table)
         self.table: Any = table.detach() if self.on_device else table
         self.keep = keep

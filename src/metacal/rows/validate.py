@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, WrongTypeError, option, warn_caller
+from metacal.formulas import Float
 from metacal.formulas.logits import finite_masks, with_masks, without_zeros
 from metacal.formulas.operations import NUMPY
 from metacal.rows.arrays import on_host as on_host
@@ -266,7 +267,7 @@ def _check_size(shape: tuple[int, ...], name: str) -> None:
         )
 
 
-def _as_double(block: NDArray[Any], name: str = "logits") -> NDArray[np.float64]:
+def _as_double(block: NDArray[Any], name: str = "logits") -> Float:
     """Integers as doubles, where these can tell the largest of each row from its neighbours."""
     if block.dtype.kind in "iu" and block.dtype.itemsize == 8 and block.size:
         top = block if block.ndim == 1 else block.max(axis=1)

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.formulas import Float
+from metacal.formulas import Flags, Float
 from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid
 from metacal.lazy import names_of
 from metacal.rows import Rows, validate
@@ -160,7 +160,7 @@ class Ranker(ABC):
         return np.asarray(np.clip((features - self.means_) / self.scales_, -FARTHEST, FARTHEST))
 
     @abstractmethod
-    def _learn(self, features: Float, wrong: NDArray[np.bool_]) -> None: ...
+    def _learn(self, features: Float, wrong: Flags) -> None: ...
 
     @abstractmethod
     def _score(self, features: Float) -> Float: ...
@@ -219,7 +219,7 @@ class LogisticRanker(LinearRanker):
     'LogisticRanker'
     """
 
-    def _learn(self, features: Float, wrong: NDArray[np.bool_]) -> None:
+    def _learn(self, features: Float, wrong: Flags) -> None:
         ridge = _positive("penalty", self.penalty) / len(wrong)
         sides = np.where(wrong, 1.0, -1.0)
         points = np.column_stack([features, np.ones(len(wrong))]) * sides[:, None]
@@ -257,7 +257,7 @@ class PairwiseRanker(LinearRanker):
     max_pairs: int = 100_000
     random_state: int = 0
 
-    def _learn(self, features: Float, wrong: NDArray[np.bool_]) -> None:
+    def _learn(self, features: Float, wrong: Flags) -> None:
         pairs = self._pairs(features[wrong], features[~wrong])
         ridge = _positive("penalty", self.penalty) / len(wrong)
         self.coefficients_ = _logistic_through_origin(pairs, np.full(features.shape[1], ridge))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.formulas import Codes, Float
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.rows import Rows
 from metacal.scores.registry import NAMED as NAMED
@@ -27,7 +28,7 @@ from metacal.scores.registry import NamedScore, without_end
 from metacal.scores.registry import register_score as register_score
 
 #: A score maps a block of logits (n × K) to one number per row.
-Score = Callable[[NDArray[Any]], NDArray[np.float64]]
+Score = Callable[[NDArray[Any]], Float]
 
 
 class CheckedScore:
@@ -37,11 +38,11 @@ class CheckedScore:
         self.score = score
         self.grid = grid_of(score)
 
-    def __call__(self, block: NDArray[Any]) -> NDArray[np.float64]:
+    def __call__(self, block: NDArray[Any]) -> Float:
         """One number per row."""
         return self.grid.rounded(self.unrounded(block))
 
-    def unrounded(self, block: NDArray[Any]) -> NDArray[np.float64]:
+    def unrounded(self, block: NDArray[Any]) -> Float:
         """What the function says, checked."""
         values = np.asarray(self.score(block), dtype=np.float64)
         if values.shape != (len(block),):
@@ -112,7 +113,7 @@ class Ranked:
         self.unrounded = resolve(score).unrounded
         self.walks_blocks = bool(getattr(self.unrounded, "walks_blocks", False))
 
-    def __call__(self, block: NDArray[Any], labels: NDArray[np.intp], **chosen: Any) -> NDArray[np.float64]:
+    def __call__(self, block: NDArray[Any], labels: Codes, **chosen: Any) -> Float:
         """Two columns; a kernel finds both in one walk, and picks the rows that are `chosen` itself."""
         found = np.empty((len(labels), 2))
         top = np.empty(len(labels), dtype=np.intp)
@@ -121,7 +122,7 @@ class Ranked:
         return found
 
 
-def ranked(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Rows, Any, Any]:
+def ranked(rows: Rows, score: str | Score, codes: Codes) -> tuple[Rows, Any, Any]:
     """The rows, looked over, the score of each and whether its largest logit is the true class: one walk for all.
 
     The C kernel writes both where they belong. Of a table on a device both stay there, if the score is computed there.
@@ -162,29 +163,29 @@ def _carefully(rows: Rows, walk: Callable[[Rows, dict[str, bool]], Any]) -> tupl
     return rows, walk(rows, {})
 
 
-def ranked_block(score: str | Score, block: NDArray[Any], top: NDArray[np.intp]) -> NDArray[np.float64]:
+def ranked_block(score: str | Score, block: NDArray[Any], top: Codes) -> Float:
     """The unrounded scores of a block; its predictions are written to `top`."""
     return _with_top(resolve(score).unrounded, block, top)
 
 
-def _with_top(unrounded: Any, block: NDArray[Any], top: NDArray[np.intp], **chosen: Any) -> NDArray[np.float64]:
+def _with_top(unrounded: Any, block: NDArray[Any], top: Codes, **chosen: Any) -> Float:
     if getattr(unrounded, "walks_blocks", False) and top.dtype == np.int64 and top.flags.c_contiguous:
         return unrounded(block, top=top, **chosen)
     top[...] = kernels.predicted(block, **chosen)
     return unrounded(block, **chosen)
 
 
-def score_rows(rows: Rows, score: str | Score) -> NDArray[np.float64]:
+def score_rows(rows: Rows, score: str | Score) -> Float:
     """h(x) of every row, as one column, rounded as a whole: block by block would cost more calls than arithmetic."""
     return np.asarray(kernels.rounded(unrounded(rows, score), resolve(score).grid))
 
 
-def unrounded(rows: Rows, score: str | Score) -> NDArray[np.float64]:
+def unrounded(rows: Rows, score: str | Score) -> Float:
     """What this machine computes for every row, before it is a score. For recognising what older versions have left."""
     return collected(rows, resolve(score).unrounded)[1]
 
 
-def collected(rows: Rows, fn: Any, *columns: NDArray[Any]) -> tuple[Rows, NDArray[np.float64]]:
+def collected(rows: Rows, fn: Any, *columns: NDArray[Any]) -> tuple[Rows, Float]:
     """The rows, looked over, and what a function that scores says of them."""
     if not kernels.walks_blocks(fn, rows.table):
         rows = rows.looked_over()

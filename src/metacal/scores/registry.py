@@ -17,9 +17,9 @@ from metacal.errors import InputError
 from metacal.lazy import found
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
+    from metacal.formulas import Float
     from metacal.kernels.grid import Grid
 
 #: The lowest and the highest value that a score can take on rows of so many classes.
@@ -93,7 +93,7 @@ class NamedScore:
     needs_logits: bool = False
 
     @cached_property
-    def unrounded(self) -> Callable[[NDArray[Any]], NDArray[np.float64]]:
+    def unrounded(self) -> Callable[[NDArray[Any]], Float]:
         """The kernel: what a machine computes, before it is a score."""
         if self.kernel:
             return found(self.kernel)
@@ -113,7 +113,7 @@ class NamedScore:
         """What the score is rounded to."""
         return found(f"metacal.kernels.grid:{'ABSOLUTE' if self.absolute_error else 'RELATIVE'}")
 
-    def __call__(self, block: NDArray[Any]) -> NDArray[np.float64]:
+    def __call__(self, block: NDArray[Any]) -> Float:
         """One number per row; NaN for a row with NaN or +inf, or with every class masked."""
         return found("metacal.kernels:rounded")(self.unrounded(block), self.grid)
 

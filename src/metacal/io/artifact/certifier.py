@@ -115,7 +115,7 @@ def _begin(certifier: Certifier, sheet: dict[str, Any]) -> Record:
     return {
         "promise": encode(certifier.promise, "the promise"),
         **{name: getattr(certifier, name) for name in OPTIONS if name != "labels"},
-        "labels": certifier.sizes[0],
+        "labels": certifier.wanted,
         "classes": None if certifier.rows is None else encode(describe_labels(certifier.classes_), "classes"),
         "classes_given": certifier.classes is not None,
         "n_pool": certifier.n_pool,
@@ -152,7 +152,7 @@ def _begun(journal: Journal, pool: ArrayLike) -> Certifier:
 
 def _check_same(path: str, certifier: Certifier, promise: Promise | None, options: dict[str, Any]) -> None:
     """Raise where something is asked for that is not what it was begun with."""
-    held = {name: certifier.sizes[0] if name == "labels" else getattr(certifier, name) for name in options}
+    held = {name: certifier.wanted if name == "labels" else getattr(certifier, name) for name in options}
     asked: dict[str, tuple[str, Any, Any]] = {"the promise": ("for ", certifier.promise, promise)}
     asked |= {name: (f"with {name}=", held[name], options[name]) for name in options}
     for name, (begun, now, value) in asked.items():

@@ -253,7 +253,7 @@ def annotations_of(cls: type) -> dict[str, Any]:
 def resolved(annotation: Any) -> Any:
     """The type that an alias or NotRequired stands for, its parameters put in; anything else comes back as it is.
 
-    From NumPy 2.5 on `NDArray` is a `typing.TypeAliasType`: the origin of `NDArray[np.float64]` is the alias, no longer
+    From NumPy 2.5 on `NDArray` is a `typing.TypeAliasType`: the origin of `Float` is the alias, no longer
     `np.ndarray`.
     """
     if get_origin(annotation) is NotRequired:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
+from metacal.formulas import Float
 from metacal.gate.gate import Source
 from metacal.gate.marks import HigherIs, Marks, Truth
 from metacal.gate.table import Recipe, Table
@@ -114,7 +115,7 @@ RANKERS: dict[str, type[LinearRanker]] = {row.name: row.ranker_class() for row i
 #: What a linear ranker has learned: of how many classes, and one number per feature.
 _LEARNED: dict[str, Any] = {
     "n_classes_": int,
-    **dict.fromkeys(("means_", "scales_", "coefficients_"), NDArray[np.float64]),
+    **dict.fromkeys(("means_", "scales_", "coefficients_"), Float),
 }
 
 

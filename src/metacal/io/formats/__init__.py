@@ -64,7 +64,7 @@ _TORCH = Format(f"{_HERE}.tensors:read_torch", None, _ZIP[:1])
 #: By the ending of a name: a new kind of file is one more entry.
 FORMATS: dict[str, Format] = {
     ".npz": Format(f"{_HERE}.numpy:read_npz", f"{_HERE}.numpy:NpzWriter", _ZIP),
-    ".npy": Format(f"{_HERE}.numpy:read_npy", f"{_HERE}.numpy:NpyWriter", _NPY),
+    ".npy": Format(f"{_HERE}.numpy:read_npy", None, _NPY),
     ".csv": Format(f"{_HERE}.delimited:read", f"{_HERE}.delimited:DelimitedWriter", ()),
     ".tsv": Format(f"{_HERE}.delimited:read_tabs", f"{_HERE}.delimited:TabsWriter", ()),
     ".jsonl": _JSON_LINES,

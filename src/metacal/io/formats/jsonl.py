@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, option
+from metacal.formulas import Float
 from metacal.io.artifact.messages import shown, without_duplicates
 from metacal.io.columns import BESIDE, Columns, Picked, Request, pick_columns
 from metacal.io.formats.delimited import TextWriter
@@ -127,7 +128,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _table_of_lists(path: str, lines: list[int], name: str, rows: list[Any]) -> NDArray[np.float64]:
+def _table_of_lists(path: str, lines: list[int], name: str, rows: list[Any]) -> Float:
     width = len(rows[0])
     for line, row in zip(lines, rows):
         if not _is_list(row):
@@ -143,7 +144,7 @@ def _table_of_lists(path: str, lines: list[int], name: str, rows: list[Any]) -> 
     return _floats(path, rows)
 
 
-def _numbers(path: str, lines: list[int], name: str, values: list[Any]) -> NDArray[np.float64]:
+def _numbers(path: str, lines: list[int], name: str, values: list[Any]) -> Float:
     for line, value in zip(lines, values):
         if not _is_number(value):
             what = "is missing or null" if value is None else f"is {shown(value)}, which is not a number"
@@ -154,7 +155,7 @@ def _numbers(path: str, lines: list[int], name: str, values: list[Any]) -> NDArr
     return _floats(path, values)
 
 
-def _floats(path: str, values: list[Any]) -> NDArray[np.float64]:
+def _floats(path: str, values: list[Any]) -> Float:
     try:
         return np.array(values, dtype=np.float64)
     except OverflowError:

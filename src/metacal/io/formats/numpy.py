@@ -114,8 +114,10 @@ def npy_header(file: IO[bytes]) -> Placed:
 
 
 def read_npy(request: Request) -> Columns:
-    """Read a table, or of a structured array the fields that are asked for; a large table stays in its file."""
-    file, head = _opened(request.path, request.source)
+    """Read a table, which stays in its file if it is large, or of records the fields that are asked for."""
+    file = RawFile(request.source, request.path)
+    head = npy_header(io.BytesIO(file.bytes(0, _HEADER_BYTES)))
+    _check_claim(request.path, "it", head, file.size)
     fields = head.dtype.fields
     if fields is None and request.scores:
         raise InputError(
@@ -127,25 +129,13 @@ def read_npy(request: Request) -> Columns:
         raise InputError(f"{request.path}: records must be a flat array, one per row; got shape {head.shape}.")
     picked = pick_arrays(request, {name: str(kind[0]) for name, kind in fields.items()})._replace(classes=None)
 
-    def field(name: str, may_stay: bool = False) -> Any:
-        kind, offset = fields[name][:2]
-        place = Placed((*head.shape, *kind.shape), kind.base, head.begin + offset, row_bytes=head.dtype.itemsize)
-        return array_in(request, file, place, may_stay=may_stay)
+    records = head.whole(partial(file.fill, offset=head.begin))
 
-    return picked.columns(request.path, field(picked.table[0], not request.scores), field)
+    def field(name: str) -> NDArray[Any]:
+        column = np.ascontiguousarray(records[name])  # aligned, as a field among others need not be
+        return column.astype(np.float64) if column.dtype.kind == "f" and column.itemsize > 8 else column
 
-
-def whole_npy(path: str, source: str | None = None) -> NDArray[Any]:
-    """Read the array of an .npy file."""
-    file, head = _opened(path, source or path)
-    return head.whole(partial(file.fill, offset=head.begin))
-
-
-def _opened(path: str, source: str) -> tuple[RawFile, Placed]:
-    file = RawFile(source, path)
-    head = npy_header(io.BytesIO(file.bytes(0, _HEADER_BYTES)))
-    _check_claim(path, "it", head, file.size)
-    return file, head
+    return picked.columns(request.path, field(picked.table[0]), field)
 
 
 class NpzWriter:
@@ -183,13 +173,16 @@ class NpzWriter:
 
     def close(self) -> None:
         """Put the archive together."""
-        _check_announced(self.n_rows, self.written)
+        if self.written != self.n_rows:
+            raise InputError(f"{self.n_rows} rows were announced but {self.written} written.")
         extra = {} if self.class_names is None else {"classes": np.asarray(self.class_names)}
         with zipfile.ZipFile(self.path, "w", self.method) as archive:
             for name, (spool, like) in self.spools.items():
                 spool.seek(0)
                 with self._member(archive, name) as member, spool:
-                    np.lib.format.write_array_header_1_0(member, _described((self.n_rows, *like.shape[1:]), like.dtype))
+                    shape, kind = (self.n_rows, *like.shape[1:]), np.lib.format.dtype_to_descr(like.dtype)
+                    head = {"descr": kind, "fortran_order": False, "shape": shape}
+                    np.lib.format.write_array_header_1_0(member, head)
                     shutil.copyfileobj(spool, member, 1 << 20)
             for name, array in {**self.whole, **extra}.items():
                 with self._member(archive, name) as member:
@@ -202,40 +195,6 @@ class NpzWriter:
         return archive.open(entry, "w", force_zip64=True)
 
 
-class NpyWriter:
-    """One structured array with a field per column: np.load("out.npy")["probs"]; it can be memory-mapped."""
-
-    def __init__(self, path: Path, class_names: Sequence[str | int] | None, n_rows: int, compress: bool) -> None:
-        self.n_rows, self.written, self.file = n_rows, 0, path.open("wb")
-        self.dtype: np.dtype[Any] | None = None
-
-    def write(self, columns: dict[str, NDArray[Any]]) -> None:
-        """Add rows."""
-        columns = of_one_width(columns)
-        if self.dtype is None:
-            self.dtype = np.dtype([(name, array.dtype, array.shape[1:]) for name, array in columns.items()])
-            np.lib.format.write_array_header_2_0(self.file, _described((self.n_rows,), self.dtype))
-        rows = np.empty(len(next(iter(columns.values()))), self.dtype)
-        for name, array in columns.items():
-            rows[name] = array
-        rows.tofile(self.file)
-        self.written += len(rows)
-
-    def close(self) -> None:
-        """Close the file."""
-        self.file.close()
-        _check_announced(self.n_rows, self.written)
-
-
 def of_one_width(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """The columns as NumPy's files can hold them: texts that are objects become texts of one width."""
     return {name: array.astype(np.str_) if array.dtype == object else array for name, array in columns.items()}
-
-
-def _described(shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, Any]:
-    return {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-
-
-def _check_announced(n_rows: int, written: int) -> None:
-    if written != n_rows:
-        raise InputError(f"{n_rows} rows were announced but {written} written.")

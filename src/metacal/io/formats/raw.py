@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Codes
 from metacal.io.columns import Request
 from metacal.io.opening import plain_read_errors
 from metacal.rows.stored import ConvertedTable, StoredTable
@@ -26,8 +27,6 @@ from metacal.rows.stored import ConvertedTable, StoredTable
 #: What makes numbers of those that NumPy cannot hold or few can use, and their type.
 Widen = tuple[Callable[[NDArray[Any]], NDArray[Any]], Any]
 
-#: Bytes that a table in column order is read in at a time: few, long reads from each column.
-_WINDOW_BYTES = 1 << 23
 #: Rows that lie farther apart than this are read one by one.
 _FAR_APART = 1 << 14
 
@@ -133,17 +132,12 @@ class RawFile:
 
 
 class Placed(NamedTuple):
-    """Where an array lies in a file: its first number, and what lies between its rows.
-
-    `dtype` is as stored, in either byte order. With `fortran` one column follows the other; `row_bytes` lead from one
-    row to the next where other fields of records lie between.
-    """
+    """Where an array lies in a file; `dtype` is as stored, in either byte order. `fortran`: column by column."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     begin: int
     fortran: bool = False
-    row_bytes: int | None = None
 
     @property
     def n_bytes(self) -> int:
@@ -159,58 +153,22 @@ class Placed(NamedTuple):
 
 
 class RawTable(StoredTable):
-    """A table in a file of numbers: C order, Fortran order, or a field of records. Slices are native and C-ordered."""
+    """A table in a file of numbers, row after row. Slices are native and C-ordered."""
 
     def __init__(self, file: RawFile, place: Placed) -> None:
-        self.stored, self.offset, self.fortran = place.dtype, place.begin, place.fortran
-        super().__init__((place.shape[0], math.prod(place.shape[1:])), self.stored.newbyteorder("="))
-        self.file = file
-        self.own_bytes = self.shape[1] * self.stored.itemsize
-        self.row_bytes = self.own_bytes if place.row_bytes is None else place.row_bytes
+        self.file, self.stored, self.offset = file, place.dtype, place.begin
+        super().__init__((place.shape[0], place.shape[1]), self.stored.newbyteorder("="))
+        self.row_bytes = self.shape[1] * self.stored.itemsize
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start … stop - 1, a fresh array."""
-        if self.fortran:
-            return self._from_columns(start, stop)
-        if self.row_bytes == self.own_bytes:
-            rows = np.empty((max(0, stop - start), self.shape[1]), self.stored)
-            self.file.fill(rows, self.offset + start * self.row_bytes)
-        else:
-            rows = self._from_records(start, stop)
+        rows = np.empty((max(0, stop - start), self.shape[1]), self.stored)
+        self.file.fill(rows, self.offset + start * self.row_bytes)
         return rows if rows.dtype.isnative else rows.astype(self.dtype)
 
-    def _from_records(self, start: int, stop: int) -> NDArray[Any]:
-        count = max(0, stop - start)
-        # The last record is read to the end of its own numbers: the file need not go on behind them.
-        room = np.empty(count * self.row_bytes, dtype=np.uint8)
-        if count:
-            self.file.fill(room[: (count - 1) * self.row_bytes + self.own_bytes], self.offset + start * self.row_bytes)
-        found = np.empty((count, self.shape[1]), self.stored)
-        if found.nbytes:
-            found.view(np.uint8)[...] = room.reshape(count, self.row_bytes)[:, : self.own_bytes]
-        return found
-
-    def _from_columns(self, start: int, stop: int) -> NDArray[Any]:
-        window: tuple[Any, int, NDArray[Any]] = getattr(_windows, "last", (None, 0, np.empty((0, 0))))
-        self.file.check_unchanged()
-        held, first, rows = window
-        if held is not self or not first <= start <= stop <= first + len(rows):
-            first = start
-            most = max(stop - start, _WINDOW_BYTES // max(1, self.own_bytes))
-            rows = self._transposed(start, min(len(self), start + most))
-            _windows.last = (self, first, rows)
-        return rows[start - first : stop - first].copy()
-
-    def _transposed(self, start: int, stop: int) -> NDArray[Any]:
-        count = max(0, stop - start)
-        columns = np.empty((self.shape[1], count), self.stored)
-        for k in range(self.shape[1]):
-            self.file.fill(columns[k], self.offset + (k * len(self) + start) * self.stored.itemsize)
-        return np.ascontiguousarray(columns.T, dtype=self.dtype)
-
-    def _chosen(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+    def _chosen(self, rows: Codes) -> NDArray[Any]:
         spread = (int(rows.max()) - int(rows.min())) * self.row_bytes if len(rows) else 0
-        if self.fortran or spread < _FAR_APART * len(rows) or rows.min() < 0 or rows.max() >= len(self):
+        if spread < _FAR_APART * len(rows) or rows.min() < 0 or rows.max() >= len(self):
             return super()._chosen(rows)
         found = np.empty((len(rows), self.shape[1]), self.stored)
         for k, row in enumerate(rows.tolist()):
@@ -218,24 +176,22 @@ class RawTable(StoredTable):
         return found if found.dtype.isnative else found.astype(self.dtype)
 
 
-#: What a thread read last of a table in column order.
-_windows = threading.local()
-
-
 def array_in(
     request: Request, file: RawFile, place: Placed, *, may_stay: bool = False, widen: Widen | None = None
 ) -> Any:
-    """The array of a file, `widen`ed; a large table stays there if it may, of what will be refused only the shape."""
+    """The array of a file, `widen`ed; a large table stays there if it may, of what will be refused only the shape.
+
+    A table whose columns follow each other comes whole, however large it is: a row is not in one place.
+    """
     kind = place.dtype
     if widen is None and kind.kind == "f" and kind.itemsize > 8:  # the wider floats that some processors have
         widen = partial(np.asarray, dtype=np.float64), np.float64
     if kind.kind not in "fiubU" or len(place.shape) not in (1, 2):
         return np.broadcast_to(np.zeros((), kind if widen is None else widen[1]), place.shape)  # takes no memory
-    raw = RawTable(file, place)
-    table = raw if widen is None else ConvertedTable(raw, *widen)
-    if may_stay and len(place.shape) == 2 and kind.kind != "U" and request.stays(table.nbytes, copied=True):
-        return table
-    if place.row_bytes is not None:
-        return np.asarray(table).reshape(place.shape)
+    if may_stay and len(place.shape) == 2 and kind.kind != "U" and not place.fortran:
+        raw = RawTable(file, place)
+        table = raw if widen is None else ConvertedTable(raw, *widen)
+        if request.stays(table.nbytes, copied=True):
+            return table
     array = place.whole(partial(file.fill, offset=place.begin))
     return array if widen is None else widen[0](array)

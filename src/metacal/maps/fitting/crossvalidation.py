@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.maps.labelled import Float, Labelled
+from metacal.formulas import Codes, Float
+from metacal.maps.labelled import Labelled
 from metacal.rows.draws import generator
 
 #: The strengths tried, strongest first; weaker ones only while the held-out loss keeps falling.
@@ -21,7 +21,7 @@ STRENGTHS = (1e3, 1e2, 1e1, 1e0, 1e-1, 1e-2, 1e-3, 1e-4)
 MOST_ROWS, _LARGE_TABLE, _MOST_ROWS_OF_LARGE = 25_000, 1 << 22, 10_000
 
 
-def random_folds(n_rows: int, n_folds: int, random_state: int | np.random.Generator) -> NDArray[np.intp]:
+def random_folds(n_rows: int, n_folds: int, random_state: int | np.random.Generator) -> Codes:
     """The fold of each row, at random; sizes differ by at most one.
 
     Not stratified on purpose: when every fold has the same class frequencies, a map that learns the frequencies of this

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import ConvergenceWarning, warn_caller
-from metacal.formulas import Float
+from metacal.formulas import Flags, Float
 
 #: The fit ends when a Newton step promises less than this per unit of weight.
 _TOLERANCE = 1e-13
@@ -68,7 +67,7 @@ def with_prior(sums: Callable[[Float], Sums], centre: Float, precision: Float, t
     return Sums(loss + 0.5 * (away * pull).sum(axis=1), gradient + pull, hessian + precision)
 
 
-def minimise(sums: Callable[[Float], Sums], start: Float, bounded: NDArray[np.bool_], total: Float, what: str) -> Float:
+def minimise(sums: Callable[[Float], Sums], start: Float, bounded: Flags, total: Float, what: str) -> Float:
     """Minimise C convex problems side by side by projected Newton steps with backtracking; θ_i >= 0 where `bounded`.
 
     A problem is done when its Newton decrement promises less than 1e-13 of its `total` weight; if that is not
@@ -78,12 +77,7 @@ def minimise(sums: Callable[[Float], Sums], start: Float, bounded: NDArray[np.bo
 
 
 def minimise_seen(
-    sums: Callable[[Float], Sums],
-    start: Float,
-    bounded: NDArray[np.bool_],
-    total: Float,
-    what: str,
-    tolerance: float = _TOLERANCE,
+    sums: Callable[[Float], Sums], start: Float, bounded: Flags, total: Float, what: str, tolerance: float = _TOLERANCE
 ) -> tuple[Float, Sums]:
     """The same, and the sums there; with a higher tolerance the last step is taken, and the sums are from before it."""
     theta, here = start, sums(start)
@@ -112,7 +106,7 @@ def minimise_seen(
     return theta, here
 
 
-def _newton_step(here: Sums, held: NDArray[np.bool_]) -> tuple[Float, Float]:
+def _newton_step(here: Sums, held: Flags) -> tuple[Float, Float]:
     """The step of the parameters that are not held at zero, and the decrease ½ gᵀH⁻¹g that it promises."""
     gradient, hessian = here.gradient, here.hessian
     if held.any():
@@ -129,8 +123,8 @@ def _newton_step(here: Sums, held: NDArray[np.bool_]) -> tuple[Float, Float]:
 
 
 def _backtrack(
-    sums: Callable[[Float], Sums], theta: Float, here: Sums, step: Float, bounded: NDArray[np.bool_], slack: Float
-) -> tuple[Float, Sums, NDArray[np.bool_]]:
+    sums: Callable[[Float], Sums], theta: Float, here: Sums, step: Float, bounded: Flags, slack: Float
+) -> tuple[Float, Sums, Flags]:
     """Halve each problem's step until its loss falls enough; say which problems moved."""
     fraction = np.ones(len(theta))
     for _ in range(_MAX_HALVINGS):

@@ -12,14 +12,14 @@ from functools import partial
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from metacal.errors import InputError
+from metacal.formulas import Codes, Float
 from metacal.kernels import affine as kernels
 from metacal.maps.fitting.crossvalidation import STRENGTHS, choose_strength
 from metacal.maps.fitting.lbfgs import Minimum, minimise
-from metacal.maps.labelled import Float, Labelled
+from metacal.maps.labelled import Labelled
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
@@ -92,11 +92,7 @@ class Problem:
             raise InputError(f"penalty must be one of {', '.join(map(repr, known))}; got {self.penalty!r}.")
 
     def solve(
-        self,
-        sample: Labelled,
-        regularisation: float | None,
-        n_folds: int,
-        random_state: int | np.random.Generator,
+        self, sample: Labelled, regularisation: float | None, n_folds: int, random_state: int | np.random.Generator
     ) -> tuple[Float, float]:
         """The coefficients of the untempered features, and the strength of the penalty."""
         strength = None if regularisation is None else _strength("regularisation", regularisation)
@@ -237,7 +233,7 @@ class _Preconditioner:
         return step
 
 
-def _own(shape: tuple[int, ...]) -> tuple[NDArray[np.intp] | int, NDArray[np.intp] | slice]:
+def _own(shape: tuple[int, ...]) -> tuple[Codes | int, Codes | slice]:
     """Where each class's own coefficient stands among the coefficients."""
     every = np.arange(shape[1])
     return (0, slice(None)) if shape[0] == 2 else (every, every)

@@ -18,13 +18,15 @@ breaking test passes.
 *Each.* Every part is tested at delta. Each promise then fails with probability at most delta, and the expected share
 of broken promises, of however many, is at most delta.
 
-*False-coverage rate* (Benjamini & Yekutieli 2005). Of K parts that have rows enough for a test at delta, R is the
-largest number r such that r of them certify something at delta·r/K, by tests laid out for one level; these accept what
-they certify at delta·R/K, and the expected share of broken ones among those that accept is at most delta. For one part
-i let R(i) be what R would be if it certified at any level: that depends on the others alone, and equals R where i
-accepts, since what passes at a level passes at every higher one. So i counts 1/R(i) where it accepts and is broken, and
-a breaking test of it passes with probability at most delta·R(i)/K, whatever R(i) is: delta/K for each, delta for all.
-One broken part among many is likely then; it is the share that stays small.
+*False-coverage rate* (Benjamini & Yekutieli 2005). K parts have rows enough for a test at delta, and r is K at first.
+All are tested at delta·r/K; those that certify nothing are out, and with r the number of those that are left these are
+tested again, until none falls out: R parts accept what they certify at delta·R/K, and the expected share of broken ones
+among them is at most delta. For one part i let R(i) be where this ends if i never falls out, whatever its rows are:
+that depends on the others alone. Where i accepts, it has never fallen out, and R = R(i). So i counts 1/R(i) where it
+accepts and is broken, and a breaking test of it passes with probability at most delta·R(i)/K, given the others: delta/K
+for each, delta for all. Nothing is asked of how tests at different levels go together: each level lays out its own.
+One broken part among many is likely then; it is the share that stays small. Tests begin early here (`_Early`): the more
+parts certify something, the higher the level of all.
 
 *Pooled.* Which parts have few rows, less than twice what a test takes, is asked of every fourth row alone; these parts
 become one, which is tested on its other rows. Given the first quarter, the other rows in the pool are i.i.d. from the
@@ -43,6 +45,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
@@ -53,15 +56,18 @@ from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.parts.part import By, Part, Parts, Shares
 from metacal.promises.promise import ByPart, Promise
 from metacal.promises.quantity import Limits
-from metacal.promises.rules.bounds import SLACK
+from metacal.promises.rules.bounds import SLACK, exact
+from metacal.promises.rules.memory import Memory
+from metacal.promises.rules.sequence import Starts
 from metacal.promises.sample import Sample
 
 #: Every so many rows one that says which parts are pooled: those with fewer than twice the rows that a test takes at
 #: least. So few pass only where hardly any of them is wrong.
 _SCOUTS = 4
 _ENOUGH = 2
-#: Under the false-coverage rate tests are laid out for this share of delta: that of the parts that accept, about.
-_PLANNED = 0.6
+#: Where tests begin under the false-coverage rate: as shares of the errors that all rows of a part may have. The second
+#: start has a fifth of delta too, where there are errors enough for two.
+_FIRST, _SECOND, _FOR_TWO = Fraction("0.05"), Fraction("0.2"), 15
 #: What a promise has settled for a part, whether every test passed, and the level, None where there was no test.
 Settled = tuple[Any, bool, float | None]
 
@@ -359,18 +365,32 @@ def settle_parts(promise: ByPart, table: Sequence[Sample], delta: float, shares:
 
 
 def _settle_fcr(promise: ByPart, table: Sequence[Sample], delta: float, tested: Sequence[int]) -> list[Settled]:
-    """The same at the level of the false-coverage rate: from all of delta down, while fewer certify than it takes."""
+    """The same at the level of the false-coverage rate: from all of delta down, while parts fall out."""
     settled: list[Settled] = [(None, False, None)] * len(table)
-    accepting = len(tested)
-    while accepting:
-        level = delta * accepting / len(tested)
-        for i in tested:
-            settled[i] = *promise.settle(table[i], level, _PLANNED * delta), level
-        certified = sum(settled[i][0] is not None for i in tested)
-        if certified >= accepting:
-            break
-        accepting = certified
-    return settled
+    early = {i: replace(table[i], memory=_Early((), ())) for i in tested}
+    level, still, left = delta, [*tested], len(tested) + 1
+    while still and len(still) < left:
+        level, left = delta * len(still) / len(tested), len(still)
+        for i in still:
+            settled[i] = *promise.settle(early[i], level, level), level
+        still = [i for i in still if settled[i][0] is not None]
+    return [(*settled[i][:2], level) if i in early else settled[i] for i in range(len(table))]
+
+
+@dataclass(frozen=True)
+class _Early(Memory):
+    """What says where tests of a part begin: early, from the number of its rows alone."""
+
+    def starts(self, n: int, beta: float, delta: float) -> Starts:
+        """One start, or two where there are errors enough.
+
+        >>> _Early((), ()).starts(100, 0.9, 0.1), _Early((), ()).starts(500, 0.9, 0.1)
+        (((0, Fraction(1, 1)),), ((2, Fraction(4, 5)), (10, Fraction(1, 5))))
+        """
+        errors = n * (1 - exact(beta))
+        if errors < _FOR_TWO:
+            return ((int(_FIRST * errors), Fraction(1)),)
+        return (int(_FIRST * errors), 1 - _SECOND), (int(_SECOND * errors), _SECOND)
 
 
 def _rows_of(codes: Codes, own: tuple[int, ...]) -> Flags:

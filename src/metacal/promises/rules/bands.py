@@ -14,16 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betaincinv
 
 from metacal.errors import InputError
-from metacal.formulas import Codes
+from metacal.formulas import Codes, Flags, Float
 from metacal.promises.rules.levels import joint_levels, local_level, quantiles, quantiles_at
 from metacal.rows.arrays import fraction
-
-Column = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 #: Up to so many rows all quantiles are computed and kept; beyond, only those asked for.
 _KEPT_ROWS = 5000
@@ -43,10 +40,10 @@ class Band:
         The truth leaves the band anywhere with at most this probability.
     """
 
-    threshold: Column
-    lower: Column
-    estimate: Column
-    upper: Column
+    threshold: Float
+    lower: Float
+    estimate: Float
+    upper: Float
     delta: float
 
 
@@ -59,7 +56,7 @@ class DistributionBand:
     (array([0. , 0.358, 0.942]), array([0.058, 0.642, 1. ]))
     """
 
-    values: Column
+    values: Float
     n: int
 
     @classmethod
@@ -68,22 +65,22 @@ class DistributionBand:
         column = np.sort(np.asarray(values, dtype=np.float64))
         return cls(column, len(column) if n is None else n)
 
-    def counts(self, thresholds: Column) -> Codes:
+    def counts(self, thresholds: Float) -> Codes:
         """How many draws are at most each threshold."""
         return np.searchsorted(self.values, thresholds, side="right")
 
-    def lower(self, thresholds: Column, delta: float) -> Column:
+    def lower(self, thresholds: Float, delta: float) -> Float:
         """P(X <= s) >= this for all s at once, with probability 1 - delta.
 
         With i draws at or below s, F(s) >= F(X_(i)) >= U_(i) >= L_i, taking X_(i) as the quantile of U_(i).
         """
         return self._bounds(self.counts(thresholds), delta)
 
-    def upper(self, thresholds: Column, delta: float) -> Column:
+    def upper(self, thresholds: Float, delta: float) -> Float:
         """P(X <= s) <= this for all s at once, with probability 1 - delta: F(s) <= F(X_(i+1)-) <= U_(i+1)."""
         return 1.0 - self._bounds(self.n - self.counts(thresholds), delta)
 
-    def _bounds(self, ranks: Codes, delta: float) -> Column:
+    def _bounds(self, ranks: Codes, delta: float) -> Float:
         if self.n == 0:
             return np.zeros(len(ranks))
         level = local_level(self.n, delta)
@@ -150,14 +147,14 @@ def coverage_band(scores: ArrayLike, delta: float = 0.1, thresholds: ArrayLike |
     return Band(at, band.lower(at, delta / 2), band.counts(at) / band.n, band.upper(at, delta / 2), delta)
 
 
-def certified_miscoverage(right_scores: ArrayLike, thresholds: ArrayLike, delta: float = 0.1) -> Column:
+def certified_miscoverage(right_scores: ArrayLike, thresholds: ArrayLike, delta: float = 0.1) -> Float:
     """Upper bounds on F0 at every threshold at once: one side of `miscoverage_band`, at all of delta."""
     fraction("delta", delta)
     at = np.asarray(thresholds, dtype=np.float64)
     return np.asarray(1.0 - DistributionBand.of(_scores(right_scores)).lower(at, delta))
 
 
-def certified_accuracy(scores: ArrayLike, correct: ArrayLike, thresholds: ArrayLike, delta: float = 0.1) -> Column:
+def certified_accuracy(scores: ArrayLike, correct: ArrayLike, thresholds: ArrayLike, delta: float = 0.1) -> Float:
     """Lower bounds on F1 at every threshold at once: one side of `accuracy_band`, at all of delta."""
     fraction("delta", delta)
     return _Counts.of(scores, correct).lower(np.asarray(thresholds, dtype=np.float64), delta)
@@ -181,7 +178,7 @@ def accuracy_of_counts(right: int, wrong: int, n_rows: int, delta: float) -> flo
     return float(lowest_accuracy(np.array([right]), np.array([wrong]), n_rows, delta)[0])
 
 
-def lowest_accuracy(right: Codes, wrong: Codes, n_rows: int, delta: float) -> Column:
+def lowest_accuracy(right: Codes, wrong: Codes, n_rows: int, delta: float) -> Float:
     """The bounds at thresholds that accept so many: each at the level of the bound before, from that for all on.
 
     An error rate u is ruled out where P(Bin(m, u) <= E) is below the level of u, which rises as u falls. Below a bound
@@ -195,7 +192,7 @@ def lowest_accuracy(right: Codes, wrong: Codes, n_rows: int, delta: float) -> Co
     return bound
 
 
-def _lowest_share(these: Codes, others: Codes, level: float | Column) -> Column:
+def _lowest_share(these: Codes, others: Codes, level: float | Float) -> Float:
     """Clopper & Pearson's lower bound on the share of these, where so many of them and of others were seen."""
     return np.where(these > 0, betaincinv(np.maximum(these, 1), others + 1, level), 0.0)
 
@@ -241,9 +238,9 @@ class CertifiedFrontier:
         All pairs hold at once with probability 1 - delta.
     """
 
-    beta: Column
-    alpha: Column
-    threshold: Column
+    beta: Float
+    alpha: Float
+    threshold: Float
     delta: float
 
     def smallest_miscoverage(self, beta: float) -> float:
@@ -285,7 +282,7 @@ def certified_frontier(
     return CertifiedFrontier(beta[better], alpha[better], at[better], delta)
 
 
-def run_ends(scores: Column, correct: Flags) -> Column:
+def run_ends(scores: Float, correct: Flags) -> Float:
     """The thresholds worth looking at: each score with no right-only score next above it, and the largest.
 
     Accepting further right rows without a wrong one raises both bounds, so no other threshold is ever better.
@@ -299,8 +296,8 @@ def run_ends(scores: Column, correct: Flags) -> Column:
 class _Counts:
     """The scores of right and of wrong rows, sorted: how many of each are accepted at a threshold."""
 
-    right: Column
-    wrong: Column
+    right: Float
+    wrong: Float
 
     @classmethod
     def of(cls, scores: ArrayLike, correct: ArrayLike) -> _Counts:
@@ -309,24 +306,24 @@ class _Counts:
             raise InputError(f"one score and one flag per row are needed; got {column.shape} and {flags.shape}.")
         return cls(np.sort(column[flags]), np.sort(column[~flags]))
 
-    def at(self, thresholds: Column) -> tuple[Codes, Codes]:
+    def at(self, thresholds: Float) -> tuple[Codes, Codes]:
         """Right and wrong rows that each threshold accepts."""
         right, wrong = (np.searchsorted(own, thresholds, side="right") for own in (self.right, self.wrong))
         return right, wrong
 
-    def estimate(self, at: Column) -> Column:
+    def estimate(self, at: Float) -> Float:
         right, wrong = self.at(at)
         return np.where(right + wrong > 0, right / np.maximum(right + wrong, 1), np.nan)
 
-    def lower(self, at: Column, delta: float) -> Column:
+    def lower(self, at: Float, delta: float) -> Float:
         return lowest_accuracy(*self.at(at), len(self.right) + len(self.wrong), delta)
 
-    def upper(self, at: Column, delta: float) -> Column:
+    def upper(self, at: Float, delta: float) -> Float:
         right, wrong = self.at(at)
         return 1.0 - _lowest_share(wrong, right, joint_levels(len(self.right) + len(self.wrong), delta)[1][0])
 
 
-def _scores(values: Any) -> Column:
+def _scores(values: Any) -> Float:
     column = np.asarray(values, dtype=np.float64)
     if column.ndim != 1 or np.isnan(column).any():
         raise InputError(f"scores must be one number per row, without NaN; got shape {column.shape}.")
@@ -340,5 +337,5 @@ def _flags(values: Any) -> Flags:
     return flags
 
 
-def _thresholds(given: ArrayLike | None, ordered: Column) -> Column:
+def _thresholds(given: ArrayLike | None, ordered: Float) -> Float:
     return np.unique(ordered) if given is None else np.asarray(given, dtype=np.float64)

@@ -23,14 +23,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from metacal.formulas import Flags
+from metacal.formulas import Flags, Float
 from metacal.promises.quantity import Quantity
 from metacal.promises.sample import WholeUnits
 from metacal.rows.draws import generator
-
-Column = NDArray[np.float64]
 
 #: The most that is staked, of what a single number could take.
 _MOST = 0.9
@@ -40,7 +37,7 @@ _GUESS, _RARE = (5.0, 0.5), (30.0, 1.0)
 _HALVINGS = 40
 
 
-def stakes(values: Column, level: float, guess: float, *, rare: bool = False) -> Column:
+def stakes(values: Float, level: float, guess: float, *, rare: bool = False) -> Float:
     """λ_t for each of the values, from those before it alone; `guess` is the mean that was thought of beforehand.
 
     >>> stakes(np.array([0.0, 0.0, 1.0, 0.0]), 0.1, 0.2).round(2)
@@ -54,7 +51,7 @@ def stakes(values: Column, level: float, guess: float, *, rare: bool = False) ->
     return np.asarray(np.sqrt(-2.0 * math.log(level) / (len(values) * variance)))
 
 
-def log_capital_below(values: Column, limit: float, stake: Column) -> float:
+def log_capital_below(values: Float, limit: float, stake: Float) -> float:
     """The logarithm of the highest capital of whoever bets that the mean is below the limit. It rises with the limit.
 
     Stake and cap: (m - x)·min(λ, .9/(1 - m)) rises with m for every x in [0, 1], so that limits can be bisected.
@@ -63,13 +60,13 @@ def log_capital_below(values: Column, limit: float, stake: Column) -> float:
     return float(np.cumsum(np.log1p(capped * (limit - values))).max(initial=0.0))
 
 
-def log_capital_above(values: Column, limit: float, stake: Column) -> float:
+def log_capital_above(values: Float, limit: float, stake: Float) -> float:
     """The same for whoever bets that the mean is above; it falls as the limit rises."""
     capped = np.minimum(stake, _MOST / max(limit, 1e-300))
     return float(np.cumsum(np.log1p(capped * (values - limit))).max(initial=0.0))
 
 
-def is_below(values: Column, limit: float, level: float, *, rare: bool = False) -> bool:
+def is_below(values: Float, limit: float, level: float, *, rare: bool = False) -> bool:
     """Whether the mean is certified to be below the limit: wrongly with probability at most `level`.
 
     >>> is_below(np.full(200, 0.02), 0.05, 0.1), is_below(np.full(200, 0.045), 0.05, 0.1)
@@ -78,7 +75,7 @@ def is_below(values: Column, limit: float, level: float, *, rare: bool = False) 
     return log_capital_below(values, limit, stakes(values, level, limit, rare=rare)) >= -math.log(level)
 
 
-def p_value_above(values: Column, limit: float, level: float) -> float:
+def p_value_above(values: Float, limit: float, level: float) -> float:
     """P-value of "the mean is at most the limit", by stakes that suit a test at `level`; 1 without any value.
 
     >>> p_value_above(np.full(200, 0.2), 0.05, 0.05) < 1e-6, p_value_above(np.full(200, 0.04), 0.05, 0.05)
@@ -89,7 +86,7 @@ def p_value_above(values: Column, limit: float, level: float) -> float:
     return math.exp(-log_capital_above(values, limit, stakes(values, level, limit)))
 
 
-def upper_mean(values: Column, level: float, guess: float) -> float:
+def upper_mean(values: Float, level: float, guess: float) -> float:
     """The mean is at most this, with probability 1 - level: the smallest limit at which the capital reaches 1/level.
 
     >>> round(upper_mean(np.tile([0.0, 0.0, 0.0, 0.2], 250), 0.05, 0.05), 4)
@@ -99,7 +96,7 @@ def upper_mean(values: Column, level: float, guess: float) -> float:
     return _halved(lambda limit: log_capital_below(values, limit, stake) >= enough, len(values))[1]
 
 
-def lower_mean(values: Column, level: float, guess: float) -> float:
+def lower_mean(values: Float, level: float, guess: float) -> float:
     """The mean is at least this, with probability 1 - level.
 
     >>> round(lower_mean(np.tile([0.0, 0.0, 0.0, 0.2], 250), 0.05, 0.05), 4)
@@ -129,8 +126,8 @@ class UnitCounts(NamedTuple):
     its mean, `bad` is the share of bad ones, `of` whether any is looked at, `largest` 1.
     """
 
-    bad: NDArray[np.float64]
-    of: NDArray[np.float64]
+    bad: Float
+    of: Float
     largest: int
 
     @classmethod
@@ -154,7 +151,7 @@ class UnitCounts(NamedTuple):
         """The share of bad rows; None where none is looked at."""
         return float(self.bad.sum() / self.of.sum()) if self.of.any() else None
 
-    def values(self, limit: float) -> NDArray[np.float64]:
+    def values(self, limit: float) -> Float:
         """A number between 0 and 1 for each unit, whose mean is at most the limit where the promise is kept."""
         return (self.bad - limit * self.of) / self.largest + limit
 
@@ -162,7 +159,7 @@ class UnitCounts(NamedTuple):
         """The share of bad rows lies between these, each end with probability 1 - level."""
         enough = -math.log(level)
 
-        def capital(side: Callable[[Column, float, Column], float], limit: float) -> float:
+        def capital(side: Callable[[Float, float, Float], float], limit: float) -> float:
             values = self.values(limit)
             return side(values, limit, stakes(values, level, limit))
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betainc, expit
 
 from metacal.errors import InputError
@@ -25,8 +24,6 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import Grid
 from metacal.promises.certificate import accepts
 from metacal.rows.draws import generator
-
-Column = NDArray[np.float64]
 
 #: Quantiles of the scores set aside that are thresholds to test, for one threshold and for each of two.
 _STEPS, _STEPS_OF_TWO = 100, 40
@@ -216,7 +213,7 @@ def people_walks(aside: Paired, n_tested: int, beta: float, review_cost: float, 
     return [Walk(front, 1.0)]
 
 
-def expected_p_value(answered: Column, wrong: Column, beta: float) -> Column:
+def expected_p_value(answered: Float, wrong: Float, beta: float) -> Float:
     """P(Bin(m, 1 - beta) <= e) for the m and e that are to be expected, no whole numbers."""
     return np.where(answered > 0, betainc(np.maximum(answered - wrong, 1e-9), wrong + 1.0, beta), 1.0)
 
@@ -227,7 +224,7 @@ def _quantiles(scores: Float, steps: int, grid: Grid) -> list[float]:
     return [*sorted({grid.settled(float(s)) for s in np.quantile(scores, levels, method="lower")}), math.inf]
 
 
-def _totals(rows: Paired, small: Column, large: Column, first: Column, second: Column) -> tuple[Column, Column]:
+def _totals(rows: Paired, small: Float, large: Float, first: Float, second: Float) -> tuple[Float, Float]:
     """Sums of `first` over what the small model answers, of `second` over what the large one does, for each pair."""
     at, beside = np.searchsorted(small, rows.small_score), np.searchsorted(large, rows.large_score)
     answered = np.bincount(at, weights=first, minlength=len(small) + 1)[:-1].cumsum()
@@ -237,13 +234,13 @@ def _totals(rows: Paired, small: Column, large: Column, first: Column, second: C
     return answered, above[1:, :-1]
 
 
-def risk(score: Float, right: Flags) -> Column:
+def risk(score: Float, right: Flags) -> Float:
     """An estimate of the chance that each row is wrong: what it is, and the curve of all rows along the score."""
     own = len(score) / (len(score) + _EQUAL_WEIGHT)
     return own * ~right + (1.0 - own) * risk_curve(score, right)
 
 
-def risk_curve(score: Float | Column, right: Flags) -> Column:
+def risk_curve(score: Float | Float, right: Flags) -> Float:
     """P(wrong) by logistic regression on the logits of the ranks of one score or several, (n,) or (n, m)."""
     columns = score.reshape(len(score), -1)
     rank = np.argsort(np.argsort(columns, axis=0, kind="stable"), axis=0, kind="stable")

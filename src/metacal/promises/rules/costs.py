@@ -17,7 +17,6 @@ from metacal.promises.rules import betting
 from metacal.promises.sample import Ranking, Sample
 from metacal.rows.draws import generator
 
-Column = NDArray[np.float64]
 #: The cost of any wrong answer, or a row of costs for each true class with an entry for each answer.
 Wrong = float | tuple[tuple[float, ...], ...]
 #: Costs are sums of money or of time: beyond this they are a slip of the finger.
@@ -40,7 +39,7 @@ class Losses:
         Whether every cost is 0 or the largest, whatever the rows: a mean cost is then a share of rows.
     """
 
-    answered: Column
+    answered: Float
     rejected: float
     largest: float
     all_or_nothing: bool
@@ -54,7 +53,7 @@ class Losses:
         """
         return cls(losses.astype(np.float64), 0.0, 1.0, losses.dtype.kind in "iu")
 
-    def of(self, promised: Quantity, accept: Flags) -> Column:
+    def of(self, promised: Quantity, accept: Flags) -> Float:
         """The cost of each row that a quantity looks at.
 
         >>> from metacal.promises.quantity import COST, COST_PER_ROW
@@ -84,16 +83,16 @@ class CostRanking:
     """
 
     blocks: Ranking
-    losses: Column
+    losses: Float
     turns: Codes
 
     @classmethod
-    def of(cls, scores: Float, losses: Column, seed: int) -> CostRanking:
+    def of(cls, scores: Float, losses: Float, seed: int) -> CostRanking:
         """Sort; the seed decides the order of the bets."""
         turns = generator(seed).permutation(len(scores))
         return cls(Ranking.of(scores, losses == 0.0), losses[np.lexsort((-losses, scores))], turns)
 
-    def first(self, rank: int) -> Column:
+    def first(self, rank: int) -> Float:
         """What the `rank` surest rows cost, in the order of the bets."""
         return self.losses[self.turns[self.turns < rank]]
 
@@ -229,7 +228,7 @@ def largest_cost(wrong: Wrong) -> float:
     return wrong if isinstance(wrong, float) else max(map(max, wrong))
 
 
-def costs(wrong: Wrong, codes: Codes, answers: Codes) -> Column:
+def costs(wrong: Wrong, codes: Codes, answers: Codes) -> Float:
     """What each answer costs. Where the true class is none of the columns (a code below 0), the most it could.
 
     >>> costs(((0.0, 1.0), (5.0, 0.0)), np.array([0, 1, -1]), np.array([1, 0, 0]))

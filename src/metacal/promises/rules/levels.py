@@ -27,13 +27,10 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betaincinv
 
-from metacal.formulas import Codes
+from metacal.formulas import Codes, Float
 from metacal.rows.arrays import fraction
-
-Column = NDArray[np.float64]
 
 #: Local levels, and for each of them -log(1 - exit probability(n, η)) / η for n = 1, 2, 4, …, 65,536 (rows): of order
 #: statistics, computed by benchmarks/bands.py (from n = 4,096 on it grows linearly in log n), and of the errors among
@@ -43,7 +40,7 @@ LEVELS, (EXITS_PER_LEVEL, JOINT_EXITS_PER_LEVEL) = _TABLES[0], np.split(_TABLES[
 #: What is left of the level of a flat population, for those that are not.
 _NOT_FLAT = 0.8
 #: Error rates that have levels of their own.
-_RATES: Column = 0.5 * np.power(0.8, np.arange(24.0))
+_RATES: Float = 0.5 * np.power(0.8, np.arange(24.0))
 #: Interpolating the table errs by less than this.
 _MARGIN = 1.006
 
@@ -63,7 +60,7 @@ def local_level(n: int, delta: float) -> float:
 
 
 @lru_cache(maxsize=1024)
-def joint_levels(n: int, delta: float) -> tuple[Column, Column]:
+def joint_levels(n: int, delta: float) -> tuple[Float, Float]:
     """Local levels of bounds on the error rates of the first m of n rows, m = 1 … n, that all hold with 1 - delta.
 
     Rates, falling, and the level of bounds at most as large as each; the first is for all bounds.
@@ -76,7 +73,7 @@ def joint_levels(n: int, delta: float) -> tuple[Column, Column]:
     return _RATES, _NOT_FLAT * np.array(levels)
 
 
-def _inverted(table: Column, n: int, delta: float) -> float:
+def _inverted(table: Float, n: int, delta: float) -> float:
     """The level at which a table, interpolated, has delta."""
     fraction("delta", delta)
     at = math.log2(max(n, 1))
@@ -95,14 +92,14 @@ def _inverted(table: Column, n: int, delta: float) -> float:
 
 
 @lru_cache(maxsize=512)
-def quantiles(n: int, level: float) -> Column:
+def quantiles(n: int, level: float) -> Float:
     """L_0 = 0 and the `level` quantiles L_1 … L_n of the order statistics of n uniforms."""
     bounds = quantiles_at(np.arange(n + 1), n, level)
     bounds.setflags(write=False)
     return bounds
 
 
-def quantiles_at(ranks: Codes, n: int, level: float) -> Column:
+def quantiles_at(ranks: Codes, n: int, level: float) -> Float:
     """The same at some ranks; 0 at rank 0."""
     at = np.maximum(ranks, 1)
     return np.where(ranks > 0, betaincinv(at, n + 1 - at, level), 0.0)

@@ -88,16 +88,15 @@ class MinPrecision(Side):
             return self
         return replace(self, share=(float((scouts.truth == code).sum()) + 0.5) / (len(scouts.truth) + 1.0))
 
-    def passed(self, ranking: Ranking, planned: float, known: int | None = None) -> int:
+    def passed(self, ranking: Ranking, known: int | None = None) -> int:
         """The highest rank that the fixed sequence has passed, of the first `known`: the end of a block of ties."""
         known = ranking.n if known is None else known
         starts = self.starts(ranking.n)
         if ranking.scouts is None and self.expected(ranking.n) < _VERY_FEW:
-            start = Ladder(ranking.n, 1.0 - self.level, planned).first(starts[0][0])
-            best = every_rank(ranking, start, self.level, self.delta, known)
+            best = every_rank(ranking, starts[0][0], self.level, self.delta, known)
         else:
             starts = starts if ranking.scouts is None else ((starts[0][0] // 2, Fraction(1)),)
-            best = walk(ranking, self.level, self.delta, planned, known, starts).best if known else 0
+            best = walk(ranking, self.level, self.delta, known=known, starts=starts).best if known else 0
         return ranking.accepted_at(best) if best else 0
 
     def expected(self, n: int) -> Fraction:
@@ -120,14 +119,12 @@ class MinPrecision(Side):
     def vacuous(self, codes: Codes, names: Sequence[Name]) -> str | None:
         called = self.calls(names)
         other, share = names[1 - called], float((codes == called).mean()) if len(codes) else 0.0
+        if share < self.level:
+            return None
         return (
-            None
-            if share < self.level
-            else (
-                f"a precision of {self.level:g} for {names[called]} says nothing: {share:.1%} of the rows are so, and "
-                f"calling all of them so would keep it. Promise how few {other} slip through, MinRecall(0.95, "
-                f"positive={other!r}) (--min-recall), or ask for more than {share:.4g}."
-            )
+            f"a precision of {self.level:g} for {names[called]} says nothing: {share:.1%} of the rows are so, and "
+            f"calling all of them so would keep it. Promise how few {other} slip through, MinRecall(0.95, "
+            f"positive={other!r}) (--min-recall), or ask for more than {share:.4g}."
         )
 
     def fewest(self, level: float) -> int:
@@ -138,12 +135,13 @@ class MinPrecision(Side):
         return bounds.few_enough(wrong, called, self.level, self.delta)
 
 
-def every_rank(ranking: Ranking, start: int, level: float, delta: float, known: int) -> int:
-    """The highest rank that passes, with all those before it, from a start on; 0: none.
+def every_rank(ranking: Ranking, errors: int, level: float, delta: float, known: int) -> int:
+    """The highest rank that passes, with all those before it, from the first on at which so many errors would; 0: none.
 
-    >>> every_rank(Ranking.of(np.arange(100.0), np.arange(100) < 60), 22, 0.9, 0.1, 100)
+    >>> every_rank(Ranking.of(np.arange(100.0), np.arange(100) < 60), 0, 0.9, 0.1, 100)
     62
     """
+    start = Ladder(ranking.n, 1.0 - level, delta).first(errors)
     ranks = np.arange(start, known + 1)
     wrong = np.searchsorted(ranking.stretches.begin[1:], ranks)  # rows before each wrong one
     failed = np.flatnonzero(bounds.binomial_p_value(wrong, ranks, 1.0 - level) > delta)

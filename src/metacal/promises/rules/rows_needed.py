@@ -23,15 +23,13 @@ from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import bdtr, ndtr
 
-from metacal.formulas import Codes
+from metacal.formulas import Codes, Float
 from metacal.promises.rules import bounds
 from metacal.promises.sample import Ranking
 from metacal.rows.draws import generator
 
-Float = NDArray[np.float64]
 #: From a number of rows the ranks that are tested first, rising, and how many errors may be found up to each.
 Plan = Callable[[int], Sequence[tuple[int, int]]]
 

@@ -38,11 +38,10 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import bdtr, gammaln
 
 from metacal.errors import InfeasibleTargetError, InputError
-from metacal.formulas import Codes, Flags
+from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.parts.part import StageCount, Stages
@@ -53,8 +52,6 @@ from metacal.promises.rules.cascade import JOINT, MaxLoss, inaccurate
 from metacal.promises.rules.cascade_walks import expected_p_value, risk, risk_curve
 from metacal.promises.sample import Evidence, Outcome
 from metacal.rows.draws import generator
-
-Table = NDArray[np.float64]
 
 #: Points of a path; prices of an answer that differs, in costs of the last model.
 _STEPS, _PRICES = 100, np.logspace(5, -2, 150)
@@ -100,10 +97,10 @@ class Staged(Evidence):
     0.58
     """
 
-    doubt: Table
+    doubt: Float
     differs: Flags
-    costs: Table
-    unlabelled: Table
+    costs: Float
+    unlabelled: Float
     pool: bool = False
     people: bool = False
     random_state: int = 0
@@ -149,7 +146,7 @@ class Staged(Evidence):
             raise inaccurate(promise, *first, level, people=self.people)
         return self._certificate(promise, min(passed, key=lambda limits: self._cost(limits, rows)), rows, n_pilot, None)
 
-    def _surest(self, path: list[Table], pilot: Codes, beta: float) -> int:
+    def _surest(self, path: list[Float], pilot: Codes, beta: float) -> int:
         """Which point of a path has the least p-value, by the rows and errors that are to be expected."""
         m, scale = self.doubt.shape[1], len(self.doubt) / len(pilot) - 1.0
         wrong = self._wrong(pilot).astype(np.float64)
@@ -159,13 +156,13 @@ class Staged(Evidence):
         errors = np.array([scale * wrong[np.arange(len(pilot)), by].sum() for by in found])
         return int(np.argmin(expected_p_value(answered, errors, beta)))
 
-    def _alone(self, rows: Codes, most: int) -> Table:
+    def _alone(self, rows: Codes, most: int) -> Float:
         """Strictly below the first row too many that is answered otherwise."""
         doubt = np.sort(self.doubt[rows, 0][self.differs[rows, 0]])
         limit = math.inf if len(doubt) <= most else RELATIVE.settled(float(np.nextafter(doubt[most], -np.inf)))
         return np.array([limit])
 
-    def _walked(self, rows: Codes, pilot: Codes, most: int) -> list[Table]:
+    def _walked(self, rows: Codes, pilot: Codes, most: int) -> list[Float]:
         """The last point of each path up to which at most so many rows are answered otherwise."""
         ends = []
         for path in self._paths(pilot):
@@ -177,7 +174,7 @@ class Staged(Evidence):
             ends.append(end)
         return ends
 
-    def answered_by(self, limits: Table, rows: Codes) -> Codes:
+    def answered_by(self, limits: Float, rows: Codes) -> Codes:
         """The number of the model that answers each row, m where none of them does."""
         sure = accepts(self.doubt[rows], limits)
         return np.where(sure.any(axis=1), sure.argmax(axis=1), sure.shape[1])
@@ -191,23 +188,23 @@ class Staged(Evidence):
         """Whether a model answers."""
         return (by < self.doubt.shape[1]) | (not self.people)
 
-    def _bad(self, limits: Table, rows: Codes) -> int:
+    def _bad(self, limits: Float, rows: Codes) -> int:
         return int(self._wrong(rows)[np.arange(len(rows)), self.answered_by(limits, rows)].sum())
 
-    def _cost(self, limits: Table, rows: Codes) -> float:
+    def _cost(self, limits: Float, rows: Codes) -> float:
         return float(self.costs.cumsum()[self.answered_by(limits, rows)].mean())
 
-    def _paths(self, pilot: Codes, credit: float = 0.0) -> list[list[Table]]:
+    def _paths(self, pilot: Codes, credit: float = 0.0) -> list[list[Float]]:
         prices = self._prices_of_all if self.joint else self._prices
         return [self._common_ranks(pilot), prices(pilot, credit)]
 
-    def _common_ranks(self, pilot: Codes) -> list[Table]:
+    def _common_ranks(self, pilot: Codes) -> list[Float]:
         """The same share of each model's scores below its threshold, from little to all."""
         known = np.vstack([self.doubt[pilot], self.unlabelled])
         levels = np.arange(1, _STEPS + 1) / _STEPS
         return _settled(np.quantile(known, levels, axis=0, method="lower"))
 
-    def _prices(self, pilot: Codes, credit: float) -> list[Table]:
+    def _prices(self, pilot: Codes, credit: float) -> list[Float]:
         """For each price of a bad answer, from dear to cheap: where to answer costs less than to go on.
 
         `credit` is the share of bad answers that every answer is allowed.
@@ -226,7 +223,7 @@ class Staged(Evidence):
                 later = float(np.minimum(price * curves[j], go_on).mean())
         return _settled(np.maximum.accumulate(limits, axis=0))
 
-    def _prices_of_all(self, pilot: Codes, credit: float) -> list[Table]:
+    def _prices_of_all(self, pilot: Codes, credit: float) -> list[Float]:
         """The same by all scores up to each: one threshold after the other, over the rows that reach it."""
         doubt, wrong, m = self.doubt[pilot], self._wrong(pilot), self.doubt.shape[1]
         order = np.argsort(doubt, axis=0, kind="stable")
@@ -245,7 +242,7 @@ class Staged(Evidence):
         return _settled(np.maximum.accumulate(limits, axis=0))
 
     def _certificate(
-        self, promise: MaxLoss | MinAccuracy, limits: Table, rows: Codes, n_pilot: int, law: Law | None
+        self, promise: MaxLoss | MinAccuracy, limits: Float, rows: Codes, n_pilot: int, law: Law | None
     ) -> Certificate:
         """With the counts of the tested rows; `law` where answers that differ are counted."""
         by, m = self.answered_by(limits, rows), self.doubt.shape[1]
@@ -344,13 +341,13 @@ def _hypergeometric(k: int, of: int, bad: int, n: int) -> float:
     """
     i = np.arange(max(0, n + bad - of), min(k, n, bad) + 1)
 
-    def choose(a: object, b: object) -> NDArray[np.float64]:
+    def choose(a: object, b: object) -> Float:
         x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
         return np.asarray(gammaln(x + 1) - gammaln(y + 1) - gammaln(x - y + 1))
 
     return float(np.exp(choose(bad, i) + choose(of - bad, n - i) - choose(of, n)).sum())
 
 
-def _settled(path: Table) -> list[Table]:
+def _settled(path: Float) -> list[Float]:
     """The points of a path that differ, each threshold between two numbers that a score can be."""
     return list(np.vectorize(RELATIVE.settled, otypes=[np.float64])(np.unique(path, axis=0)))

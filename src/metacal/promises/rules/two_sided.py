@@ -23,12 +23,12 @@ of the labels, and can only make broken promises fewer: one that is refused is n
 **For each group** (`PerGroup`) both sides are certified on its rows alone, at its share of delta; calling changes at
 log-odds of its own. *Why it holds.* Given how many rows each group has, its rows are i.i.d., and all above holds of it:
 at level d a walk passes a rank, or an order statistic reaches a limit, that breaks one of its promises with probability
-at most d, both sides together. By the union bound none does in any group where the levels add up to delta; so do the
-other shares of `parts.per`, since ranks are laid out for one level, and what passes there passes at every higher one.
-How delta is shared follows from how many rows groups have; of a recall or a false-positive rate from how many must not
-be called so, since order statistics hold given all labels. A precision does not: where one is promised, labels have no
-say in it. Rows that are set aside, or say which groups are pooled, are drawn from each group without a look at what is
-tested. In a group where a predictive value says nothing that side is closed.
+at most d, both sides together. By the union bound none does in any group where the levels add up to delta; the other
+shares of `parts.per` ask for no more than such a level, and none is passed on to other groups. How delta is shared
+follows from how many rows groups have; of a recall or a false-positive rate from how many must not be called so, since
+order statistics hold given all labels. A precision does not: where one is promised, labels have no say in it. Rows that
+are set aside, or say which groups are pooled, are drawn from each group without a look at what is tested. In a group
+where a predictive value says nothing that side is closed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -96,7 +95,7 @@ class Sided(ByPart):
         codes, names, sides = sample.codes, sample.classes, self.sides(sample.classes).values()
         if (empty := next(filter(None, (side.vacuous(codes, names) for side in sides)), None)) is not None:
             raise InputError(empty)
-        accepted, _ = self.settle(sample, self.delta, self.delta)
+        accepted, _ = self.settle(sample, self.delta)
         if accepted is None:
             said = "; ".join(side.too_few(codes, names) for side in sides)
             raise InfeasibleTargetError(f"{said}.", target=self.limits[0][1], best=None, rows_needed=None)
@@ -105,24 +104,19 @@ class Sided(ByPart):
         found = self._certified(-math.inf, Outcome(**counts, highest_accepted=None, lowest_rejected=None))
         return self.told(replace(found, decision_at=decision_point(sample, accepted), parts=parts))
 
-    def settle(self, sample: Sample, level: float, planned: float) -> tuple[dict[int, int] | None, bool]:
+    def settle(self, sample: Sample, level: float, planned: float = 0.0) -> tuple[dict[int, int] | None, bool]:
         """How many rows may be called by either class, from its end; nothing of the level is left for other groups."""
         names, codes, s, scouts = sample.classes, sample.codes, sample.score, sample.scouts
         values = None if scouts is None or scouts.values is None else RELATIVE.rounded(scouts.values)
         starts = (values, None if values is None else -values[::-1])
         rankings = [Ranking.of(RELATIVE.rounded(-s if code else s), codes == code, starts[code]) for code in (0, 1)]
-        plans, sides = (self.at_level(one).sides(names) for one in (planned, level))
-        passed = {
-            code: partial(side.knowing(scouts, code).passed, rankings[code], plans[code].delta)
-            for code, side in sides.items()
-            if side.vacuous(codes, names) is None
-        }
-        accepted = {code: walked() for code, walked in passed.items()}
+        sides = {code: side.knowing(scouts, code) for code, side in self.at_level(level).sides(names).items()}
+        sides = {code: side for code, side in sides.items() if side.vacuous(codes, names) is None}
+        accepted = {code: side.passed(rankings[code]) for code, side in sides.items()}
         if sum(accepted.values()) > len(s):
-            even = sample.even_odds
-            near = {code: walked(rankings[code].below(-even if code else even)) for code, walked in passed.items()}
-            longer = max(accepted, key=lambda code: accepted[code])
-            accepted = near if any(near.values()) else {longer: accepted[longer]}
+            for code, side in sides.items():
+                known = rankings[code].below(-sample.even_odds if code else sample.even_odds)
+                accepted[code] = side.passed(rankings[code], known)
         return accepted if any(accepted.values()) else None, False
 
     def takes(self, sample: Sample, level: float) -> list[tuple[int, int]]:
@@ -225,10 +219,8 @@ class Side(Sided):
         """The largest share of bad rows that is allowed."""
         return self.limits[0][0].limit_on_bad(self.level)
 
-    def passed(self, ranking: Ranking, planned: float, known: int | None = None) -> int:
+    def passed(self, ranking: Ranking, known: int | None = None) -> int:
         """How many rows from this end may be called so, of the first `known`: of those strictly before the r-th wrong.
-
-        `planned` is the level that tests are laid out for.
 
         A precision has a rule of its own.
         """

@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from metacal import display
 from metacal.errors import InputError
+from metacal.formulas import Flags, Float
 from metacal.promises.certificate import Certificate
 from metacal.promises.rules.costs import Losses
 from metacal.promises.sequential.drift import (
@@ -40,9 +40,6 @@ from metacal.promises.sequential.profile import Profile
 from metacal.promises.sequential.wager import Monitor, Together
 from metacal.promises.words import at_most
 from metacal.rows.arrays import fraction
-
-Flags = NDArray[np.bool_]
-Column = NDArray[np.float64]
 
 #: What may be watched, in the order in which it is shown, and what an alarm says.
 MEANINGS = {
@@ -143,7 +140,7 @@ class Alarms:
         return alarms
 
     def decided(
-        self, accepted: Flags, scores: Column, parts: NDArray[Any] | None = None, together: Together | None = None
+        self, accepted: Flags, scores: Float, parts: NDArray[Any] | None = None, together: Together | None = None
     ) -> None:
         """Take in decisions in the order they were made, labelled or not; of units that are complete, whole ones."""
         one = slice(None) if together is None else together.drawn
@@ -164,11 +161,11 @@ class Alarms:
         self,
         accepted: Flags,
         correct: Flags,
-        confidence: Column | None = None,
+        confidence: Float | None = None,
         *,
         losses: Losses | None = None,
         parts: NDArray[Any] | None = None,
-        probability: Column | None = None,
+        probability: Float | None = None,
         together: Together | None = None,
     ) -> None:
         """Take in rows whose truth has become known, in the order in which it did; of units as `decided` does."""

@@ -40,10 +40,10 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from metacal.errors import InputError
-from metacal.formulas import Codes
+from metacal.formulas import Codes, Float
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import Name
 from metacal.promises.rules.levels import local_level, quantiles_at
@@ -51,8 +51,6 @@ from metacal.promises.sequential.profile import CONFIDENCES, Profile, confidence
 from metacal.promises.sequential.wager import MOST, Capital, Monitor, Play, Wager, above, sampling_weights
 from metacal.promises.words import percent
 from metacal.rows.arrays import fraction
-
-Column = NDArray[np.float64]
 
 #: The share of unreadable lines that is no reason for an alarm.
 MOST_UNREADABLE = 0.01
@@ -339,13 +337,13 @@ def _spread_from(low: float) -> float:
     return middle * (1.0 - middle)
 
 
-def _fixed(gain: Column, weight: Column, spread: float, loss: float) -> Play:
+def _fixed(gain: Float, weight: Float, spread: float, loss: float) -> Play:
     """A play whose stake depends on no row: `loss` is the most that one can lose."""
     n = len(gain)
     return Play(weight * gain, weight, np.full(n, spread), np.zeros(n), np.full(n, MOST / loss))
 
 
-def _play(values: Column, bins: Codes, chance: Column) -> Play:
+def _play(values: Float, bins: Codes, chance: Float) -> Play:
     """A play on a function of the bin, up or down, whose mean under the urn is taken off."""
     mean = (chance * values).sum(axis=1)
     spread = np.maximum((chance * values**2).sum(axis=1) - mean**2, 1e-12)

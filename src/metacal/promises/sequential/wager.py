@@ -36,13 +36,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from metacal.errors import InputError, option
-from metacal.formulas import Codes, Flags
+from metacal.formulas import Codes, Flags, Float
 from metacal.rows.arrays import fraction
-
-Column = NDArray[np.float64]
 
 #: How far back each gambler looks, in rows; 0: on all.
 WINDOWS = (0, 3000, 600, 120)
@@ -60,14 +58,14 @@ class Play(NamedTuple):
     `spread` is the variance of an unweighted payoff under the hypothesis; the stake is kept between `low` and `high`.
     """
 
-    gain: Column
-    weight: Column
-    spread: Column
-    low: Column
-    high: Column
+    gain: Float
+    weight: Float
+    spread: Float
+    low: Float
+    high: Float
 
 
-def above(values: Column, limits: Column, weights: Column | None = None) -> Play:
+def above(values: Float, limits: Float, weights: Float | None = None) -> Play:
     """A play against "the mean is at most the limit", for values in [0, 1]; a limit of one cannot be beaten.
 
     With weights w in [0, 1] the payoff is w (x - m): of a row that was labelled with probability π give π_min/π.
@@ -79,7 +77,7 @@ def above(values: Column, limits: Column, weights: Column | None = None) -> Play
     return Play(w * (values - m), w, m * (1.0 - m), np.zeros(len(m)), MOST / m)
 
 
-def sampling_weights(probability: ArrayLike | None, n: int, least: float) -> Column:
+def sampling_weights(probability: ArrayLike | None, n: int, least: float) -> Float:
     """How much each of n labelled rows counts: the least probability of being labelled over its own.
 
     >>> sampling_weights([0.1, 0.5], 2, 0.1), sampling_weights(None, 2, 0.1)
@@ -107,13 +105,13 @@ class Together(NamedTuple):
 
     codes: Codes
     drawn: Flags
-    sizes: Column
+    sizes: Float
 
     def of(self, rows: Flags | slice) -> Together:
         """The same of some of the rows."""
         return self._replace(codes=self.codes[rows], drawn=self.drawn[rows])
 
-    def summed(self, values: Column, weights: Column) -> tuple[Column, Column]:
+    def summed(self, values: Float, weights: Float) -> tuple[Float, Float]:
         """A value and a weight for each unit that has rows with a weight: their mean, and their sum over its size.
 
         >>> units = Together(np.array([0, 0, 1]), np.array([True, False, True]), np.array([4.0, 1.0]))
@@ -152,7 +150,7 @@ class Wager:
         if self.rows < 0 or not self.guess > 0.0:
             raise InputError("a wager has seen no fewer than 0 rows, and its first guess counts as more than 0.")
 
-    def bet(self, play: Play) -> Column:
+    def bet(self, play: Play) -> Float:
         """Bet on rows in the order they came; the logarithm of the money after each."""
         n = len(play.gain)
         if not n:
@@ -170,7 +168,7 @@ class Wager:
         """The weighted mean payoff of all rows so far; 0 without any."""
         return (self.gamblers[0][2] / self.weights) if self.weights > 0.0 else 0.0
 
-    def _scale(self, weight: Column) -> Column:
+    def _scale(self, weight: Float) -> Float:
         """The mean weight of the rows before each, Σw²/Σw, one row of weight one thought of beforehand."""
         sums = np.cumsum(np.concatenate(([self.weights], weight)))
         squares = np.cumsum(np.concatenate(([self.squares], weight**2)))
@@ -178,7 +176,7 @@ class Wager:
         return np.asarray((squares[:-1] + 1.0) / (sums[:-1] + 1.0))
 
     def _one(
-        self, play: Play, scale: Column, window: int, state: tuple[float, ...], path: Column, idle: Column
+        self, play: Play, scale: Float, window: int, state: tuple[float, ...], path: Float, idle: Float
     ) -> tuple[float, ...]:
         """One gambler, stretch by stretch: its path, its idle money on top of the others', what it is left with."""
         n, at = len(play.gain), 0
@@ -208,7 +206,7 @@ def _idle(stretch: int) -> float:
     return 0.5 / (stretch + 1.0)
 
 
-def log_sum(logs: Column, plain: Column | float = 0.0) -> Column:
+def log_sum(logs: Float, plain: Float | float = 0.0) -> Float:
     """log(Σ exp(logs) + plain) of each column, without overflow."""
     largest = logs.max(axis=0)
     capped = np.maximum(largest, 0.0)
@@ -232,11 +230,11 @@ class Capital:
         if any(math.isnan(value) for value in (self.log_before, self.log_now, self.log_peak)):
             raise InputError("evidence must be a number.")
 
-    def bet(self, plays: Sequence[Play], shares: Sequence[float] | None = None) -> Column:
+    def bet(self, plays: Sequence[Play], shares: Sequence[float] | None = None) -> Float:
         """One play for each wager, of the same rows; the logarithm of the capital after each row."""
         given = [1.0 / len(plays)] * len(plays) if shares is None else shares
         paths = [wager.bet(play) + math.log(share) for wager, play, share in zip(self.wagers, plays, given)]
-        path: Column = self.log_before + (log_sum(np.array(paths)) if len(paths) > 1 else paths[0])
+        path: Float = self.log_before + (log_sum(np.array(paths)) if len(paths) > 1 else paths[0])
         if len(path):
             self.log_now, self.log_peak = float(path[-1]), max(self.log_peak, float(path.max()))
         return path
