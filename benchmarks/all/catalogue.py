@@ -133,7 +133,7 @@ def _entries() -> list[Entry]:
         Entry("how-many-rows", "benchmarks.rows_needed --data {data} --cases 1000 --jobs {jobs} --out {out}",
               ("benchmarks/rows_needed.py", "promises/rules/rows_needed.py", *_SEQUENCE), 900, alone=False),
         Entry("rankers", "benchmarks.rankers --jobs {jobs} --out {out}",
-              ("benchmarks/rankers.py", "scores/learned.py", "estimators/boosted.py", *_ACCURACY), 400),
+              ("benchmarks/rankers.py", "scores/learned.py", *_ACCURACY), 400),
         Entry("read-files", "benchmarks.files.read --out {out}",
               ("benchmarks/files/read.py", "io/formats/__init__.py", "io/formats/parquet.py"), 60, timed=True),
         Entry("quality/quality",
