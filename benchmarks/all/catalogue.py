@@ -131,12 +131,15 @@ def _entries() -> list[Entry]:
         Entry("how-many-rows", "benchmarks.rows_needed --data {data} --cases 1000 --jobs {jobs} --out {out}",
               ("benchmarks/rows_needed.py", "promises/rules/rows_needed.py", *_SEQUENCE), 900, alone=False),
         Entry("rankers", "benchmarks.rankers --jobs {jobs} --out {out}",
-              ("benchmarks/rankers.py", "scores/learned.py", "estimators/boosted.py", *_ACCURACY), 400),
+              ("benchmarks/rankers.py", "scores/learned.py", *_ACCURACY), 400),
         Entry("read-files", "benchmarks.files.read --out {out}",
               ("benchmarks/files/read.py", "io/formats/__init__.py", "io/formats/parquet.py"), 60, timed=True),
-        Entry("quality/quality", "benchmarks quality --data benchmarks/data --data {data} -n {jobs} -o {folder}",
+        Entry("quality/quality",
+              "benchmarks quality --sizes 500,1000,5000 --splits 2 "
+              "--variants plain,floored,sharpened,mislabelled,long-tailed "
+              "--data benchmarks/data --data {data} -n {jobs} -o {folder}",
               ("benchmarks/quality/methods.py", "benchmarks/quality/variants.py", "benchmarks/quality/runs.py",
-               *_BASE, *_MAPS), 90000, alone=False),
+               *_BASE, *_MAPS), 5000, alone=False),
         Entry("scale-cost", "benchmarks.scale_cost --out {out}", ("benchmarks/scale_cost.py",), 200, timed=True),
         Entry("risk-control", "benchmarks.risk_control --jobs {jobs} -o {out}",
               ("benchmarks/risk_control.py", "promises/rules/two_sided.py", "promises/rules/precision.py",

@@ -103,9 +103,7 @@ class Marks:
         """1 for right, 0 for wrong; 1 - loss where losses are given."""
         codes = correct_column(truth).astype(np.intp) if self.truth == "correct" else 1.0 - loss_column(truth)
         if len(codes) != n_rows:
-            raise InputError(
-                f"there are {n_rows} scores but {len(codes)} entries of {self.truth}; give one each per row."
-            )
+            raise InputError(f"there are {n_rows} scores but {len(codes)} entries of {self.truth}; give one each.")
         return codes
 
     def code(self, truth: Any) -> float | None:

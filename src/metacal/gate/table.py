@@ -261,6 +261,4 @@ def check_score(score: str | Score, input: str) -> None:
     """Raise unless this score ranks rows of this kind."""
     resolve(score)
     if needs_logits(score) and input == "probabilities":
-        raise InputError(
-            f"the score {score!r} is the same for every row of probabilities; use 'entropy', or pass logits."
-        )
+        raise InputError(f"the score {score!r} is the same for every row of probabilities; use 'entropy' or logits.")

@@ -12,11 +12,11 @@ near the identity with a Brownian motion on top, h ~ a + b·x + √τ·B(x), a ~
     θ ~ N(G, s_b²·GGᵀ + diag(s_a², τ·min(Δ, 4))),   G = (k₀, Δ₁, …, Δ_J).
 
 The most likely θ is a convex problem, solved by projected Newton steps; its evidence by Laplace. Nobody knows (s_a,
-s_b), τ nor whether x is s or s held back at one in n: three pairs, three τ and two x make 18 curves, averaged with
-their evidence as weights. A last e = 2/(k + 1)², k the rows of the rarer class, goes to the share r of the second
-class: no answer is 0 or 1, and of a handful of rows none is far from r. (Chosen on half of the sets of
-`benchmarks.two_class`: 1/(n + 2) costs .38 points of excess there, 1/(4k + 4) .17, all of it where a class has few rows
-or the two are nearly apart.)
+s_b), τ nor whether x is s or s held back at one in n; and scores may be log-odds or, as the margins of a support vector
+machine, have a scale of their own, so three of the priors are of (x - mean)/deviation instead of x. Nine priors and two
+x make 18 curves, averaged with their evidence as weights. A last e = 2/(k + 1)², k the rows of the rarer class, goes to
+the share r = (k + 1)/(n + 2) of it: no answer is 0 or 1, and of a handful of rows none is far from r. (All chosen on
+half of the sets of `benchmarks.two_class`.)
 
 Increasing by construction: an average of increasing curves. Knots stand at quantiles of ½F₁ + ½F₀, F the distributions
 of x in the two classes, J = 2√(rows of the rarer class), between 4 and 16: where a class is rare its rows say the most.
@@ -45,9 +45,11 @@ from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 
-#: Standard deviations of intercept and slope, and the variances of a step of one in x: averaged over.
-_LINES = ((0.3, 0.2), (1.5, 0.7), (6.0, 4.0))
-_BENDS = (0.05, 0.5, 4.0)
+#: Standard deviations of intercept and slope, and variances of a step of one, averaged over: in x; in its own units.
+_LINES = ((0.3, 0.2, (0.05,)), (1.5, 0.7, (0.05, 0.5, 4.0)), (6.0, 4.0, (0.05, 4.0)))
+_OWN_LINES = ((4.0, 4.0, (0.05, 0.5, 4.0)),)
+#: The standard deviation of x counts as no smaller.
+_LEAST_UNIT = 1e-3
 #: A step of the Brownian motion counts as no longer than this.
 _LONGEST_STEP = 4.0
 _FEWEST_PIECES, _MOST_PIECES = 4, 16
@@ -166,7 +168,7 @@ def fit_monotone(rows: Rows, labels: Codes, weights: Weights = None) -> Monotone
     total = float(counts.sum())
     n = max(total, total**2 / float(counts @ counts)) if len(counts) else 1.0
     second = float(counts @ right) * n / max(total, 1e-300)
-    level, rest = (second + 0.5) / (n + 1.0), min(0.5, 2.0 / (min(second, n - second) + 1.0) ** 2)
+    level, rest = (second + 1.0) / (n + 2.0), min(0.5, 2.0 / (min(second, n - second) + 1.0) ** 2)
     x, yes, no = _cells(s, right, counts * (n / total if total else 1.0))
     found = [_Curves.fit(seen, yes, no) for seen in (x, NUMPY.run(formulas._shrunk, n, x))]
     evidence = np.concatenate([curves.evidence for curves in found])
@@ -229,25 +231,23 @@ class _Curves:
         design = np.column_stack([np.ones(len(x)), np.clip((x[:, None] - knots[:-1]) / width, 0.0, 1.0)])
         beyond = np.minimum(x - knots[0], 0.0) + np.maximum(x - knots[-1], 0.0)
         design[:, 1:] += beyond[:, None] / (knots[-1] - knots[0])
+        share = (yes + no) / max(float(yes.sum() + no.sum()), 1e-300)
+        mean = float(share @ x)
+        unit = max(float(share @ (x - mean) ** 2) ** 0.5, _LEAST_UNIT)
         covariance = np.stack(
             [
-                slope**2 * np.outer(centre, centre)
-                + np.diag(np.append(intercept**2, bend * np.minimum(width, _LONGEST_STEP)))
-                for intercept, slope in _LINES
-                for bend in _BENDS
+                slope**2 * np.outer(line, line)
+                + np.diag(np.append(intercept**2, bend * np.minimum(line[1:], _LONGEST_STEP)))
+                for line, lines in ((centre, _LINES), (np.append(knots[0] - mean, width) / unit, _OWN_LINES))
+                for intercept, slope, bends in lines
+                for bend in bends
             ]
         )
         precision: Float = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
         start = np.tile(centre, (len(covariance), 1))
         bounded = np.arange(len(centre)) > 0
         total = np.full(len(covariance), max(1.0, float(yes.sum() + no.sum())))
-
-        def bare(theta: Float) -> Sums:
-            return _sums(design, yes, no, theta)
-
-        def sums(theta: Float) -> Sums:
-            return with_prior(bare, start, precision, theta)
-
+        sums = partial(with_prior, partial(_sums, design, yes, no), start, precision)
         theta, seen = minimise_seen(sums, start, bounded, total, "monotone calibration", _TOLERANCE)
         _, log_det = np.linalg.slogdet(seen.hessian @ covariance)
         return cls(knots, theta, -sums(theta).loss - 0.5 * log_det)

@@ -297,11 +297,7 @@ def metadata_of(gate: Gate, exported: Gate, outputs: dict[str, str], group: str 
     ('TemperatureMap', '[0, 1]', False)
     """
     certificate, own = exported.certificate, exported.thresholds
-    known = {
-        "version": __version__,
-        "outputs": json.dumps(outputs),
-        "data_hash": gate.data_hash,
-    }
+    known = {"version": __version__, "outputs": json.dumps(outputs), "data_hash": gate.data_hash}
     with suppress(ArtifactError):  # fitted inside a classifier, say: it works, but has no file
         known["artifact_hash"] = checksum(document_of(Content(gate)))
     for number, stage in enumerate(exported.stages):
