@@ -19,14 +19,13 @@ import numpy as np
 import metacal as mc
 from benchmarks.experiments.pool import in_order
 from metacal import metrics
-from metacal.estimators.boosted import BoostedRanker
 from metacal.promises.certificate import accepts
 from metacal.scores import score_rows
 from metacal.scores.learned import LogisticRanker, PairwiseRanker, split_rows
 
 RESULTS = Path(__file__).parent / "results" / "rankers.json"
 DATA = Path(__file__).parent / "data"
-RANKERS = {"logistic": LogisticRanker, "pairwise": PairwiseRanker, "boosted": BoostedRanker}
+RANKERS = {"logistic": LogisticRanker, "pairwise": PairwiseRanker}
 
 
 def one_split(data: str, seed: int) -> dict[str, list[float]]:

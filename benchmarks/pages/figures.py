@@ -43,7 +43,7 @@ def _auto_loss(results: Any, n: int) -> float:
 
 def _ranker_cost(results: Any, choose: Callable[[Sequence[float]], float]) -> float:
     """What a learned ranking loses in certified coverage against entropy, mean over the sets."""
-    kinds = ("logistic", "pairwise", "boosted")
+    kinds = ("logistic", "pairwise")
     return choose([-float(np.mean([row[kind]["coverage"] for row in results["rows"]])) for kind in kinds])
 
 

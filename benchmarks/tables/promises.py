@@ -123,7 +123,7 @@ def rankers_order(results: Results) -> list[str]:
     return table(("set", "AUROC entropy", *_RANKERS, "AURC entropy", *_RANKERS), rows)
 
 
-_RANKERS = ("logistic", "pairwise", "boosted")
+_RANKERS = ("logistic", "pairwise")
 
 
 def _signed(value: float) -> str:

@@ -152,7 +152,7 @@ INVALID = [
     (("stages", 0, "source", "map", "coefficients", "values"), ["1", "2", "3", "4"]),
     (("stages", 0, "source", "map", "coefficients", "base64"), "AAAA"),
     (("stages", 0, "source", "map", "extra"), 1),
-    (("stages", 0, "source", "score"), {"type": "BoostedRanker"}),
+    (("stages", 0, "source", "score"), {"type": "OtherRanker"}),
     (("stages", 0, "threshold"), True),
 ]
 

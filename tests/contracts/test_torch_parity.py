@@ -16,7 +16,7 @@ import pytest
 import metacal as mc
 from metacal.estimators import CALIBRATORS
 from metacal.scores import NAMED
-from metacal.scores.learned import BoostedRanker, LogisticRanker, PairwiseRanker
+from metacal.scores.learned import LogisticRanker, PairwiseRanker
 
 torch = pytest.importorskip("torch")
 from metacal.export.torch import to_module  # noqa: E402
@@ -85,9 +85,7 @@ def test_every_calibrator_with_every_score(name, calibrator):
         assert_same(cal, to_module(cal), table)
 
 
-@pytest.mark.parametrize(
-    "ranker", [LogisticRanker(), PairwiseRanker(), BoostedRanker()], ids=lambda r: type(r).__name__
-)
+@pytest.mark.parametrize("ranker", [LogisticRanker(), PairwiseRanker()], ids=lambda r: type(r).__name__)
 def test_every_learned_score(ranker):
     fit, table = rows("cifar10-resnet110")
     data = read_set("cifar10-resnet110")

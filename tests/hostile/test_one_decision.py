@@ -23,7 +23,7 @@ from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid
 from metacal.promises.fingerprint import data_hash
 from metacal.rows import Rows, validate
 from metacal.scores import named as scores
-from metacal.scores.learned import BoostedRanker, LogisticRanker
+from metacal.scores.learned import LogisticRanker
 
 pytest.importorskip("onnxruntime")
 torch = pytest.importorskip("torch")
@@ -73,7 +73,7 @@ def test_continuous_logits(decisions):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranker", [LogisticRanker(), BoostedRanker(n_trees=10)], ids=lambda r: type(r).__name__)
+@pytest.mark.parametrize("ranker", [LogisticRanker()], ids=lambda r: type(r).__name__)
 def test_learned_scores_of_rows_that_tie(decisions, ranker):
     logits, labels = decisions.synthetic(10, seed=9)
     ranker.fit(np.round(logits, 1), labels)

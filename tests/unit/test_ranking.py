@@ -10,9 +10,9 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal.errors import InputError
-from metacal.scores.learned import BoostedRanker, LogisticRanker, PairwiseRanker, row_features, split_rows
+from metacal.scores.learned import LogisticRanker, PairwiseRanker, row_features, split_rows
 
-RANKERS = [LogisticRanker(), PairwiseRanker(max_pairs=20_000), BoostedRanker(n_trees=20)]
+RANKERS = [LogisticRanker(), PairwiseRanker(max_pairs=20_000)]
 
 
 @pytest.fixture(params=RANKERS, ids=lambda ranker: ranker.__name__)
@@ -107,17 +107,9 @@ def test_logistic_is_scikit_learns(parts, penalty):
 
     (x, y), _ = parts
     ranker = LogisticRanker(penalty=penalty).fit(x, y)
-    features, wrong = ranker._standard(ranker._features(x)), x.argmax(axis=1) != y
+    features, wrong = ranker._standard(row_features(x, ranker.n_top)), x.argmax(axis=1) != y
     exact = LogisticRegression(C=1.0 / penalty, solver="newton-cholesky", tol=1e-10, max_iter=1000).fit(features, wrong)
     np.testing.assert_allclose(ranker.coefficients_, exact.coef_[0], rtol=1e-6, atol=1e-6)
-
-
-def test_boosted_trees_are_found_by_their_former_name():
-    from metacal.estimators import boosted
-
-    assert mc.ranking.BoostedRanker is mc.scores.learned.BoostedRanker is boosted.BoostedRanker
-    with pytest.raises(AttributeError, match="BostedRanker"):
-        mc.ranking.BostedRanker  # noqa: B018
 
 
 def test_pairs_drawn_or_all_agree(parts):

@@ -239,10 +239,10 @@ def test_folds_repeat_with_the_seed_and_may_be_the_user_s():
     [
         (GaussianNB(), 1, "at least 2 folds"),
         (GaussianNB(), True, "at least 2 folds"),
-        (GaussianNB(), ShuffleSplit(3, random_state=0), "exactly one test fold"),
+        (GaussianNB(), ShuffleSplit(3, random_state=0), "in one test fold"),
         (GaussianNB(), 2000, "use fewer folds"),
-        (GaussianNB().fit(X, Y), 3, "fitted already: pass an unfitted one"),
-        (FrozenEstimator(GaussianNB().fit(X, Y)), 3, "fitted already"),
+        (GaussianNB().fit(X, Y), 3, "this one is fitted: pass an unfitted one"),
+        (FrozenEstimator(GaussianNB().fit(X, Y)), 3, "this one is fitted"),
     ],
 )
 def test_folds_that_cannot_be(estimator, cv, message):

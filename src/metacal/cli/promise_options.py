@@ -173,9 +173,11 @@ class PromiseOptions:
 
     def check_parts(self, by_group: bool) -> None:
         """Refuse what cannot be promised for each class or group."""
-        if (self.per_class or by_group) and len(self._given(*_PROMISES[_BOTH])) != 1:
+        one = len(self._given(*_PROMISES[_BOTH])) == 1 or (by_group and self.sided)
+        if (self.per_class or by_group) and not one:
             which = "--per-class" if self.per_class else "--group-key"
-            raise click.UsageError(f"{which} takes one promise: --min-accuracy or --max-miscoverage.")
+            also = "" if self.per_class else ", or what rows of two classes are called"
+            raise click.UsageError(f"{which} takes one promise: --min-accuracy or --max-miscoverage{also}.")
 
     @property
     def delta(self) -> float | None:
@@ -199,15 +201,13 @@ class PromiseOptions:
         """
         import metacal as mc
 
-        if self.sided and per_group:
-            raise click.UsageError("--group-key: of two sides the rows of each group are fitted by themselves.")
-        if self.sided:
-            return self._about_sides(positive, [0, 1] if classes is None else classes)
         shares: Literal["each", "fcr", "together"] = "each" if self.each else "fcr" if self.fcr else "together"
         fallback = "pooled" if self.pool_small else None
+        names = [0, 1] if classes is None else classes
+        whole = self._about_sides(positive, names) if self.sided else self._for_all(seed, classes)
         if per_group:
-            return mc.PerGroup(self._for_all(seed), shares, fallback)
-        return mc.PerClass(self._for_all(seed), shares, fallback) if self.per_class else self._for_all(seed, classes)
+            return mc.PerGroup(whole, shares, fallback)
+        return mc.PerClass(whole, shares, fallback) if self.per_class else whole
 
     def _for_all(self, seed: int, classes: list[Any] | None = None) -> Promise:
         """The promise for all rows, or for the rows of one class or group."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from inspect import signature
 from typing import Any, Self
@@ -37,7 +36,7 @@ from metacal.promises.parts.units import Units, counted_rows
 from metacal.promises.promise import Promise
 from metacal.rows import validate
 from metacal.rows.arrays import fraction
-from metacal.rows.labels import labels_or, reject_label_of
+from metacal.rows.labels import reject_label_of
 from metacal.rows.plausibility import unquestioned
 from metacal.scores import Score
 
@@ -190,13 +189,17 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
             known = codes >= 0  # a calibrator learns nothing from a label that has no column
             weighted = {} if weights is None else {"sample_weight": weights[known]}
             self.calibrator_.fit(part.logits[known], codes[known], **weighted)
+            if not isinstance(self.calibrator_, Calibrator):
+                return  # somebody else's: it knows columns, not names
         else:
             self.calibrator_ = MetaCal(self.promise, self.calibrator, score=self.ranking, n_jobs=self.n_jobs)
             counted = counted_rows(len(codes), units, random_state=self.random_state)
             self.calibrator_.fit_codes(part.logits, codes, weights, counted, groups)
-        if part.n_folds and self.promise is not None:
-            gate = self.calibrator_.gate_
-            self.calibrator_.gate_ = replace(gate, certificate=approximate(gate.certificate, part.n_folds))
+            gate, label = self.calibrator_.gate_, reject_label_of(self.reject_label, self.classes_)
+            if part.n_folds:
+                gate = replace(gate, certificate=approximate(gate.certificate, part.n_folds))
+            self.calibrator_.gate_, self.calibrator_.reject_label = gate.with_classes(self.classes_, label), label
+        self.calibrator_.classes, self.calibrator_.classes_ = self.classes_.tolist(), self.classes_
 
     @property
     def certificate_(self) -> Certificate:
@@ -205,7 +208,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         if self.promise is None:
             raise AttributeError("without a promise nothing is rejected and there is no certificate_.")
         certificate: Certificate = self.calibrator_.certificate_
-        return certificate.with_names(self.classes_.tolist())
+        return certificate
 
     @property
     def gate_(self) -> Any:
@@ -214,14 +217,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         It holds no classifier, so `mc.save` saves it: `gate_.predict(clf.logits(X))` is `clf.predict(X)`.
         """
         check_is_fitted(self)
-        gate = copy(self.calibrator_)
-        if not isinstance(gate, MetaCal | Calibrator):
-            raise AttributeError(f"a {type(gate).__name__} is somebody else's calibrator: store it as it asks for.")
-        gate.classes, gate.classes_ = self.classes_.tolist(), self.classes_
-        if isinstance(gate, MetaCal):
-            gate.reject_label = label = reject_label_of(self.reject_label, self.classes_)
-            gate.gate_ = gate.gate_.with_classes(self.classes_, label)
-        return gate
+        if not isinstance(self.calibrator_, MetaCal | Calibrator):
+            kind = type(self.calibrator_).__name__
+            raise AttributeError(f"a {kind} is somebody else's calibrator: store it as it asks for.")
+        return self.calibrator_
 
     def logits(self, X: Any) -> NDArray[Any]:
         """What the classifier says about each row, as logits in the order of `classes_`: what the gate reads."""
@@ -242,12 +241,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
 
     def predict(self, X: Any, *, groups: Any = None) -> NDArray[Any]:
         """The classifier's own class for accepted rows, `reject_label` for rejected ones."""
-        logits = self.logits(X)
-        columns = self.calibrator_.predict(logits, **self._grouped(groups))
-        if self.promise is None:
-            return np.asarray(self.classes_[columns])
-        labels = self.classes_[np.maximum(columns, 0)]
-        return labels_or(reject_label_of(self.reject_label, self.classes_), columns >= 0, labels)
+        said = self.calibrator_.predict(self.logits(X), **self._grouped(groups))
+        return np.asarray(said if isinstance(self.calibrator_, MetaCal | Calibrator) else self.classes_[said])
 
     def save(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Write the gate, which reads this classifier's logits, as JSON; the classifier is saved by its own means.
@@ -312,9 +307,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         """The classifier in use, and logits of rows that it (or its fold) was not fitted on."""
         if is_fitted(self.estimator):
             if self.cv is not None:
-                raise InputError(
-                    "cv fits the classifier, but this one is fitted already: pass an unfitted one, or no cv."
-                )
+                raise InputError("cv fits the classifier, and this one is fitted: pass an unfitted one, or no cv.")
             if set(fit) - {"sample_weight"}:
                 raise InputError(f"the classifier is fitted already, so nobody takes {', '.join(fit)}.")
             logits = logits_of(self.estimator, X, self.response_method)

@@ -182,9 +182,7 @@ def checked_folds(
     folds = list(check_cv(cv, y, classifier=True).split(X, y, **split_params))
     tested = np.sort(np.concatenate([test for _, test in folds]))
     if not np.array_equal(tested, np.arange(len(y))):
-        raise InputError(
-            "cv must put every row in exactly one test fold, as KFold does; rows counted twice certify twice."
-        )
+        raise InputError("cv must put every row in one test fold, as KFold does; rows counted twice certify twice.")
     if units is not None and any(np.isin(units[test], units[train]).any() for train, test in folds):
         raise InputError("cv parts rows of one unit between folds; give a number, GroupKFold or StratifiedGroupKFold.")
     return folds

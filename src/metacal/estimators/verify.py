@@ -70,15 +70,7 @@ def verify(
         groups, units = (names, units) if own.by_group else (None, row)
     seen = judged(own, given, y, groups)
     together = None if units is None else Units.of(units).at(seen.rows, len(given[0]))
-    return verify_decisions(
-        own.certificate,
-        seen.accept,
-        seen.correct,
-        confidence,
-        seen.losses,
-        seen.names,
-        together,
-    )
+    return verify_decisions(own.certificate, seen.accept, seen.correct, confidence, seen.losses, seen.names, together)
 
 
 def estimate_accuracy(gate: Any, X: Any, *, level: float = 0.95, groups: Any = None) -> AccuracyEstimate:

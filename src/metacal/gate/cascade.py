@@ -134,9 +134,7 @@ def fit_scored_cascade(
     sources = [Marks(name, higher_is) for name in [*names, f"score {m + 1}"][: m + (not people)]]
     doubt = np.stack([source.doubts(column) for source, column in zip(sources, given[:m])], axis=1)
     if np.isnan(doubt).any():
-        raise InputError(
-            f"row {np.argwhere(np.isnan(doubt))[0][0]} lacks a score; leave out rows that a model gave none."
-        )
+        raise InputError(f"row {np.argwhere(np.isnan(doubt))[0][0]} lacks a score; leave out rows that lack one.")
     prices = np.asarray([10.0**j for j in range(m + 1)] if costs is None else costs, dtype=np.float64)
     if prices.shape != (m + 1,) or not (prices >= 0.0).all() or not prices[-1] > 0.0:
         raise InputError(f"costs must be {m + 1} numbers, what it costs to ask each{' and people' if people else ''}.")

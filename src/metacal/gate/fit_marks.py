@@ -181,9 +181,7 @@ def _scale(marks: Any, source: Marks, given: Float) -> Float | None:
 def _columns(score: Any, correct: Any, loss: Any, promise: Promise) -> tuple[Any, Flags, Float | None]:
     """Score, right or wrong, and the loss of each row, where that is what is known."""
     if (loss is None) == (correct is None):
-        raise InputError(
-            "give correct, whether each row is right, or loss=..., a number from 0 to 1 for each; not both."
-        )
+        raise InputError("give correct, whether each row is right, or loss=..., a number from 0 to 1; not both.")
     if loss is None:
         return *score_and_correct(score, correct), None
     if not promise.takes_losses:

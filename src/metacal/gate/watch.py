@@ -348,9 +348,7 @@ class Watch:
         accept, top = np.array([row.accept for row in rows]), np.array([row.top for row in rows], dtype=np.intp)
         chance = [row.probability for row in rows]
         if None in chance and any(one is not None for one in chance):
-            raise InputError(
-                "some labelled rows say with which probability they were chosen and others do not; say all."
-            )
+            raise InputError("some labelled rows say with which probability they were chosen, others do not; say all.")
         correct = top == codes
         if self.gate.kind == "cascade":
             correct |= ~accept  # what people answer is good

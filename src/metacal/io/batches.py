@@ -241,7 +241,10 @@ def decided_columns(gate: Gate, decision: Decision, ids: NDArray[Any] | None = N
     >>> list(decided_columns(gate, gate.decide(np.zeros((1, 2)))))
     ['prediction', 'answer', 'confidence', 'accept', 'score', 'probs']
     """
-    named = {"id": ids, "prediction": decision.label, **decision.columns, "probs": decision.probabilities}
+    label = decision.label
+    if label is not None and label.dtype.kind == "O":  # booleans and a third value: in a column 0, 1 and that
+        label = label.astype(np.int64)
+    named = {"id": ids, "prediction": label, **decision.columns, "probs": decision.probabilities}
     hidden = ("label", "answer", "accept", "score") if gate.is_calibrator else ("label",)
     return {name: column for name, column in named.items() if column is not None and name not in hidden}
 

@@ -111,9 +111,7 @@ def _sums_per_bin(top: TopLabel, n_bins: int, binning: Binning, *columns: Float)
 
 def _norm(norm: object) -> float:
     if not isinstance(norm, Real) or not float(norm) >= 1.0:
-        raise InputError(
-            f"norm must be a number p >= 1 (1: mean gap, 2: root mean square, np.inf: largest gap); got {norm!r}."
-        )
+        raise InputError(f"norm must be p >= 1 (1: mean gap, 2: root mean square, np.inf: largest gap); got {norm!r}.")
     return float(norm)
 
 

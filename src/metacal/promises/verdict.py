@@ -62,13 +62,11 @@ class Seen:
     ) -> Seen:
         """What these rows say; `losses`, what each costs, is needed where a cost or a loss is promised."""
         if units is not None and (promised.paired or promised.mean):
-            raise InputError(
-                f"{promised} is tested on independent rows; fit with units, and one row of each is tested."
-            )
+            raise InputError(f"{promised} is tested on independent rows; fit with units: one row of each is tested.")
         if promised.paired:
             if losses is None:
                 raise InputError(
-                    f"the {promised} of a cascade shows where all of its models have answered: give their tables."
+                    f"the {promised} of a cascade shows where all models have answered: give their tables."
                 )
             worse, better = (int((sign * losses.answered > 0.0).sum()) for sign in (1.0, -1.0))
             n = len(losses.answered)
@@ -82,9 +80,7 @@ class Seen:
             return cls(promised, target, value, bad, n, units=together)
         promised.flags(accept, correct)  # without labels nobody knows what an answer costs
         if losses is None:
-            raise InputError(
-                f"whether the {promised} is kept shows only where it is known what each row costs: give losses."
-            )
+            raise InputError(f"whether the {promised} is kept shows only where each row's cost is known: give losses.")
         paid = generator(0).permutation(losses.of(promised, accept))
         mean = float(paid.mean()) if len(paid) else None
         costs, bad = paid / losses.largest, int((paid > 0.0).sum())

@@ -156,9 +156,7 @@ def pushed(metrics: WatchMetrics, endpoint: str, every: float = 15.0) -> Callabl
     except ImportError:
         raise MissingExtraError("pushing metrics to an OpenTelemetry collector", "monitor") from None
     if not endpoint.startswith(("http://", "https://")):
-        raise InputError(
-            f"{endpoint} must be the URL of a collector's metrics, such as http://127.0.0.1:4318/v1/metrics."
-        )
+        raise InputError(f"{endpoint} must be the URL of a collector's metrics, as http://127.0.0.1:4318/v1/metrics.")
     reader = export.PeriodicExportingMetricReader(exporter.OTLPMetricExporter(endpoint=endpoint), 1000.0 * every)
     provider = sdk.MeterProvider([reader], resource=resources.Resource.create({"service.name": "metacal"}))
     metrics.instrument(provider.get_meter("metacal"))

@@ -7,8 +7,6 @@ that trained a ranker must not certify**: `split_rows` parts a table once, befor
 The features of a row are numbers that a row of any class has: entropy, 1 - max p and its logarithm, the sorted top
 logits as gaps to the largest (the first gap is the margin), the largest logit and log Σ e^x. The last two are not
 invariant to a constant added to a row, which is what they are good for.
-
-`BoostedRanker`, of scikit-learn's trees, lives with the estimators and is found here by name, when it is asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +15,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,8 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from metacal import kernels
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
-from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid
-from metacal.lazy import names_of
+from metacal.kernels.grid import ABSOLUTE
 from metacal.rows import Rows, validate
 from metacal.rows.arrays import fraction
 from metacal.rows.draws import generator
@@ -85,14 +83,9 @@ def row_features(block: NDArray[Any], n_top: int = 5) -> Float:
     )
 
 
-def feature_grid(column: int) -> Grid:
-    """The grid of a feature: entropy and 1 - max p, the first two, have errors relative to their size."""
-    return RELATIVE if column < 2 else ABSOLUTE
-
-
 @dataclass(eq=False)
 class Ranker(ABC):
-    """What the learned scores share: reading the rows, standardised features, and being a score once fitted.
+    """A score that is linear in standardised features of a row once it is fitted: a few numbers, which a file can hold.
 
     A copy by `sklearn.base.clone` keeps what was learned: inside a `MetaCal` that is cloned (cross-validation, a grid
     search) a ranker is a fixed score, trained on rows that nobody else sees.
@@ -105,11 +98,14 @@ class Ranker(ABC):
         What the columns are that `fit` reads; as a score it is always given logits.
     classes : sequence, optional
         The labels in column order; 0 … K-1 when None.
+    penalty : float
+        Half of it times the squared coefficients (of standardised features) is added to the summed loss.
     """
 
     n_top: int = 5
     input: str = "logits"
     classes: Sequence[Any] | None = None
+    penalty: float = 1.0
 
     n_classes_ = 0
     #: A sum of terms of either sign: its error is absolute, and so is the grid it is rounded to.
@@ -135,11 +131,12 @@ class Ranker(ABC):
                 f"a ranker learns to tell wrong predictions from right ones; {int(wrong.sum())} of {len(wrong)} are "
                 "wrong. Bring more rows, or use score='entropy', which needs no training."
             )
-        features = Rows(table).collect(self._features)
+        features = Rows(table).collect(partial(row_features, n_top=self.n_top))
         self.means_ = features.mean(axis=0)
         spread = features.std(axis=0)
         self.scales_ = np.where(spread > 1e-9, spread, 1.0)
-        self._learn(self._standard(features), wrong)
+        ridge = _positive("penalty", self.penalty) / len(wrong)
+        self.coefficients_ = self._learned(self._standard(features), wrong, ridge)
         self.n_classes_ = table.shape[1]
         return self
 
@@ -151,26 +148,14 @@ class Ranker(ABC):
             raise InputError(
                 f"this {type(self).__name__} was trained on {self.n_classes_} classes, the table has {block.shape[1]}."
             )
-        return self._score(self._standard(self._features(block)))
-
-    def _features(self, block: NDArray[Any]) -> Float:
-        return row_features(block, self.n_top)
+        return np.asarray(self._standard(row_features(block, self.n_top)) @ self.coefficients_)
 
     def _standard(self, features: Float) -> Float:
         return np.asarray(np.clip((features - self.means_) / self.scales_, -FARTHEST, FARTHEST))
 
     @abstractmethod
-    def _learn(self, features: Float, wrong: Flags) -> None: ...
-
-    @abstractmethod
-    def _score(self, features: Float) -> Float: ...
-
-
-@dataclass(eq=False)
-class LinearRanker(Ranker):
-    """A score that is linear in the standardised features: a few numbers, which a file can hold."""
-
-    penalty: float = 1.0
+    def _learned(self, features: Float, wrong: Flags, ridge: float) -> Float:
+        """The coefficients, by features of the rows and which of them are wrong; `ridge` is the penalty by row."""
 
     def restored(self, n_classes: int, means: Float, scales: Float, coefficients: Float) -> Self:
         """Return this ranker with what an equal one has learned.
@@ -193,12 +178,9 @@ class LinearRanker(Ranker):
         self.n_classes_, self.means_, self.scales_, self.coefficients_ = n_classes, means, scales, coefficients
         return self
 
-    def _score(self, features: Float) -> Float:
-        return np.asarray(features @ self.coefficients_)
-
 
 @dataclass(eq=False)
-class LogisticRanker(LinearRanker):
+class LogisticRanker(Ranker):
     """The log-odds of being wrong, by logistic regression on the features of a row.
 
     Parameters
@@ -219,16 +201,15 @@ class LogisticRanker(LinearRanker):
     'LogisticRanker'
     """
 
-    def _learn(self, features: Float, wrong: Flags) -> None:
-        ridge = _positive("penalty", self.penalty) / len(wrong)
+    def _learned(self, features: Float, wrong: Flags, ridge: float) -> Float:
         sides = np.where(wrong, 1.0, -1.0)
         points = np.column_stack([features, np.ones(len(wrong))]) * sides[:, None]
         # The intercept is not penalised, and does not change the ranking.
-        self.coefficients_ = _logistic_through_origin(points, np.append(np.full(features.shape[1], ridge), 0.0))[:-1]
+        return _logistic_through_origin(points, np.append(np.full(features.shape[1], ridge), 0.0))[:-1]
 
 
 @dataclass(eq=False)
-class PairwiseRanker(LinearRanker):
+class PairwiseRanker(Ranker):
     """A linear score that puts wrong predictions above right ones, pair by pair.
 
     Minimises the mean of log(1 + e^{s_right - s_wrong}) over pairs of a wrong and a right row (the loss of RankNet,
@@ -257,10 +238,9 @@ class PairwiseRanker(LinearRanker):
     max_pairs: int = 100_000
     random_state: int = 0
 
-    def _learn(self, features: Float, wrong: Flags) -> None:
+    def _learned(self, features: Float, wrong: Flags, ridge: float) -> Float:
         pairs = self._pairs(features[wrong], features[~wrong])
-        ridge = _positive("penalty", self.penalty) / len(wrong)
-        self.coefficients_ = _logistic_through_origin(pairs, np.full(features.shape[1], ridge))
+        return _logistic_through_origin(pairs, np.full(features.shape[1], ridge))
 
     def _pairs(self, doubtful: Float, sure: Float) -> Float:
         """Differences of features, wrong minus right."""
@@ -303,9 +283,3 @@ def _logistic_through_origin(points: Float, ridge: Float) -> Float:
         if float(step @ gradient) < 1e-12:
             break
     return w
-
-
-if TYPE_CHECKING:
-    from metacal.estimators.boosted import BoostedRanker as BoostedRanker
-else:
-    __getattr__, _ = names_of(__name__)

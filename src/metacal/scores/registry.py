@@ -118,43 +118,9 @@ class NamedScore:
         return found("metacal.kernels:rounded")(self.unrounded(block), self.grid)
 
 
-@dataclass(frozen=True)
-class LearnedScore:
-    """A score that is fitted on rows of its own, before the gate; see `metacal.scores.learned`.
-
-    Attributes
-    ----------
-    name : str
-        The class's name, which is also how a certificate names the score.
-    ranker : str
-        "module:class"; once fitted, a function of a block of logits.
-    torch : str
-        "module:class" of the module that computes the fitted score.
-    saved : bool
-        Whether a file can hold it: a linear one is a few numbers, trees are not.
-    """
-
-    name: str
-    ranker: str
-    torch: str
-    saved: bool = False
-
-    def ranker_class(self) -> Any:
-        """The class that is fitted."""
-        return found(self.ranker)
-
-    def torch_module(self) -> Any:
-        """The torch module that computes a fitted one."""
-        return found(self.torch)
-
-
 def _named(name: str, formula: str, *, fused: bool = True, **more: Any) -> NamedScore:
     kernel = f"metacal.kernels:{formula}" if fused else ""
     return NamedScore(name, f"metacal.formulas.rowwise:{formula}", kernel, reads_masks=not fused, **more)
-
-
-def _linear(name: str) -> LearnedScore:
-    return LearnedScore(name, f"metacal.scores.learned:{name}", "metacal.export.torch.scores:LinearScore", saved=True)
 
 
 _NAMED = (
@@ -164,19 +130,12 @@ _NAMED = (
     _named("maxlogit_pnorm", "rivals_norm", fused=False, reach=not_negative),
     _named("energy", "free_energy", absolute_error=True, needs_logits=True),
 )
-_LEARNED = (
-    _linear("LogisticRanker"),
-    _linear("PairwiseRanker"),
-    LearnedScore(
-        "BoostedRanker", "metacal.estimators.boosted:BoostedRanker", "metacal.export.torch.scores:BoostedScore"
-    ),
-)
 #: In place of a score: the best of `candidates`, which share delta.
 AUTO = "auto"
 #: Every score that has a name, by it.
 NAMED: dict[str, NamedScore] = {row.name: row for row in _NAMED}
-#: Every score that is learned, by the name of its class.
-LEARNED: dict[str, LearnedScore] = {row.name: row for row in _LEARNED}
+#: The scores that are learned, by their classes in `metacal.scores.learned`.
+LEARNED = ("LogisticRanker", "PairwiseRanker")
 
 
 def candidates(n_classes: int) -> dict[str, float]:
@@ -205,10 +164,3 @@ def register_score(score: NamedScore) -> None:
     if not (module and colon and function):
         raise InputError(f"the formula of the score {score.name!r} must be 'module:function', got {score.formula!r}.")
     NAMED[score.name] = score
-
-
-def learned_of(kind: type) -> LearnedScore | None:
-    """The row of a ranker's class, or of the nearest class that it is derived from; None for something else."""
-    rows = {row.ranker: row for row in LEARNED.values()}
-    places = (f"{cls.__module__}:{cls.__qualname__}" for cls in kind.__mro__)
-    return next((rows[place] for place in places if place in rows), None)

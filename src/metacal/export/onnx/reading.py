@@ -151,9 +151,7 @@ def _external_bytes(model: Any, folder: Path) -> int:
         except ValueError:
             start = length = -1
         if start < 0 or length < 0 or start + length > sizes[path]:
-            raise ArtifactError(
-                f"its external data {location!r} is shorter than the model says; copy both files again."
-            )
+            raise ArtifactError(f"its external data {location!r} is shorter than the model says; copy both again.")
     return sum(sizes.values())
 
 

@@ -21,8 +21,7 @@ from metacal.maps.map import Map
 from metacal.maps.methods import Method, OfMethods, every_method, method_named, method_of_map
 from metacal.rows import validate
 from metacal.scores import NAMED
-from metacal.scores.learned import LinearRanker
-from metacal.scores.registry import LEARNED
+from metacal.scores.learned import LogisticRanker, PairwiseRanker, Ranker
 
 #: Labels of columns in a file.
 Labels = NewType("Labels", np.ndarray)
@@ -110,17 +109,14 @@ FORMS[Labels] = Form(LabelList, describe_labels, read_labels)
 
 # ── scores that were learned ─────────────────────────────────────────────────────────────────────────────────────────
 
-#: type -> the learned ranking score; only linear ones are plain numbers, trees are not saved.
-RANKERS: dict[str, type[LinearRanker]] = {row.name: row.ranker_class() for row in LEARNED.values() if row.saved}
+#: type -> the learned ranking score.
+RANKERS: dict[str, type[Ranker]] = {"LogisticRanker": LogisticRanker, "PairwiseRanker": PairwiseRanker}
 #: What a linear ranker has learned: of how many classes, and one number per feature.
-_LEARNED: dict[str, Any] = {
-    "n_classes_": int,
-    **dict.fromkeys(("means_", "scales_", "coefficients_"), Float),
-}
+_LEARNED: dict[str, Any] = {"n_classes_": int, **dict.fromkeys(("means_", "scales_", "coefficients_"), Float)}
 
 
-def _restored(cls: type[LinearRanker]) -> Any:
-    def make(**values: Any) -> LinearRanker:
+def _restored(cls: type[Ranker]) -> Any:
+    def make(**values: Any) -> Ranker:
         learned = [values.pop(name) for name in _LEARNED]
         if values["classes"] is not None:
             values["classes"] = values["classes"].tolist()
@@ -129,7 +125,7 @@ def _restored(cls: type[LinearRanker]) -> Any:
     return make
 
 
-FAMILIES[LinearRanker] = lambda: RANKERS
+FAMILIES[Ranker] = lambda: RANKERS
 for _ranker in RANKERS.values():
     ENTRIES[_ranker] = {f.name: annotations_of(_ranker)[f.name] for f in fields(_ranker)} | {"classes": Labels | None}
     ENTRIES[_ranker] |= _LEARNED
@@ -217,7 +213,7 @@ ENTRIES[Table] = {
     "classes": Labels,
     "classes_given": bool,
     "input": Input,
-    "score": ScoreName | LinearRanker,
+    "score": ScoreName | Ranker,
     "recipe": Recipe | None,
     "map": Map,
     "decision_at": float,
