@@ -1,6 +1,6 @@
 """Rows that belong together, and known shift: broken where rows are counted as they come, kept where they are drawn.
 
-The embedded sets are the truth. A promise may be broken in `DELTA` of the draws, plus three standard errors: 17% of 150.
+The embedded sets are the truth. A promise may be broken in `DELTA` of the draws and three standard errors: 17% of 150.
 Whoever forgets the groups breaks it in a quarter of them at five copies, whoever forgets the weights in 40% to all.
 """
 
