@@ -21,6 +21,7 @@ from metacal.cli.options import (
     shared,
     threads_for,
     with_options,
+    wrong,
 )
 from metacal.cli.printing import note, progress_bar, say
 from metacal.maps.methods import METHODS, estimator_names
@@ -113,5 +114,5 @@ def calibrator_names(calibrators: str | None) -> list[str] | None:
     for name in names:
         if name not in _compared():
             known = ", ".join(_compared())
-            raise click.BadParameter(f"{name!r} is no calibrator; there are {known}.", param_hint="--calibrators")
+            raise wrong("--calibrators", f"{name!r} is no calibrator; there are {known}.")
     return names
