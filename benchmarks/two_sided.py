@@ -26,8 +26,7 @@ import numpy as np
 from scipy.special import expit
 
 import metacal as mc
-from metacal.promises.rules.two_sided import even_odds
-from metacal.promises.sample import Sample
+from metacal.promises.sample import Sample, even_odds
 from metacal.promises.scouts import Scouting
 
 ATOMS = 20_000
@@ -122,7 +121,7 @@ def outcome(
             chance = np.where(population.s > at, population.chance, 1.0 - population.chance)
             share = float(accept.mean())
             return bool(share and chance[accept].mean() < promise.beta - 1e-12), share
-        sample = Sample(s, positive, part=positive.astype(np.intp), names=(0, 1))
+        sample = Sample(s, positive, truth=positive.astype(np.intp))
         if promise.scouted:  # MAPIE is given the quantiles of other scores: so is this
             sample = Scouting(older=population.others, labels=promise.asks_labels).of(sample)
         certificate = promise.certify(sample)
@@ -130,7 +129,11 @@ def outcome(
         return False, 0.0
     except mc.InputError:  # no row is right at all
         return False, 0.0
-    at, parts = certificate.decision_at, certificate.parts.items
+    return sides_of(population, promise, certificate.parts.items, certificate.decision_at)
+
+
+def sides_of(population: Population, promise: Any, parts: tuple[Any, ...], at: float) -> tuple[bool, float]:
+    """Whether either side of these parts is broken on the population, and the share that is accepted."""
     called = [
         (population.s > at if code else population.s <= at) & (-np.abs(population.s - at) <= parts[code].threshold)
         for code in (0, 1)
@@ -146,6 +149,50 @@ def outcome(
             rate = wrong / called[code].sum() if called[code].any() else 0.0
         broken |= rate > side.bad + 1e-12
     return broken, float((called[0] | called[1]).mean())
+
+
+# ── groups ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+#: Share of the rows, and the population, of three groups: one with an offset, one rare with scores that tie.
+GROUPS = {"usual": (0.6, "even"), "offset": (0.36, "offset"), "rare": (0.04, "ties")}
+#: The same at the edge: chances just below what is promised, and marks.
+AT_THE_EDGE = {"flat": (0.6, "flat at the target"), "marks": (0.36, "marks"), "rare": (0.04, "flat at the target")}
+MIXTURES = {"three groups": GROUPS, "three at the edge": AT_THE_EDGE}
+PER_GROUP = ("precision", "recall", "false-positive rate", "precision of both", "precision and recall")
+
+
+def group_cell(job: tuple[str, str, Any, int, int]) -> dict[str, Any]:
+    """Of one mixture, promise and number of rows: how often any group, and each of them, has its promise broken."""
+    where, what, shares, n, draws = job
+    known, names = populations(), tuple(MIXTURES[where])
+    groups = [known[name] for _, name in MIXTURES[where].values()]
+    promise = mc.PerGroup(PROMISES[what](0.5), shares=shares)
+    rng = np.random.default_rng([n, list(MIXTURES).index(where), PER_GROUP.index(what), len(shares)])
+    broken, accepted = np.zeros((draws, len(groups)), dtype=bool), np.zeros((draws, len(groups)))
+    for draw in range(draws):
+        part = rng.choice(len(groups), size=n, p=[share for share, _ in MIXTURES[where].values()])
+        s, positive = np.empty(n), np.empty(n, dtype=bool)
+        for code, population in enumerate(groups):
+            s[part == code], positive[part == code] = population.draw(rng, int((part == code).sum()))
+        sample = Sample(s, positive, part=part, names=names, truth=positive.astype(np.intp))
+        sample = Scouting(seed=draw, labels=promise.asks_labels).of(sample) if promise.scouted else sample
+        try:
+            families = promise.certify(sample).parts.families  # type: ignore[union-attr]
+        except mc.InfeasibleTargetError:
+            continue
+        for code, (population, family) in enumerate(zip(groups, families, strict=True)):
+            found = sides_of(population, promise.promise, family, family[0].at)
+            broken[draw, code], accepted[draw, code] = found
+    return {
+        "groups": where,
+        "promise": what,
+        "shares": shares,
+        "rows": n,
+        "draws": draws,
+        "broken": int(broken.any(axis=1).sum()),
+        "broken by group": {name: int(own.sum()) for name, own in zip(names, broken.T)},
+        "accepted by group": {name: float(own.mean()) for name, own in zip(names, accepted.T)},
+    }
 
 
 #: What MAPIE calls a promise, its level, and whether it is kept by high thresholds.
@@ -273,13 +320,15 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("-o", "--output", default="benchmarks/results/two-sided.json")
     options = parser.parse_args()
+    mixed = product(MIXTURES, PER_GROUP, ("together", "each"), (1000, 5000), (options.draws,))
     with ProcessPoolExecutor(options.processes) as pool:
         cells = list(pool.map(cell, jobs(options.draws), chunksize=1))
+        groups = list(pool.map(group_cell, mixed, chunksize=1))
     worst = max(cells, key=lambda one: one["broken"] / one["draws"])
     committed = Path("benchmarks/results/two-sided.json")
     before = json.loads(committed.read_text()) if committed.exists() else {}
     beside = beside_peers(cells) or before.get("beside MAPIE", [])  # where MAPIE is not installed what stands is kept
-    result = {"delta": DELTA, "worst": worst, "beside MAPIE": beside, "cells": cells}
+    result = {"delta": DELTA, "worst": worst, "beside MAPIE": beside, "groups": groups, "cells": cells}
     Path(options.output).write_text(json.dumps(result, indent=1) + "\n")
     print(f"worst: {worst}")
 

@@ -236,7 +236,7 @@ def test_wrong_usage_is_said(folder):
     pair = (folder / "small.npz", folder / "large.npz")
     assert "give one promise" in run("cascade", *pair, code=2).output
     assert "give one promise" in run("cascade", *pair, "--max-loss", "0.1", "--min-accuracy", "0.9", code=2).output
-    assert "--no-people belongs" in run("cascade", *pair, "--max-loss", "0.1", "--no-people", code=2).output
+    assert "--no-people goes with" in run("cascade", *pair, "--max-loss", "0.1", "--no-people", code=2).output
     assert "same rows" in run("cascade", pair[0], folder / "new-large.npz", "--max-loss", "0.1", code=2).output
     np.savez(folder / "shifted.npz", logits=drawn(1500, 0)[0][1], labels=np.roll(drawn(1500, 0)[1], 1))
     assert "labels of row" in run("cascade", pair[0], folder / "shifted.npz", "--max-loss", "0.1", code=2).output

@@ -101,7 +101,7 @@ def test_apply_gives_accept_score_and_confidence(fitted, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["csv", "tsv", "npz", "npy", "parquet", "arrow", "feather", "jsonl"])
+@pytest.mark.parametrize("kind", ["csv", "tsv", "npz", "parquet", "arrow", "feather", "jsonl"])
 def test_apply_writes_every_kind_of_file_and_reads_its_own(fitted, kind):
     fitted(f"apply cal.json new.jsonl -o out.{kind}")
     counts = json.loads(fitted(f"apply cal.json out.{kind} --score-key score --json").stdout)

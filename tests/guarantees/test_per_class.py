@@ -185,6 +185,17 @@ def test_the_false_coverage_rate_is_kept_and_more_is_accepted():
     assert accepted["fcr"] > 1.1 * accepted["together"]
 
 
+def test_under_the_false_coverage_rate_most_classes_accept_at_the_share_that_does():
+    rng = np.random.default_rng(1)
+    codes, score = rng.integers(60, size=4800), rng.random(4800)
+    correct = rng.random(4800) > np.linspace(0.1, 0.6, 60)[codes] * score**2
+    sample = Sample.of(score, correct, part=codes, names=list(range(60)))
+    parts = {k: mc.PerClass(mc.MinAccuracy(0.9), shares=k).certify(sample).parts.items for k in ("fcr", "each")}
+    accept = {kind: [part.threshold > -np.inf for part in items] for kind, items in parts.items()}
+    assert sum(accept["fcr"]) >= 0.95 * sum(accept["each"]) > 30
+    assert {part.delta for part in parts["fcr"]} == {0.1 * sum(accept["fcr"]) / 60}
+
+
 def test_a_file_keeps_the_false_coverage_rate(tmp_path):
     data = mc.datasets.load("cifar10-resnet110")
     gate = mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.95), shares="fcr")).fit(data.logits[:5000], data.labels[:5000])

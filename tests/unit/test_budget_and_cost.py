@@ -436,7 +436,7 @@ def test_a_budget_from_the_command_line_needs_no_labels(folder):
         (["--max-review", "0.2", "--at-threshold=0.1"], "--at-threshold is for"),
         (["--max-review", "0.2", "--rule", "paper"], "--rule paper takes --min-accuracy or --max-miscoverage"),
         (["--max-review", "0.2", "--per-class"], "--per-class takes one promise"),
-        (["--cheapest", "--cost-wrong", "5", "--cost-review", "1", "--in-expectation"], "does not go with"),
+        (["--cheapest", "--cost-wrong", "5", "--cost-review", "1", "--in-expectation"], "exclude each other"),
         (["--max-cost", "-2", "--cost-wrong", "5"], "not a positive number"),
         (["--max-cost", "much", "--cost-wrong", "5"], "is not a number"),
         (["--max-cost", "1", "--cost-matrix", "odd.csv"], "a row for each true class"),

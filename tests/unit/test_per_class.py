@@ -150,11 +150,14 @@ def test_scikit_learn_clones_it_and_searches_over_it():
 
 
 def test_shares_follow_the_counts_alone():
-    promise = mc.MinAccuracy(0.95)
-    assert shared_by([10, 20, 30], promise, 0.1, "together") == []
-    assert shared_by([45, 45, 45], promise, 0.1, "together") == [0]  # each could alone, at delta; two cannot share it
-    assert shared_by([45, 45, 45], promise, 0.1, "each") == [0, 1, 2]
-    assert shared_by([1000, 45, 1000], promise, 0.1, "together") == [0, 2]
+    def shared(counts, shares):
+        table = [Sample(np.zeros(n), np.ones(n, dtype=bool)) for n in counts]
+        return shared_by(mc.MinAccuracy(0.95), table, 0.1, shares)
+
+    assert shared([10, 20, 30], "together") == []
+    assert shared([45, 45, 45], "together") == [0]  # each could alone, at delta; two cannot share it
+    assert shared([45, 45, 45], "each") == [0, 1, 2]
+    assert shared([1000, 45, 1000], "together") == [0, 2]
 
 
 def test_levels_of_complete_parts_are_passed_on():

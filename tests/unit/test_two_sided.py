@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
+from metacal.io.artifact.audit import read_certificate
 from metacal.io.batches import BatchGate
 from metacal.promises.circumstances import Circumstances
-from metacal.promises.rules.two_sided import even_odds
-from metacal.promises.sample import Sample
+from metacal.promises.sample import Sample, even_odds
 from metacal.promises.scouts import Scouting, Scouts
 
 RNG = np.random.default_rng(3)
@@ -23,11 +23,19 @@ SCORES = RNG.normal(size=2 * N) * 2.0
 FRAUD = RNG.random(2 * N) < 1.0 / (1.0 + np.exp(1.0 - 1.5 * SCORES))
 NAMES = np.where(FRAUD, "fraud", "fine")
 BOTH = mc.TwoSided(mc.MinPrecision(0.85), mc.MinRecall(0.95))
+GROUP = RNG.choice(["north", "rare", "south"], size=2 * N, p=[0.45, 0.1, 0.45])
+#: Scores of the south are higher by two, whatever the truth is.
+SHIFTED = SCORES + 2.0 * (GROUP == "south")
 
 
 @pytest.fixture(scope="module")
 def both():
     return mc.MetaCal(BOTH, positive="fraud").fit(SCORES[:N], NAMES[:N])
+
+
+@pytest.fixture(scope="module")
+def by_group():
+    return mc.MetaCal(mc.PerGroup(BOTH), positive="fraud").fit(SHIFTED[:N], NAMES[:N], groups=GROUP[:N])
 
 
 def counted(promise, s, positive):
@@ -89,7 +97,7 @@ def test_marks_are_tested_at_their_values():
 
 
 def test_scouts_are_drawn_whatever_their_class():
-    sample = Sample(SCORES, FRAUD, part=FRAUD.astype(int), names=(0, 1))
+    sample = Sample(SCORES, FRAUD, truth=FRAUD.astype(int), classes=(0, 1))
     scouts = Scouting(labels=True).of(sample).scouts
     assert scouts.aside == round(len(SCORES) ** 0.5)
     assert mc.MinPrecision(0.9).knowing(scouts, 1).share == pytest.approx(FRAUD.mean(), abs=0.1)
@@ -108,7 +116,7 @@ def test_sides_that_overlap_meet_at_even_odds():
 def test_a_side_that_cannot_be_certified_is_closed():
     s, few = np.arange(2000.0), np.arange(2000) >= 1980
     certificate = mc.TwoSided(mc.MinPrecision(0.5, share=0.01), mc.MinRecall(0.99)).certify(
-        Sample(s, few, names=("fine", "fraud"))
+        Sample(s, few, classes=("fine", "fraud"))
     )
     closed, opened = certificate.parts.items
     assert (closed.status, opened.n_accepted > 10) == ("always rejected", True)
@@ -131,6 +139,16 @@ def test_a_side_that_cannot_be_certified_is_closed():
         (lambda: mc.MetaCal(mc.MinRecall(0.9)).fit(np.zeros((6, 3)), [0, 1, 2] * 2), "is for two classes"),
         (lambda: mc.ScoreGate(mc.MinRecall(0.9)).fit(SCORES, FRAUD), "takes rows with their labels"),
         (lambda: mc.Certifier(mc.MinRecall(0.9), SCORES), "takes rows with their labels"),
+        (
+            lambda: mc.MetaCal(BOTH).fit(SCORES, FRAUD, units=mc.Units(np.arange(2 * N) // 2, per="row")),
+            "one row of each",
+        ),
+        (lambda: mc.PerClass(mc.MinRecall(0.9)), "for either class already"),
+        (lambda: mc.PerGroup(mc.MaxReview(0.1)), "of two classes, MinPrecision"),
+        (
+            lambda: mc.ScoreGate(mc.PerGroup(mc.MinRecall(0.9))).fit(SCORES, FRAUD, groups=GROUP),
+            "rows with their labels",
+        ),
         (lambda: mc.MetaCal(BOTH, decision="calibrated").fit(SCORES, FRAUD), "decisions of its own"),
         (lambda: mc.MetaCal(mc.MinAccuracy(0.9), decision="mine").fit(SCORES, FRAUD), "'largest' or 'calibrated'"),
     ],
@@ -171,6 +189,117 @@ def test_forged_sides_are_refused(both):
         assert re.search(why, BOTH.impossible(other))
 
 
+def test_each_group_has_two_sides_of_its_own(by_group):
+    label, policy = by_group.predict(SHIFTED, groups=GROUP), by_group.gate_.policy
+    assert policy.names == ("north", "rare", "south")
+    for group, lower, at in zip(policy.names, policy.values, policy.at):
+        s, said = SHIFTED[group == GROUP], label[group == GROUP]
+        assert np.array_equal(said == "fraud", s > at - lower[1])
+        assert np.array_equal(said == "fine", s < at + lower[0])
+    assert policy.at[2] - policy.at[0] == pytest.approx(2.0, abs=0.6)
+    certificate = by_group.certificate_
+    assert certificate.statement == (
+        "For every group, at least 85% of what is called fraud is fraud, and at least 95% of all fraud is caught or "
+        "sent to review, with 90% confidence for all groups together."
+    )
+    assert certificate.traffic.n_accepted == (label[:N] != "rejected").sum()
+    assert sum(part.delta for part in certificate.parts.items) == pytest.approx(0.1)
+    assert "north: called fraud if log-odds >" in str(certificate)
+    with pytest.warns(mc.MetacalWarning, match="moon"):
+        assert set(by_group.predict([9.0, -9.0], groups=["moon", "moon"])) == {"rejected"}
+    with pytest.raises(mc.InputError, match="which group"):
+        by_group.predict(SHIFTED)
+    with pytest.raises(mc.InputError, match="rows of each group"):
+        by_group.ranking_scores(SHIFTED)
+    proba = by_group.predict_proba(SHIFTED, groups=GROUP)
+    assert np.array_equal((proba == 0.5).all(axis=1), label == "rejected")
+
+
+def test_the_rows_of_a_group_are_decided_as_if_alone():
+    """At the share of delta that a group has, its sides are those of its rows by themselves."""
+    promise, s, y = mc.TwoSided(mc.MinPrecision(0.85), mc.MinRecall(0.95)), SHIFTED[:N], FRAUD[:N]
+    codes = np.searchsorted(["north", "rare", "south"], GROUP[:N])
+    together = mc.PerGroup(promise).certify(Sample(s, y, part=codes, names=("north", "rare", "south")))
+    for code, family in enumerate(together.parts.families):
+        alone = promise.at_level(0.1 / 3).certify(Sample(s[codes == code], y[codes == code]))
+        assert [part.threshold for part in family] == [part.threshold for part in alone.parts.items]
+        assert family[0].at == alone.decision_at
+
+
+def test_groups_are_verified_watched_and_counted(by_group, tmp_path):
+    new, truth, group = SHIFTED[N:], NAMES[N:], GROUP[N:]
+    label = by_group.predict(new, groups=group)
+    south, frauds = group == "south", (truth == "fraud") & (group == "south")
+    tests = {test.part: test.seen for test in mc.verify(by_group, new, truth, groups=group).tests}
+    missed = (label == "fine") & frauds
+    assert (tests["south, called fine"].bad, tests["south, called fine"].n) == (missed.sum(), frauds.sum())
+    called = (label == "fraud") & south
+    assert (tests["south, called fraud"].bad, tests["south, called fraud"].n) == (
+        (called & ~frauds).sum(),
+        called.sum(),
+    )
+    watch = mc.Watch.of(by_group)
+    watch.update(new, truth, groups=group)
+    watched = {monitor.parts: (monitor.events, monitor.rows) for monitor in watch.alarms.promise}
+    assert watched[("south, called fine",)] == (missed.sum(), frauds.sum())
+    assert watched[("south, called fraud",)] == ((called & ~frauds).sum(), called.sum())
+    mc.save_watch(watch, tmp_path / "watch.json")
+    assert mc.load_watch(tmp_path / "watch.json", by_group).alarms == watch.alarms
+    rows = by_group.certificate_.next_rows(1000, part="south")
+    assert rows.fewest < 1000 * (label[south] == "rejected").mean() < rows.most
+    assert mc.evaluate(by_group, new, truth, groups=group, n_resamples=0).verdict.part in tests
+    assert mc.verify(by_group, new, truth, groups=np.roll(group, 1)).refuted
+
+
+def test_groups_that_cannot_carry_a_side():
+    y = FRAUD[:N].copy()
+    y[GROUP[:N] == "north"] |= SHIFTED[:N][GROUP[:N] == "north"] > -3.0  # nearly all of them: calling all so would do
+    found = mc.MetaCal(mc.PerGroup(mc.MinPrecision(0.8))).fit(SHIFTED[:N], y, groups=GROUP[:N])
+    north = [part for part in found.certificate_.parts.items if part.names == ("north",)]
+    assert [part.status for part in north] == ["always rejected"] * 2
+    few = mc.MetaCal(mc.PerGroup(mc.MinRecall(0.99))).fit(SHIFTED[:N], FRAUD[:N], groups=GROUP[:N])
+    assert "rare: nothing is called False: recall 0.99 is not certified; it takes at least" in str(few.certificate_)
+    with pytest.raises(mc.InfeasibleTargetError, match=r"of these 200 rows \(3 of them\).* it takes at least"):
+        mc.MetaCal(mc.PerGroup(mc.MinRecall(0.99))).fit(SHIFTED[:200], FRAUD[:200], groups=GROUP[:200])
+    pooled = mc.PerGroup(mc.MinRecall(0.97), fallback="pooled")
+    names = np.where(GROUP == "rare", np.where(np.arange(2 * N) % 2 == 0, "one", "two"), GROUP)
+    part = mc.MetaCal(pooled).fit(SHIFTED[:N], FRAUD[:N], groups=names[:N]).certificate_.parts.items[-2]
+    assert (part.names, part.whole) == (("one", "two"), "2 pooled")
+
+
+def test_a_group_is_saved_and_forgeries_are_found(by_group, tmp_path):
+    mc.save(by_group, tmp_path / "gate.json")
+    again = mc.load(tmp_path / "gate.json")
+    assert again.certificate_ == by_group.certificate_
+    assert np.array_equal(again.predict(SHIFTED, groups=GROUP), by_group.predict(SHIFTED, groups=GROUP))
+    certificate, promise = by_group.certificate_, by_group.promise
+    assert promise.contradiction(certificate) is None
+    fine, fraud, *rest = certificate.parts.items
+    forged = {
+        "group north: class fraud: .* certify nothing": (fine, replace(fraud, n_correct_accepted=900), *rest),
+        "group north: .* does not belong": (replace(fine, target=0.8), fraud, *rest),
+        "more than its share": (replace(fine, delta=0.05), replace(fraud, delta=0.05), *rest),
+    }
+    for why, items in forged.items():
+        assert re.search(why, promise.impossible(replace(certificate, parts=replace(certificate.parts, items=items))))
+    data = certificate.to_dict()
+    for change, why in (
+        ({"at": 7.0}, "not of one"),
+        ({"called": "fraud"}, "same name"),
+        ({"names": ["x"]}, "not of one"),
+    ):
+        items = [{**data["parts"]["items"][0], **change}, *data["parts"]["items"][1:]]
+        with pytest.raises(mc.ArtifactError, match=why):
+            read_certificate({**data, "parts": {**data["parts"], "items": items}})
+
+
+def test_labels_of_decisions_are_as_they_came():
+    cal = mc.MetaCal(mc.MinRecall(0.95)).fit(SCORES[:N], FRAUD[:N])
+    label = cal.decide(SCORES).label
+    assert label.tolist() == cal.predict(SCORES).tolist()
+    assert {type(one) for one in label.tolist()} == {bool, int}
+
+
 def test_a_learned_decision_has_rows_of_its_own():
     moved = SCORES[:N] + 3.0
     usual = mc.MetaCal(mc.MinAccuracy(0.9), positive="fraud").fit(moved, NAMES[:N])
@@ -187,7 +316,11 @@ def test_a_learned_decision_has_rows_of_its_own():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("promise", [BOTH, mc.MinRecall(0.9), mc.MinAccuracy(0.9)], ids=["both", "recall", "accuracy"])
+@pytest.mark.parametrize(
+    "promise",
+    [BOTH, mc.MinRecall(0.9), mc.MinAccuracy(0.9), mc.PerGroup(BOTH)],
+    ids=["both", "recall", "accuracy", "groups"],
+)
 def test_saved_and_exported_gates_decide_alike(promise, tmp_path):
     onnxruntime, torch = pytest.importorskip("onnxruntime"), pytest.importorskip("torch")
     pytest.importorskip("onnx")
@@ -197,19 +330,21 @@ def test_saved_and_exported_gates_decide_alike(promise, tmp_path):
     table = np.column_stack([RNG.normal(size=2 * N), np.zeros(2 * N)]).astype(np.float32)
     table[:, 1] = table[:, 0] + SCORES.round(1)
     how = {"decision": "calibrated"} if isinstance(promise, mc.MinAccuracy) else {}
-    cal = mc.MetaCal(promise, **how).fit(table[:N], FRAUD[:N].astype(int))
+    groups = {"groups": GROUP} if isinstance(promise, mc.PerGroup) else {}
+    cal = mc.MetaCal(promise, **how).fit(table[:N], FRAUD[:N].astype(int), **dict.fromkeys(groups, GROUP[:N]))
     mc.save(cal, tmp_path / "gate.json")
     again = mc.load(tmp_path / "gate.json")
     assert again.certificate_ == cal.certificate_
     assert again.get_params()["decision"] == cal.decision
-    accept, probabilities = cal.accepts(table), cal.predict_proba(table)
+    accept, probabilities = cal.accepts(table, **groups), cal.predict_proba(table, **groups)
     assert 0 < accept.sum() < 2 * N
-    assert np.array_equal(again.predict(table), cal.predict(table))
+    assert np.array_equal(again.predict(table, **groups), cal.predict(table, **groups))
+    codes = {name: cal.gate_.policy.codes(given) for name, given in zip(["group"], groups.values())}
     model = onnxruntime.InferenceSession(to_onnx(cal).SerializeToString(), providers=["CPUExecutionProvider"])
-    probs, _, accepted = model.run(None, {"logits": table})
+    probs, _, accepted = model.run(None, {"logits": table, **codes})
     assert np.array_equal(accepted, accept)
     np.testing.assert_allclose(probs, probabilities, atol=2e-6)
-    assert np.array_equal(to_module(cal)(torch.tensor(table))[2].numpy(), accept)
+    assert np.array_equal(to_module(cal)(torch.tensor(table), *map(torch.tensor, codes.values()))[2].numpy(), accept)
 
 
 def test_command_line(tmp_path):
@@ -229,6 +364,14 @@ def test_command_line(tmp_path):
     done = CliRunner().invoke(main, [*fit, *asked])
     assert done.exit_code == 0, done.output
     assert [part.delta for part in mc.load(saved).certificate_.parts.items] == pytest.approx([0.02, 0.08])
+    grouped = [f"{line},{name}" for line, name in zip(lines, GROUP.tolist())]
+    (tmp_path / "groups.csv").write_text("\n".join(["margin,label,site", *grouped]))
+    asked = ["--group-key", "site", "--positive", "fraud", "--min-precision", "0.85", "--each", "-o", saved]
+    done = CliRunner().invoke(main, ["fit", str(tmp_path / "groups.csv"), *asked])
+    assert done.exit_code == 0, done.output
+    assert mc.load(saved).promise == mc.PerGroup(mc.MinPrecision(0.85, "fraud"), "each")
+    done = CliRunner().invoke(main, ["verify", saved, str(tmp_path / "groups.csv"), "--group-key", "site"])
+    assert "south, called fraud: precision" in done.output
     named = ["fit", str(tmp_path / "other.csv"), "--positive-key", "other", "--positive", "fraud", "-o", saved]
     assert CliRunner().invoke(main, [*named, "--min-recall", "0.95"]).exit_code == 0
     for verb in ("evaluate", "verify", "monitor"):  # the gate knows the column's name
@@ -240,6 +383,7 @@ def test_command_line(tmp_path):
         ["--min-recall", "0.9", "--in-expectation"],
         ["--min-recall", "0.9", "--min-npv", "0.99"],
         ["--min-npv", "0.1"],  # which says nothing
-        ["--group-key", "label"],
+        ["--group-key", "nothing"],
+        ["--per-class"],
     ):
         assert CliRunner().invoke(main, [*fit, "--min-precision", "0.9", *wrong]).exit_code in (1, 2)

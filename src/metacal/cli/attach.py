@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,17 +68,9 @@ def read_inputs(path: str) -> dict[str, Any]:
     """The arrays of an .npz by name; never pickled objects."""
     import numpy as np
 
-    from metacal.errors import InputError
-    from metacal.io.opening import plain_read_errors
+    from metacal.io.formats import FORMATS
+    from metacal.io.opening import check_head, decoding
 
-    with plain_read_errors(path), open(path, "rb") as file:
-        try:
-            archive = np.load(file, allow_pickle=False)
-            if isinstance(archive, np.ndarray):
-                raise ValueError("a single array")
-            return {name: archive[name] for name in archive.files}
-        except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-            raise InputError(
-                f"{path}: this is no .npz archive of plain arrays ({error}); save one with "
-                "numpy.savez(path, INPUT_NAME=array)."
-            ) from None
+    check_head(path, FORMATS[".npz"].begins)
+    with decoding(path), np.load(path, allow_pickle=False) as archive:
+        return dict(archive)

@@ -45,7 +45,7 @@ class Options:
     min_accuracy: float | None = min_accuracy_field("the cascade answers")
     confidence: float = share_option("How surely.", "C", default=0.9)
     no_people: bool = option(
-        "With --min-accuracy: the large model answers all of the rest, nothing is left to people.", default=False
+        "the large model answers all of the rest, nothing is left to people.", default=False, needs=("min_accuracy",)
     )
     review_cost: float = option(
         "What a row costs that a person answers, in calls of the large model.",
@@ -54,11 +54,12 @@ class Options:
         default=10.0,
     )
     costs: list[float] | None = option(
-        "With --score-key: what it costs to ask each.  [default: 1,10,...]", type=numbers, metavar="A,B,C"
+        "what it costs to ask each.  [default: 1,10,...]", type=numbers, metavar="A,B,C", needs=("score_key",)
     )
     pool: bool = option(
-        "With --score-key: the promise is about the rows of SMALL, of which those with a label were drawn at random.",
+        "the promise is about the rows of SMALL, of which those with a label were drawn at random.",
         default=False,
+        needs=("score_key",),
     )
     thresholds_from: str | None = file_option(
         "Further rows of the small model, no labels needed, to choose thresholds on.  [default: a part of SMALL]"
@@ -142,8 +143,6 @@ def _promise(options: Options) -> tuple[Promise, bool]:
             "give one promise: --max-loss (say 0.01: at most 1% more wrong answers than the large model alone) or "
             "--min-accuracy (say 0.95: what is answered is right at least 95% of the time)."
         )
-    if options.no_people:
-        raise click.UsageError("--max-loss leaves nothing to people; --no-people belongs to --min-accuracy.")
     return MaxLoss(options.max_loss, delta), False
 
 

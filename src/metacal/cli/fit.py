@@ -67,26 +67,28 @@ class Options:
         "Seed of the folds, for the calibrators that draw some, and of the split of --rule paper.", type=SEED, default=0
     )
     unit_key: str | None = name_option(
-        "Column of FILE that says which rows belong together; one row of each unit is counted."
+        "Column of FILE that says which rows belong together; one row of each unit is counted.", excludes=("id_key",)
     )
     every_row: bool = option(
-        "With --unit-key: every row of a unit is counted, the promise is about rows.", default=False
+        "every row of a unit is counted, the promise is about rows.", default=False, needs=("unit_key",)
     )
     largest_unit: int | None = option(
-        "With --every-row: how many rows a unit can have at most; without it the promise is approximate.",
+        "how many rows a unit can have at most; without it the promise is approximate.",
         type=click.IntRange(min=1),
         metavar="N",
+        needs=("every_row",),
     )
     marks: list[float] | None = option(
-        "With a score: the values that it can have, as a judge's scale; the certificate shows each.",
+        "the values that a score can have, as a judge's scale; the certificate shows each.",
         type=numbers,
         metavar="1,2,3",
+        needs=("score_key",),
     )
     since: str | None = file_option(
         "An older gate (.json), or older rows like those of FILE: they have a say in where the tests of an accuracy "
         "begin, and the promise holds whatever they were."
     )
-    same_source: bool = option("With --since: the older rows come from the same source as these.", default=False)
+    same_source: bool = option("the older rows come from the same source as these.", default=False, needs=("since",))
     positive: str | None = option(
         "Of two classes the one that the score, or the second column, speaks for.", metavar="LABEL"
     )
@@ -112,13 +114,6 @@ class Options:
         if found.units is None:
             return None
         return Units(found.units, "row" if self.every_row else "unit", self.largest_unit)
-
-    def check_units(self) -> None:
-        """Raise where options about units are given without what they are about."""
-        if self.every_row and self.unit_key is None:
-            raise click.UsageError("--every-row says how units are counted: name their column with --unit-key.")
-        if self.largest_unit is not None and not self.every_row:
-            raise click.UsageError("--largest-unit matters where every row of a unit is counted: add --every-row.")
 
 
 @click.command(cls=Sectioned)
@@ -169,14 +164,7 @@ def command(file: str, options: Options) -> None:
     if options.executor is not None and options.calibrator is not None:
         next(row for row in every_method() if row.name == options.calibrator).check_remote()
     asked.check_parts(by_group=reading.group_key is not None)
-    options.check_units()
     check_can_sign(key, output)
-    if reading.unit_key is not None and reading.id_key is not None:
-        raise click.UsageError("--unit-key and --id-key exclude each other here: a gate keeps no ids.")
-    if reading.score_key is None and options.marks is not None:
-        raise click.UsageError("--marks is about scores in place of logits; give --score-key.")
-    if options.same_source and options.since is None:
-        raise click.UsageError("--same-source is about older rows: name them with --since.")
     if reading.score_key is not None:
         if options.executor is not None:
             raise click.UsageError("--executor works on logits; scores are few enough for this machine.")

@@ -287,16 +287,16 @@ def _read_all(intake: Intake, source: Text | Table, shown: Shown) -> None:
             if not shown.options.goes_on:
                 raise
             shown.say(f"{error} Waiting.")
-            source.wait()
+            source.lines.wait()
             continue
-        for text in source.notes():
-            note(text)
+        while source.lines.notes:
+            note(source.lines.notes.pop(0))
         if came:
             shown.name_unreadable()
         shown(came=came)
-        if source.ended and not came:
+        if source.lines.ended and not came:
             break
         if not came:
-            source.wait()
-    if source.waits:
+            source.lines.wait()
+    if source.lines.waits:
         note(f"The last line of {source.place} has no end yet; it counts once it has.")

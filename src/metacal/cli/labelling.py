@@ -163,26 +163,16 @@ def _take(certifier: Certifier, pool: Pool, path: str, content: bytes) -> None:
     for line in lines:
         try:
             _check_line(certifier, pool, line)
-            given.append(_answer(certifier, line))
+            code, right = _answer(certifier, line)
+            certifier.check(np.array([line.row]), np.array([right]))
+            given.append((line.row, right, code))
         except InputError as error:
             errors.append(f"{path}:{line.number}: {error}")
     if errors:
         more = len(errors) - 1
         raise InputError(errors[0] + f" (Lines that cannot be taken either: {more:,} more.)" * (more > 0))
-    if not lines:
-        return
-    rows = np.array([line.row for line in lines])
-    codes, right = np.array([code for code, _ in given]), np.array([is_right for _, is_right in given])
-    try:
-        certifier.check(rows, right)
-    except InputError:
-        for k, line in enumerate(lines):
-            try:
-                certifier.check(rows[k : k + 1], right[k : k + 1])
-            except InputError as error:
-                raise InputError(f"{path}:{line.number}: {error}") from None
-        raise
-    certifier.take(rows, right, codes)
+    if given:
+        certifier.take(*map(np.array, zip(*given)))
 
 
 def _check_line(certifier: Certifier, pool: Pool, line: Line) -> None:

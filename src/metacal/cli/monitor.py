@@ -48,7 +48,7 @@ class Options:
         default=0.95,
     )
     state: str | None = option("Keep the state here; a later run continues from it.", type=OutputPath(), metavar="FILE")
-    append: bool = option("With --state: FILE holds only rows that came after those counted.", default=False)
+    append: bool = option("FILE holds only rows that came after those counted.", default=False, needs=("state",))
     follow: bool = option("Keep waiting for new rows at the end of FILE, until Ctrl-C.", default=False)
     serve: bool = option("Serve a live page, on this machine only; implies --follow.", default=False)
     port: int = option("Of the page; 0: a free one.", type=click.IntRange(0, 65535), default=8765)
@@ -58,7 +58,7 @@ class Options:
     )
     probability_key: str | None = name_option("With which probability each row is chosen to be labelled.")
     least_probability: float | None = option(
-        "With --probability-key: none is lower.  [default: 0.01]", type=_chance, metavar="P"
+        "none is lower.  [default: 0.01]", type=_chance, metavar="P", needs=("probability_key",)
     )
     tolerance: float = share_option("The gap between confidence and accuracy to tolerate.", "T", default=0.02)
     horizon: int = option(
@@ -184,10 +184,6 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
             raise click.UsageError(f"{taken[output]} and {name} name the same file.")
         taken[output] = name
         check_folder(output)
-    if options.append and options.state is None:
-        raise click.UsageError("--append goes with --state: without it nothing had been counted.")
-    if options.least_probability is not None and options.probability_key is None:
-        raise click.UsageError("--least-probability goes with --probability-key, which names the probabilities.")
     if options.silence is not None and not options.goes_on and file != "-":
         raise click.UsageError("--silence goes with --follow, --serve or - (standard input): a file has an end.")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -116,18 +116,28 @@ def _write(title: str, options: list[click.Parameter], ctx: click.Context, forma
 # ── options as fields ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
+def option(
+    help: str,
+    *names: str,
+    default: Any = None,
+    needs: tuple[str, ...] = (),
+    excludes: tuple[str, ...] = (),
+    **more: Any,
+) -> Any:
     """A field of a dataclass that is an option of the command line too: --like-its-name unless there are `names`.
 
-    A default of False makes a flag; any other default is shown. `more` goes to `click.option`.
+    A default of False makes a flag; any other default is shown. It is refused without one of the options that it
+    `needs`, which the help then begins with, and beside those that it `excludes`. `more` goes to `click.option`.
     """
+    more["help"] = f"With {_either(needs)}: {help}" if needs else help
     if more.get("multiple"):
         default = ()
     elif isinstance(default, bool):
         more["is_flag"] = True
     elif default is not None:
         more = {"default": default, "show_default": True, **more}
-    return field(default=default, metadata={"names": names, "more": {**more, "help": help}})
+    known = {"decorate": lambda name: click.option(*(names or (flag(name),)), name, **more)}
+    return field(default=default, metadata={**known, "needs": needs, "excludes": excludes, "help": help})
 
 
 def share_option(help: str, metavar: str, **more: Any) -> Any:
@@ -135,9 +145,9 @@ def share_option(help: str, metavar: str, **more: Any) -> Any:
     return option(help, type=share, metavar=metavar, **more)
 
 
-def name_option(help: str) -> Any:
+def name_option(help: str, **more: Any) -> Any:
     """One that names a column."""
-    return option(help, metavar="NAME")
+    return option(help, metavar="NAME", **more)
 
 
 def file_option(help: str, metavar: str = "FILE", **more: Any) -> Any:
@@ -156,6 +166,10 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def _either(names: tuple[str, ...]) -> str:
+    return " or ".join(map(flag, names))
+
+
 def as_words(name: str, value: Any) -> list[str]:
     """The words of a command line that give an option this value: none where it has none.
 
@@ -170,7 +184,7 @@ def as_words(name: str, value: Any) -> list[str]:
 
 def shared(decorate: Decorator, default: Any = None) -> Any:
     """A field for an option that several commands have."""
-    return field(default=default, metadata={"decorators": [decorate]})
+    return field(default=default, metadata={"decorate": lambda name: decorate})
 
 
 def group(options: type, *, without: tuple[str, ...] = ()) -> Any:
@@ -184,29 +198,37 @@ def with_options(options: type) -> Decorator:
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def gathered(**given: Any) -> Any:
+            _check_together(options, given)
             own = _gathered(options, given)
             return command(options=own, **given)
 
         decorated: Command = gathered
-        for one in reversed(list(_decorators(options))):
-            decorated = one(decorated)
+        for one in reversed(list(_flat(options))):
+            decorated = one.metadata["decorate"](one.name)(decorated)
         return decorated
 
     return decorate
 
 
-def _decorators(options: type, without: tuple[str, ...] = ()) -> Iterator[Decorator]:
+def _flat(options: type, without: tuple[str, ...] = ()) -> Iterator[Field[Any]]:
+    """The fields that are options, those of groups among them."""
     for one in fields(options):
-        known = one.metadata
-        if one.name in without:
-            continue
-        if "group" in known:
-            yield from _decorators(known["group"], known["without"])
-        elif "names" in known:
-            names = known["names"] or (flag(one.name),)
-            yield click.option(*names, one.name, **known["more"])
-        else:
-            yield from known.get("decorators", ())
+        if "group" in one.metadata:
+            yield from _flat(one.metadata["group"], one.metadata["without"])
+        elif "decorate" in one.metadata and one.name not in without:
+            yield one
+
+
+def _check_together(options: type, given: dict[str, Any]) -> None:
+    """Refuse an option without what it needs, or beside what it excludes."""
+    said = {name for name, value in given.items() if value is not None and value is not False and value != ()}
+    for one in _flat(options):
+        needs, excludes = one.metadata.get("needs", ()), one.metadata.get("excludes", ())
+        if one.name in said and needs and not said.intersection(needs):
+            raise click.UsageError(f"{flag(one.name)} goes with {_either(needs)}: {one.metadata['help']}")
+        for other in excludes if one.name in said else ():
+            if other in said:
+                raise click.UsageError(f"{flag(one.name)} and {flag(other)} exclude each other; give one.")
 
 
 def _gathered(options: type, given: dict[str, Any]) -> Any:

@@ -33,6 +33,7 @@ def max_miscoverage_field() -> Any:
 
 
 _SIDED = ("min_precision", "max_false_positive_rate", "min_recall", "min_npv")
+_PARTS = ("per_class", "group_key")
 _BOTH = "--min-accuracy and --max-miscoverage"
 #: Promises that go together, and their options.
 _PROMISES = {
@@ -43,12 +44,6 @@ _PROMISES = {
     "--cheapest": ("cheapest",),
     "--min-precision, --max-false-positive-rate, --min-recall and --min-npv": _SIDED,
 }
-
-
-def _exclude(which: str, others: list[str]) -> None:
-    """Refuse an option together with any of others."""
-    for name in others:
-        raise click.UsageError(f"{which} and {flag(name)} exclude each other; give one.")
 
 
 @dataclass(frozen=True)
@@ -65,17 +60,21 @@ class PromiseOptions:
         "Promise: what is accepted has a mean loss of at most R; a loss is 0 to 1 (--loss-key), or right or wrong.", "R"
     )
     near_binary: bool = option(
-        "With --max-risk: nearly every loss is 0 or 1. To be said before looking at the rows.", default=False
+        "nearly every loss is 0 or 1. To be said before looking at the rows.", default=False, needs=("max_risk",)
     )
     cheapest: bool = option(
         "The threshold at which wrong answers and reviews cost least, and a promise what that is at most.",
         default=False,
     )
-    cost_wrong: float | None = option("What a wrong answer costs, in any unit.", type=cost, metavar="W")
-    cost_matrix: str | None = file_option(
-        "Or a file with a line for each true class and in it the cost of each answer.", "CSV"
+    cost_wrong: float | None = option(
+        "what a wrong answer costs, in any unit.", type=cost, metavar="W", needs=("max_cost", "cheapest")
     )
-    cost_review: float | None = option("What it costs to review a row, for --cheapest.", type=cost, metavar="R")
+    cost_matrix: str | None = file_option(
+        "a file with a line for each true class and in it the cost of each answer.",
+        "CSV",
+        needs=("max_cost", "cheapest"),
+    )
+    cost_review: float | None = option("what it costs to review a row.", type=cost, metavar="R", needs=("cheapest",))
     min_precision: float | None = share_option(
         "Two classes; promise: at least B of what is called positive is positive.", "B"
     )
@@ -89,31 +88,35 @@ class PromiseOptions:
         "Two classes; promise: at least B of what is called negative is negative.", "B"
     )
     positive_share: float | None = share_option(
-        "With --min-precision: about how many rows are positive, from training data or experience.", "P"
+        "about how many rows are positive, from training data or experience.", "P", needs=("min_precision",)
     )
     confidence: float | None = share_option(
         "How sure the promise is, over draws of the rows of FILE.  [default: 0.9]", "C"
     )
-    in_expectation: bool = option("Promise the average over calibration sets instead.", default=False)
+    in_expectation: bool = option(
+        "Promise the average over calibration sets instead.",
+        default=False,
+        excludes=("confidence", "after_looking", "at_threshold", "cheapest", *_PARTS),
+    )
     after_looking: bool = option(
-        "Certify although B or A was chosen on these very rows, say from a report.", default=False
+        "Certify although B or A was chosen on these very rows, say from a report.", default=False, excludes=_PARTS
     )
     at_threshold: float | None = option(
         "Certify this very threshold, chosen on these rows; B and A are what a report says that it carries.",
         type=float,
         metavar="T",
+        excludes=_PARTS,
     )
-    per_class: bool = option("A threshold, and the promise, for each predicted class.", default=False)
+    per_class: bool = option(
+        "A threshold, and the promise, for each predicted class.", default=False, excludes=("group_key",)
+    )
     each: bool = option(
-        "With --per-class or --group-key: C for each by itself, not for all of them together.", default=False
+        "C for each by itself, not for all of them together.", default=False, needs=_PARTS, excludes=("fcr",)
     )
     fcr: bool = option(
-        "With --per-class or --group-key: of those that accept rows, an expected share of at most 1 - C is broken.",
-        default=False,
+        "of those that accept rows, an expected share of at most 1 - C is broken.", default=False, needs=_PARTS
     )
-    pool_small: bool = option(
-        "With --per-class or --group-key: those with too few rows share one threshold.", default=False
-    )
+    pool_small: bool = option("those with too few rows share one threshold.", default=False, needs=_PARTS)
     rule: str = option(
         "How the threshold is chosen. paper: by the paper's algorithms, for reproduction, without a guarantee.",
         type=click.Choice(("certified", "paper")),
@@ -133,14 +136,11 @@ class PromiseOptions:
         if len(given) > 1:
             raise click.UsageError(f"{' and '.join(given)} do not go together; give one promise.")
         self._check_costs()
-        if self.near_binary and self.max_risk is None:
-            raise click.UsageError("--near-binary is about losses: it goes with --max-risk.")
         looked = self._given("after_looking", "at_threshold")
         if looked and given[0] != _BOTH:
             raise click.UsageError(
                 f"{flag(looked[0])} is for {_BOTH}; certify {given[0]} on rows that it was not chosen on."
             )
-        _exclude("--in-expectation", self._given("confidence", *looked) if self.in_expectation else [])
         if self.rule == "paper":
             self._check_the_papers()
 
@@ -163,35 +163,21 @@ class PromiseOptions:
             )
 
     def _check_costs(self) -> None:
-        """Costs where they are needed, and nowhere else."""
-        one = self._given("cost_wrong", "cost_matrix")
-        if not self._given("max_cost", "cheapest"):
-            for name in (*one, *self._given("cost_review")):
-                raise click.UsageError(f"{flag(name)} goes with --max-cost or --cheapest.")
-            return
-        if len(one) != 1:
-            about = "--cheapest" if self.cheapest else "--max-cost"
-            raise click.UsageError(f"{about} needs --cost-wrong (say 50 for any wrong answer) or --cost-matrix FILE.")
-        if self.cheapest != (self.cost_review is not None):
-            needs = "--cheapest needs --cost-review (say 1)" if self.cheapest else "--cost-review goes with --cheapest"
-            raise click.UsageError(f"{needs}: what it costs to review a row.")
-        if self.cheapest and self.in_expectation:
-            raise click.UsageError("--cheapest is certified; it does not go with --in-expectation.")
+        """Costs where they are needed."""
+        for name in self._given("max_cost", "cheapest"):
+            if len(self._given("cost_wrong", "cost_matrix")) != 1:
+                wanted = "--cost-wrong (say 50 for any wrong answer) or --cost-matrix FILE"
+                raise click.UsageError(f"{flag(name)} needs {wanted}.")
+        if self.cheapest and self.cost_review is None:
+            raise click.UsageError("--cheapest needs --cost-review (say 1): what it costs to review a row.")
 
     def check_parts(self, by_group: bool) -> None:
         """Refuse what cannot be promised for each class or group."""
-        which = "--per-class" if self.per_class else "--group-key"
-        if not self.per_class and not by_group:
-            for name in self._given("each", "fcr", "pool_small"):
-                raise click.UsageError(
-                    f"{flag(name)} says how classes or groups share: give --per-class or --group-key NAME."
-                )
-            return
-        _exclude("--group-key", self._given("per_class") if by_group else [])
-        _exclude("--each", self._given("fcr") if self.each else [])
-        _exclude(which, self._given("in_expectation", "after_looking", "at_threshold"))
-        if len(self._given(*_PROMISES[_BOTH])) != 1:
-            raise click.UsageError(f"{which} takes one promise: --min-accuracy or --max-miscoverage.")
+        one = len(self._given(*_PROMISES[_BOTH])) == 1 or (by_group and self.sided)
+        if (self.per_class or by_group) and not one:
+            which = "--per-class" if self.per_class else "--group-key"
+            also = "" if self.per_class else ", or what rows of two classes are called"
+            raise click.UsageError(f"{which} takes one promise: --min-accuracy or --max-miscoverage{also}.")
 
     @property
     def delta(self) -> float | None:
@@ -215,15 +201,13 @@ class PromiseOptions:
         """
         import metacal as mc
 
-        if self.sided and per_group:
-            raise click.UsageError("--group-key: of two sides the rows of each group are fitted by themselves.")
-        if self.sided:
-            return self._about_sides(positive, [0, 1] if classes is None else classes)
         shares: Literal["each", "fcr", "together"] = "each" if self.each else "fcr" if self.fcr else "together"
         fallback = "pooled" if self.pool_small else None
+        names = [0, 1] if classes is None else classes
+        whole = self._about_sides(positive, names) if self.sided else self._for_all(seed, classes)
         if per_group:
-            return mc.PerGroup(self._for_all(seed), shares, fallback)
-        return mc.PerClass(self._for_all(seed), shares, fallback) if self.per_class else self._for_all(seed, classes)
+            return mc.PerGroup(whole, shares, fallback)
+        return mc.PerClass(whole, shares, fallback) if self.per_class else whole
 
     def _for_all(self, seed: int, classes: list[Any] | None = None) -> Promise:
         """The promise for all rows, or for the rows of one class or group."""

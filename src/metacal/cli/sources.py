@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -143,14 +144,9 @@ class Table:
         self.ids: list[str | None] = [None] * len(X) if ids is None else [str(one) for one in ids.tolist()]
         self._digest = hashlib.blake2b(digest_size=16)
 
-    place, ended, waits, first_fault, good = "", True, False, "", 0
-
-    def wait(self) -> None:
-        """There is nothing to wait for."""
-
-    def notes(self) -> list[str]:
-        """Nothing happens to such a file."""
-        return []
+    place, first_fault, good = "", "", 0
+    #: There is nothing to wait for, and nothing happens to such a file.
+    lines = SimpleNamespace(ended=True, waits=False, notes=[], wait=lambda: None)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -207,25 +203,6 @@ class Text:
         if position is None:
             return {}
         return {"position": asdict(position), "header": self.reader.header, "lists": self.reader.lists}
-
-    @property
-    def ended(self) -> bool:
-        """Whether no more can come."""
-        return self.lines.ended
-
-    @property
-    def waits(self) -> bool:
-        """Whether a line has begun whose end has not come."""
-        return self.lines.waits
-
-    def wait(self) -> None:
-        """A moment, or until something has come."""
-        self.lines.wait()
-
-    def notes(self) -> list[str]:
-        """What happened since the last time, for people."""
-        notes, self.lines.notes = self.lines.notes, []
-        return notes
 
     def take(self) -> Taken | None:
         """What the lines say that have come."""

@@ -245,7 +245,7 @@ def walked(
     over, which saves another.
     """
     through = softmax_gate(rows.n_classes) if gate is None else gate
-    through.limits(groups if gate is not None else None, len(rows))  # says now which groups are missing
+    through.group_codes(groups if gate is not None else None, len(rows))  # says now which groups are missing
     tabled = any(metric.whole_table and metric.sums is None for metric in registry.evaluated(PROBABILITIES))
     room = None
     if (tabled or plan.n_resamples) and not is_remote(rows.executor):

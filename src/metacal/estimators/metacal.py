@@ -28,7 +28,7 @@ from metacal.promises.parts.units import Counted, Importance, Units, counted_row
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
 from metacal.rows.executors import ExecutorLike, is_remote
-from metacal.rows.labels import labels_or, reject_label_of
+from metacal.rows.labels import reject_label_of
 from metacal.scores import Score
 
 
@@ -298,9 +298,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     def predict(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[Any]:
         """The class with the largest logit for accepted rows, `reject_label` for rejected ones."""
         with self._rows(X, reset=False) as rows:
-            said = self.gate_.decide(rows, probabilities=False, groups=groups)
-            assert said.answer is not None
-            return labels_or(self.gate_.reject_label, said.accept, said.answer)
+            return self.gate_.decide(rows, probabilities=False, groups=groups).label  # type: ignore[return-value]
 
     def decide(self, X: ArrayLike, *, rejected: Rejected = "calibrated", groups: ArrayLike | None = None) -> Decision:
         """Label, answer, confidence, decision, score and probabilities of each row, computed once."""

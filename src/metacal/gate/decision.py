@@ -20,13 +20,13 @@ Rejected = Literal["calibrated", "uniform"]
 
 
 class Asked(NamedTuple):
-    """What a decision takes: what scores are compared with, by row where `limits` has them, and what is wanted of it.
+    """What a decision takes: what scores are compared with, by the numbers of rows' `groups`, and what is wanted of it.
 
     A `calibrator` promises nothing: its answer is the most probable class.
     """
 
     policy: Policy
-    limits: Float | None = None
+    groups: Codes | None = None
     rejected: Rejected = "calibrated"
     probabilities: bool = True
     calibrator: bool = False

@@ -45,6 +45,7 @@ from metacal.promises.notes import (
     suspicion,
     weights_not_certified,
 )
+from metacal.promises.parts.per import Per
 from metacal.promises.parts.thresholds import policy_of
 from metacal.promises.parts.units import Counted
 from metacal.promises.promise import Promise
@@ -119,14 +120,17 @@ def fit_gate(
         _check_needs_no_labels(promise, score)
     classes = np.arange(rows.n_classes) if classes is None else classes
     odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
-    parts, at, early = parts_of_rows(promise, rows, classes, groups), 0.0, None
+    parts, early = parts_of_rows(promise, rows, classes, groups), None
+    at: float | Float = 0.0
     memory = None if prior is None else _remembered(prior, promise, classes, known.get("input", "logits"))
-    if isinstance(promise, Sided):
-        (rows, score, certificate, seen), parts = certified_sides(rows, codes, promise, counted, classes.tolist())
-        at = certificate.decision_at
+    placed: tuple[Codes, ...] = () if parts is None else parts[:1]
+    if isinstance(promise, Sided | Per) and promise.sided:
+        found, placed, at = certified_sides(rows, codes, promise, counted, classes, parts)
+        rows, score, certificate, seen = found
     elif decision == "calibrated":
         there, at, counted = learned_decision(rows, codes, counted)
         parts = parts_of_rows(promise, there, classes, groups)
+        placed = () if parts is None else parts[:1]
         _, score, certificate, seen = ranked_and_certified(
             there, codes, promise, score, counted, parts, remembered=memory
         )
@@ -152,7 +156,7 @@ def fit_gate(
     of_weights = () if weights is None else (weights_not_certified(),)
     certificate = certificate.with_notes(*notes, *of_rows, *further, *of_weights)
     policy = policy_of(certificate, classes)
-    accept = accepts(seen.values, policy.of(None if parts is None else parts[0]))
+    accept = accepts(seen.values, policy.of(*placed))
     # One threshold for all accepts nothing but -inf: these are the rows that those of the parts accept.
     values = seen.values if policy.by is None else np.where(accept, -np.inf, np.inf)
     base, remarks = cast(Map, TemperatureMap(1.0)), [not_calibrated()]
@@ -167,13 +171,13 @@ def fit_gate(
         fitting = kept, codes[own], None if weights is None else weights[own]
         done = early is not None and kept is rows and early.fitted.done()
         base, remarks = early.fitted.result() if early is not None and done else fit_map(*fitting), []
-        if not at:  # what is compared are answers by the largest logit
+        if not np.any(at):  # what is compared are answers by the largest logit
             base, remarks = _checked_help(
                 base, refit or fit_map, fitting, accept[own], promise, gives_way=gives_way, classes=classes
             )
             remarks += _about_answers(rows, base, accept, certificate)
     gate = Gate.of(
-        Table(base, classes, score, decision_at=at, **known),
+        Table(base, classes, score, decision_at=certificate.decision_at, **known),
         policy,
         certificate=certificate.with_notes(*remarks),
         promise=promise,
@@ -244,28 +248,30 @@ def _checked_help(
     return (plain_softmax(fitting[0].n_classes) if given_way else base), remarks
 
 
-def _profile(base: Map, rows: Rows, seen: Columns, accept: Flags, counted: Counted | None, at: float) -> Profile:
+def _profile(
+    base: Map, rows: Rows, seen: Columns, accept: Flags, counted: Counted | None, at: float | Float
+) -> Profile:
     """What the gate keeps of its calibration rows: all scores, the confidence of some of the accepted rows."""
     chosen = np.flatnonzero(accept if counted is None else accept & counted.mask(len(rows)))
     if rows.on_device or not len(chosen):
         return profile_of(seen.ranking)
     chosen = chosen[:: -(-len(chosen) * rows.n_classes // _LOOKED_AT)]
-    confidence = rows.picked(chosen).collect(partial(_confidence, base, at))
+    confidence = rows.picked(chosen).collect(partial(_confidence, base), np.broadcast_to(at, len(rows))[chosen])
     return profile_of(seen.ranking, confidence, seen.correct[chosen])
 
 
-def _confidence(fitted: Map, at: float, block: NDArray[Any]) -> NDArray[Any]:
+def _confidence(fitted: Map, block: NDArray[Any], at: NDArray[np.float64]) -> NDArray[Any]:
     """The calibrated probability of the answer, which the promise is about: of the largest logit, unless moved."""
     room = np.empty(block.shape, dtype=np.float64 if block.dtype == np.float64 else np.float32)
     fitted.fill(block, room)
-    return room[np.arange(len(block)), kernels.predicted(moved(at, block) if at else block)]
+    return room[np.arange(len(block)), kernels.predicted(moved(at, block) if at.any() else block)]
 
 
 def check_gate(promise: Any, score: str | Score, input: str, decision: str = "largest") -> None:
     """Raise unless these can make a gate."""
     if decision not in ("largest", "calibrated"):
         raise InputError(f"decision must be 'largest' or 'calibrated', got {decision!r}.")
-    if isinstance(promise, Sided) and decision == "calibrated":
+    if isinstance(promise, Promise) and promise.sided and decision == "calibrated":
         raise InputError(f"{type(promise).__name__} has decisions of its own; leave out decision='calibrated'.")
     if isinstance(promise, type) or not isinstance(promise, Promise):
         raise InputError(f"promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.97); got {promise!r}.")

@@ -25,11 +25,13 @@ from metacal.gate.table import Table
 from metacal.gate.verbs import Verbs
 from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import data_hash
+from metacal.promises.parts.part import one_side
 from metacal.promises.parts.thresholds import One, Policy, Thresholds, plain_groups
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.sequential.profile import Profile
 from metacal.rows import Rows
+from metacal.rows.labels import labels_or
 from metacal.rows.validate import room_for_probabilities
 
 #: What a stage ranks rows by. Both read what a caller gives, turn it into doubts (higher = less sure) and calibrated
@@ -217,10 +219,10 @@ class Gate(Verbs):
         """Whether the truth of a row is its loss, a number between 0 and 1."""
         return getattr(self.source, "truth", "") == "losses"
 
-    def limits(self, groups: Any, n_rows: int) -> Float | None:
-        """The threshold of each row by its group; None where the gate asks for none.
+    def group_codes(self, groups: Any, n_rows: int) -> Codes | None:
+        """The number of each row's group among those of the gate; None where the gate asks for none.
 
-        Groups that the gate has not been fitted on have -inf: their rows are always rejected.
+        Groups that the gate has not been fitted on have -1: their rows are always rejected.
         """
         if not isinstance(self.policy, Thresholds) or self.policy.by != "group":
             if groups is not None:
@@ -238,16 +240,20 @@ class Gate(Verbs):
         if (codes < 0).any():
             unknown = plain_groups(groups)[codes < 0][0]
             warn_caller(f"rows of groups that this gate was not fitted on ({unknown!s}, for one) are rejected.")
-        return self.policy.of(codes)
+        return codes
 
     def part_names(self, top: Codes, groups: Any = None) -> NDArray[Any] | None:
         """The predicted class or the group of each row, where each has its own promise; `top` are the largest logits'.
 
-        What `judge`, `verify_decisions` and monitors ask for.
+        What `judge`, `verify_decisions` and monitors ask for. Where groups have two sides, the side of its group.
         """
-        if self.policy.by is None:
-            return None
-        return plain_groups(groups) if self.by_group else self.classes[top]
+        if not self.by_group:
+            return None if self.policy.by is None else self.classes[top]
+        if not self.policy.at:
+            return plain_groups(groups)
+        names, place = np.unique(plain_groups(groups), return_inverse=True)
+        sides = [[one_side(name, called) for called in self.classes.tolist()] for name in names.tolist()]
+        return np.array(sides, dtype=str).reshape(-1, 2)[place, top]
 
     def losses(self, codes: Codes, answers: Codes) -> Losses | None:
         """What each answer costs, by the codes of truth and answer; None where no cost is promised."""
@@ -283,12 +289,16 @@ class Gate(Verbs):
 
     def doubts(self, given: Any) -> Float:
         """The ranking score of each row at the first stage: higher is less sure."""
+        if self.policy.at:
+            raise InputError(
+                "rows of each group are ranked from where its decision changes; decide(..., groups=...).score has it."
+            )
         return self.source.doubts(self.source.rows(given))
 
     def accepts(self, given: Any, groups: Any = None) -> Flags:
         """Whether the first stage accepts each row; `groups` has the group of each, where the gate goes by them."""
         rows = self.source.rows(given)
-        return self.source.accepts(rows, self.policy, self.limits(groups, len(rows)))
+        return self.source.accepts(rows, self.policy, self.group_codes(groups, len(rows)))
 
     def decide(
         self, *given: Any, rejected: Rejected = "calibrated", probabilities: bool = True, groups: Any = None
@@ -304,7 +314,7 @@ class Gate(Verbs):
         if rejected not in ("calibrated", "uniform"):
             raise InputError(f"rejected must be 'calibrated' or 'uniform', got {rejected!r}.")
         rows = self.source.rows(given[0])
-        asked = Asked(self.policy, self.limits(groups, len(rows)), rejected, probabilities, self.is_calibrator)
+        asked = Asked(self.policy, self.group_codes(groups, len(rows)), rejected, probabilities, self.is_calibrator)
         first: Decision = self.source.decide(rows, asked)
         if len(self.stages) > 1:
             first = self._decide_on(first, given[1:], asked)
@@ -312,8 +322,7 @@ class Gate(Verbs):
             return first
         if self.is_calibrator:
             return replace(first, label=first.answer)
-        # Of one type whatever is accepted, that of classes and reject label together.
-        return replace(first, label=np.where(first.accept, first.answer, np.asarray(self.reject_label)))
+        return replace(first, label=labels_or(self.reject_label, first.accept, first.answer))
 
     def _decide_on(self, first: Decision, given: tuple[Any, ...], asked: Asked) -> Decision:
         """The later stages of a cascade, each on the rows that those before it leave."""
@@ -361,8 +370,8 @@ class Gate(Verbs):
         source: Table = self.source
         rows = rows if rows is not None else Rows(logits)
         if not rows.on_device:
-            limits = self.limits(groups, len(rows))
-            more = () if limits is None else (limits,)
+            numbers = self.group_codes(groups, len(rows))
+            more = () if numbers is None else (numbers,)
             room = room_for_probabilities(logits, out)
             return rows.fill(partial(source.write, self.policy), room, *more, whole=source.whole_blocks)
         accept, probabilities = self.accepts(rows, groups), source.map(logits, rows=rows, out=out)

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.formulas import Flags, Float
+from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Asked, Decision
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.fingerprint import RUN
-from metacal.promises.parts.thresholds import Policy
+from metacal.promises.parts.thresholds import One, Policy
 from metacal.promises.promise import Promise
 from metacal.rows.score_columns import correct_column, loss_column, score_column
 
@@ -121,19 +121,18 @@ class Marks:
         """Scores as doubts, not yet on the grid: a settled threshold decides them alike."""
         return (-score if self.higher_is == "surer" else score).astype(np.float64)
 
-    def accepts(self, score: NDArray[np.floating[Any]], policy: Policy, limits: Float | None) -> Flags:
+    def accepts(self, score: NDArray[np.floating[Any]], policy: Policy, groups: Codes | None) -> Flags:
         """Whether each row is accepted; one without a score is not."""
-        if limits is None:
+        if isinstance(policy, One) or groups is None:
             return accepts(self.turned(score), self.threshold_for(score.dtype, policy.threshold))
-        values, place = np.unique(limits, return_inverse=True)
-        own = np.array([self.threshold_for(score.dtype, value) for value in values.tolist()])
-        return accepts(self.turned(score), own[place.reshape(-1)] if len(own) else limits)
+        own = np.array([self.threshold_for(score.dtype, value) for value in policy.table[:, 0].tolist()])
+        return accepts(self.turned(score), own[groups])
 
     def decide(self, score: NDArray[np.floating[Any]], asked: Asked) -> Decision:
         """Decision and confidence of each row."""
         confidence = self.confidence(score) if asked.probabilities else None
         right = np.ones(len(score), dtype=np.intp)
-        accept = self.accepts(score, asked.policy, asked.limits)
+        accept = self.accepts(score, asked.policy, asked.groups)
         return Decision(accept, score, self.doubts(score), right, confidence)
 
     def confidence(self, score: Any) -> Float | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.formulas import Flags
+from metacal.formulas import Codes, Flags, Float
 from metacal.gate.long_rows import Columns
 from metacal.gate.ranked import Certified, RowParts
 from metacal.gate.table import moved_rows
@@ -18,10 +19,11 @@ from metacal.maps.monotone import log_odds
 from metacal.promises.certificate import accepts
 from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.notes import Note, decision_disagrees, decision_learned
-from metacal.promises.parts.thresholds import policy_of
+from metacal.promises.parts.per import Per
+from metacal.promises.parts.thresholds import moved_by, policy_of
 from metacal.promises.parts.units import Counted
-from metacal.promises.rules.two_sided import Sided, even_odds
-from metacal.promises.sample import Ranking, Sample
+from metacal.promises.rules.two_sided import Sided
+from metacal.promises.sample import Ranking, Sample, even_odds
 from metacal.promises.scouts import Scouting
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
@@ -39,30 +41,35 @@ def check_two(n_classes: int, what: str) -> None:
 
 
 def certified_sides(
-    rows: Rows, codes: Any, promise: Sided, counted: Counted | None, names: Sequence[Any]
-) -> tuple[Certified, RowParts]:
-    """The certificate of a promise about either side, and what the rows are called."""
+    rows: Rows, codes: Any, promise: Sided | Per, counted: Counted | None, classes: NDArray[Any], groups: RowParts
+) -> tuple[Certified, tuple[Codes, ...], float | Float]:
+    """The certificate of a promise about either side, where the rows stand in its policy, and where calling changes."""
     check_two(rows.n_classes, type(promise).__name__)
     rows, truth = rows.looked_over(), np.asarray(on_host(codes, "labels"))
-    sample = Sample(rows.on_host().collect(log_odds), truth == 1, part=truth, names=names)
-    sample = sample if counted is None else sample.take(counted.rows)
+    part, names = (None, ()) if groups is None else groups
+    s = rows.on_host().collect(log_odds)
+    sample = Sample(s, truth == 1, part=part, names=names, truth=truth, classes=classes.tolist())
+    sample = sample if counted is None else replace(sample.take(counted.rows), units=counted.whole)
     if promise.scouted:
         sample = Scouting(labels=promise.asks_labels).of(sample)
     certificate = promise.certify(sample)
-    there = moved_rows(rows, certificate.decision_at)
+    policy = policy_of(certificate, classes)
+    at = certificate.decision_at if part is None else moved_by(policy, part)
+    there = moved_rows(rows, at)
     _, values, correct = ranked(there, "margin", truth)
     values, correct = np.asarray(on_host(values)), np.asarray(on_host(correct))
     seen = slice(None) if counted is None else counted.rows
     ranking = Ranking.of(RELATIVE.rounded(values[seen]), correct[seen])
     columns = Columns(values, correct, np.ones(len(values), dtype=bool), ranking)
-    parts = there.collect(kernels.predicted), names
+    called = there.collect(kernels.predicted)
+    placed = (called,) if part is None else (part, called)
     if (scouts := sample.scouts) is not None:
-        accept = accepts(values[seen], policy_of(certificate, np.array(names)).of(parts[0][seen]))
+        accept = accepts(values[seen], policy.of(*(column[seen] for column in placed)))
         certificate = certificate.with_traffic(accept, correct[seen])
         certificate = under(certificate, Circumstances(by_value=scouts.by_value, aside=scouts.aside))
     if counted is not None:
         certificate = counted.told(certificate)
-    return Certified(rows, "margin", certificate, columns), parts
+    return Certified(rows, "margin", certificate, columns), placed, at
 
 
 def learned_decision(rows: Rows, codes: Any, counted: Counted | None) -> tuple[Rows, float, Counted]:

@@ -18,7 +18,7 @@ from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import accepts
 from metacal.promises.counts import OPTIONAL
-from metacal.promises.parts.thresholds import Policy
+from metacal.promises.parts.thresholds import Policy, moved_by
 from metacal.rows import Rows, run_rows
 from metacal.rows.stored import ConvertedTable
 from metacal.rows.validate import is_one_score, label_codes, logits_from, two_columns
@@ -152,20 +152,22 @@ class Table:
 
     def doubts(self, rows: Rows) -> Float:
         """The ranking score of each row."""
-        return score_rows(self._moved(rows), self.score)
+        return score_rows(moved_rows(rows, self.decision_at), self.score)
 
-    def _moved(self, rows: Rows) -> Rows:
-        """The rows as they are decided on."""
-        return moved_rows(rows, self.decision_at)
+    def _moved_by(self, policy: Policy, groups: Codes | None) -> float | Float:
+        """The log-odds at which rows are decided, of two classes: those of all, or of the group of each."""
+        return moved_by(policy, groups) if policy.at and groups is not None else self.decision_at
 
-    def _at(self, block: NDArray[Any]) -> NDArray[Any]:
+    def _at(self, policy: Policy, groups: Codes | None, block: NDArray[Any]) -> NDArray[Any]:
         """A block as it is decided on."""
-        return moved(self.decision_at, block) if self.decision_at else block
+        at = self._moved_by(policy, groups)
+        return moved(at, block) if policy.at or at else block
 
-    def accepts(self, rows: Rows, policy: Policy, limits: Float | None) -> Flags:
-        """Whether each row is accepted; `limits` are the thresholds of rows by their group."""
-        top = self._moved(rows).collect(kernels.predicted) if policy.by == "class" else None
-        return accepts(self.doubts(rows), policy.of(top) if limits is None else limits)
+    def accepts(self, rows: Rows, policy: Policy, groups: Codes | None) -> Flags:
+        """Whether each row is accepted; `groups` are the numbers of the rows' groups, where the policy goes by them."""
+        there = moved_rows(rows, self._moved_by(policy, groups))
+        top = there.collect(kernels.predicted) if policy.by == "class" or policy.at else None
+        return accepts(score_rows(there, self.score), policy.of(top if groups is None else groups, top))
 
     def decide(self, rows: Rows, asked: Asked) -> Decision:
         """Answer, confidence, decision and probabilities from one walk over the table; the gate gives labels."""
@@ -178,31 +180,35 @@ class Table:
         columns: list[Any] = [score, top, code]
         if asked.probabilities:
             table, confidence = np.empty((n, rows.n_classes), dtype=dtype), np.empty(n, dtype=dtype)
-            columns += [table, confidence, *(() if asked.limits is None else (asked.limits,))]
+            columns += [table, confidence]
+        columns += [] if asked.groups is None else [asked.groups]
         rows.fill(partial(self._decide_block, asked, dtype), *columns, whole=self.whole_blocks)
         return self._decision(asked, code, top, score, confidence, table)
 
-    def write(self, policy: Policy, block: NDArray[Any], out: NDArray[Any], limits: Float | None = None) -> None:
+    def write(self, policy: Policy, block: NDArray[Any], out: NDArray[Any], groups: Codes | None = None) -> None:
         """Write the probabilities of a block of logits into `out`, 1/K where it is rejected."""
         # First: `out` may be the block itself.
-        accept = self._accepts_block(policy, resolve(self.score).unrounded(self._at(block)), block, limits)
+        there = self._at(policy, groups, block)
+        accept = self._accepts_block(policy, resolve(self.score).unrounded(there), there, groups)
         self.map.fill(block, out)
         if not accept.all():
             out[~accept] = 1.0 / block.shape[1]
 
-    def _accepts_block(
-        self, policy: Policy, unrounded: Float, block: NDArray[Any], limits: Float | None = None
-    ) -> Flags:
+    def _accepts_block(self, policy: Policy, unrounded: Float, there: NDArray[Any], groups: Codes | None) -> Flags:
         """The decision on scores that are not rounded yet: a settled threshold decides them alike, for fewer calls."""
         if policy.by is None:
             return accepts(unrounded, grid_of(self.score).settled(policy.threshold))
-        return accepts(unrounded, policy.of(kernels.predicted(self._at(block))) if limits is None else limits)
+        top = kernels.predicted(there) if groups is None or policy.at else None
+        return accepts(unrounded, policy.of(top if groups is None else groups, top))
 
     def _decide_block(
         self, asked: Asked, dtype: Any, block: NDArray[Any], score: Float, top: Codes, code: Codes, *more: Any
     ) -> None:
-        """The columns of a block; `more` are its probabilities, their confidence, and limits by group, if wanted."""
-        score[...] = ranked_block(self.score, self._at(block), top)
+        """The columns of a block; `more` are its probabilities, their confidence, if wanted, and numbers of groups."""
+        groups = None if asked.groups is None else more[-1]
+        more = more[: 2 * asked.probabilities]
+        there = self._at(asked.policy, groups, block)
+        score[...] = ranked_block(self.score, there, top)
         code[...] = top
         if not more and not asked.calibrator:
             return
@@ -214,10 +220,11 @@ class Table:
         if more:
             more[1][...] = table[np.arange(len(block)), code]
         if more and asked.rejected == "uniform":
-            table[~self._accepts_block(asked.policy, score, block, *more[2:])] = 1.0 / block.shape[1]
+            table[~self._accepts_block(asked.policy, score, there, groups)] = 1.0 / block.shape[1]
 
     def _decide_on_device(self, rows: Rows, asked: Asked) -> Decision:
-        score, top = self.doubts(rows), self._moved(rows).collect(kernels.predicted)
+        there = moved_rows(rows, self._moved_by(asked.policy, asked.groups))
+        score, top = score_rows(there, self.score), there.collect(kernels.predicted)
         if not asked.probabilities and not asked.calibrator:
             return self._decision(asked, top, top, score)
         device, share = kernels.device_kernels(), 1.0 / rows.n_classes
@@ -236,24 +243,26 @@ class Table:
         self, asked: Asked, codes: Codes, top: Codes, score: Float, confidence: Any = None, table: Any = None
     ) -> Decision:
         score = kernels.rounded(score, grid_of(self.score))
-        accept = accepts(score, asked.policy.of(top) if asked.limits is None else asked.limits)
+        accept = accepts(score, asked.policy.of(top if asked.groups is None else asked.groups, top))
         return Decision(accept, score, score, top, confidence, self.classes[codes], probabilities=table)
 
 
-def moved(at: float, block: NDArray[Any]) -> Float:
+def moved(at: float | Float, block: NDArray[Any]) -> NDArray[np.float64]:
     """A block of two classes where the second is answered above these log-odds: in double, the second column less them.
 
     >>> moved(2.0, np.array([[0.0, 1.5]], dtype=np.float32))
     array([[ 0. , -0.5]])
     """
-    return np.asarray(np.asarray(block, dtype=np.float64) - np.array([0.0, at]))
+    return np.asarray(np.asarray(block, dtype=np.float64) - np.stack(np.broadcast_arrays(0.0, at), axis=-1))
 
 
-def moved_rows(rows: Rows, at: float) -> Rows:
-    """The same of a whole table."""
-    if not at:
+def moved_rows(rows: Rows, at: float | Float) -> Rows:
+    """The same of a whole table; by log-odds of each row it is a table of its own."""
+    if not np.any(at):
         return rows
     rows = rows.on_host()
+    if isinstance(at, np.ndarray):
+        return Rows(moved(at, rows.gathered()), executor=rows.executor)
     return rows.replaced(table=ConvertedTable(rows.table, partial(moved, at), np.float64))
 
 

@@ -139,7 +139,7 @@ def apply(
     """
     remote = is_remote(executor)
     shipped = gate if isinstance(gate, BatchGate) else BatchGate(gate, group_key=reading.get("group_key"))
-    one = FileApplier(shipped, shipped.path or "the gate", reading, rejected, output_format, n_jobs)
+    one = FileApplier(shipped, reading, rejected, output_format, n_jobs)
     folder = os.fspath(output)
     if folder.endswith(("/", os.sep)) or os.path.isdir(folder):
         given = {name: repr(value) for name, value in sorted(reading.items())}
@@ -161,7 +161,6 @@ class FileApplier:
     """Decides on the rows of one file and writes the result: all that a worker is sent besides the two names."""
 
     gate: BatchGate
-    fitted: str
     #: Keywords of `read_predictions`.
     reading: Mapping[str, Any]
     rejected: Rejected = "calibrated"
@@ -185,7 +184,7 @@ class FileApplier:
         """Write the result to its place, or to `part` for somebody else to put it there."""
         gate = self.gate.gate
         with copies_removed():
-            predictions = read_for_gate(gate, self.fitted, source, **self.reading)
+            predictions = read_for_gate(gate, self.gate.name, source, **self.reading)
             options: dict[str, Any] = {"rejected": self.rejected, "n_jobs": self.n_jobs, "part": part}
             return write_decisions(gate, predictions, target, self.output_format, **options)
 

@@ -108,24 +108,21 @@ class BatchGate:
         if rejected not in ("calibrated", "uniform"):
             raise InputError(f"rejected must be 'calibrated' or 'uniform', got {rejected!r}.")
         self.path = os.fspath(gate) if isinstance(gate, str | os.PathLike) else None
+        self.name = self.path or "the gate"
         self.text = text_that_loads(Content(gate_in(gate))) if self.path is None else None
         raw = read_file(self.path) if self.path is not None else str(self.text).encode()
         self.fingerprint = _fingerprint(raw)
         self.logits_key, self.id_key, self.group_key, self.keep = logits_key, id_key, group_key, tuple(keep)
         self.rejected: Rejected = rejected
         self.probabilities, self.fixed_size = bool(probabilities), bool(fixed_size)
-        own = _loaded(raw, self.fingerprint, self._name, key)
+        own = _loaded(raw, self.fingerprint, self.name, key)
         if own.by_group and group_key is None:
-            raise InputError(f"{self._name} has a threshold for each group of rows; name their column with group_key.")
+            raise InputError(f"{self.name} has a threshold for each group of rows; name their column with group_key.")
         if group_key is not None and not own.by_group:
-            raise InputError(f"{self._name} has no threshold by group; leave out group_key.")
+            raise InputError(f"{self.name} has no threshold by group; leave out group_key.")
 
     def __repr__(self) -> str:
-        return f"BatchGate({self._name!r}, {self.fingerprint[:12]})"
-
-    @property
-    def _name(self) -> str:
-        return self.path or "the gate"
+        return f"BatchGate({self.name!r}, {self.fingerprint[:12]})"
 
     @property
     def gate(self) -> Gate:
@@ -137,7 +134,7 @@ class BatchGate:
         raw = read_file(self.path) if self.path is not None else str(self.text).encode()
         if _fingerprint(raw) != self.fingerprint:
             raise InputError(f"{self.path}: this is not the file that was sent; it was written over, or differs here.")
-        return _loaded(raw, self.fingerprint, self._name, None)
+        return _loaded(raw, self.fingerprint, self.name, None)
 
     def __call__(self, batch: Any) -> Any:
         """The decisions on the rows of a RecordBatch as a RecordBatch; on those of a Table as a Table."""
@@ -175,7 +172,7 @@ class BatchGate:
         one = len(own) == 2 and layout.width is None and request.is_one_score(picked.table)
         if layout.n_classes != len(own) and not one:
             raise InputError(
-                f"the batch has {layout.n_classes} columns of {gate.source.input} but {self._name} was fitted on "
+                f"the batch has {layout.n_classes} columns of {gate.source.input} but {self.name} was fitted on "
                 f"{len(own)}; give predictions of the same classifier."
             )
         named = None if one else picked.class_names
@@ -197,7 +194,7 @@ class BatchGate:
     def _decision(self, batch: Any, picked: Picked, layout: Layout, names: ClassNames | None) -> Any:
         """What the gate says of the rows; of none, what it would say of one, without it."""
         gate, n = self.gate, batch.num_rows
-        order = order_of_classes(names, tuple(gate.classes.tolist()), "the batch", self._name)
+        order = order_of_classes(names, tuple(gate.classes.tolist()), "the batch", self.name)
         if n:
             table = table_of(batch, layout, "the batch", 0)
             rows = gate.read(table if order is None else np.ascontiguousarray(table[:, order]), by_rows=True)
@@ -244,7 +241,10 @@ def decided_columns(gate: Gate, decision: Decision, ids: NDArray[Any] | None = N
     >>> list(decided_columns(gate, gate.decide(np.zeros((1, 2)))))
     ['prediction', 'answer', 'confidence', 'accept', 'score', 'probs']
     """
-    named = {"id": ids, "prediction": decision.label, **decision.columns, "probs": decision.probabilities}
+    label = decision.label
+    if label is not None and label.dtype.kind == "O":  # booleans and a third value: in a column 0, 1 and that
+        label = label.astype(np.int64)
+    named = {"id": ids, "prediction": label, **decision.columns, "probs": decision.probabilities}
     hidden = ("label", "answer", "accept", "score") if gate.is_calibrator else ("label",)
     return {name: column for name, column in named.items() if column is not None and name not in hidden}
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from metacal.errors import InputError
@@ -184,16 +185,18 @@ class Tail:
 
     def _beside(self, fits: Callable[[Log], bool], *, rotated: bool = False) -> Log | None:
         """The file of the same folder that fits; of several the one that was last written to the longest time ago."""
-        base = os.path.basename(self.path)
-        names = (name for name in self._logs.beside(self.path) if name != base)
-        logs = (self._neighbour(name) for name in names if not rotated or _rank(name, base) is not None)
-        return min((log for log in logs if log is not None and fits(log)), key=lambda log: log.modified(), default=None)
+        logs = (log for log, _ in self._neighbours(rotated=rotated) if fits(log))
+        return min(logs, key=lambda log: log.modified(), default=None)
 
-    def _neighbour(self, name: str) -> Log | None:
-        try:
-            return self._logs.open(os.path.join(os.path.dirname(self.path), name))
-        except (InputError, OSError):
-            return None  # another's file, which may not be read
+    def _neighbours(self, *, rotated: bool) -> Iterator[tuple[Log, Any]]:
+        """The other files of the folder, all or those that were rotated, and their rank; not those of others."""
+        folder, base = os.path.split(self.path)
+        for name in self._logs.beside(self.path):
+            rank = _rank(name, base)
+            if name != base and (rank is not None or not rotated):
+                with suppress(InputError, OSError):
+                    if (log := self._logs.open(os.path.join(folder, name))) is not None:
+                        yield log, rank
 
     def _copy(self, place: Position, here: Log | None) -> Log | None:
         """The copy that was made before the file was cut off.
@@ -262,21 +265,16 @@ class Tail:
 
         By the time they were last written to: some count upward from the oldest, others from the newest.
         """
-        times, mine, base = list[tuple[int, Any, str]](), None, os.path.basename(self.path)
-        for name in self._logs.beside(self.path):
-            rank = _rank(name, base)
-            log = None if rank is None else self._neighbour(name)
-            if log is not None:
-                times.append((log.modified(), rank, name))
-                mine = times[-1] if log.identity == own else mine
+        times = {(log.modified(), rank): log for log, rank in self._neighbours(rotated=True)}
+        mine = next((one for one, log in times.items() if log.identity == own), None)
         if mine is None:  # rotated out of the folder while it was read: what is younger came after it
             since = self._file.modified() if self._file is not None else 0
             self._dropped = any(one[0] >= since for one in times)
-            later = sorted(one for one in times if one[0] > since)
+            later = [one for one in times if one[0] > since]
         else:
             self._dropped = False
-            later = sorted(one for one in times if one[1][:2] == mine[1][:2] and one > mine)
-        return self._neighbour(later[0][2]) if later else None
+            later = [one for one in times if one[1][:2] == mine[1][:2] and one > mine]
+        return times[min(later)] if later else None
 
 
 def _rank(name: str, base: str) -> tuple[Any, ...] | None:

@@ -142,9 +142,7 @@ class Certificate:
 
     def with_names(self, classes: Sequence[Name]) -> Certificate:
         """The same where parts are classes that have been called by the numbers of their columns."""
-        if self.parts is None or self.parts.by != "class":
-            return self
-        return replace(self, parts=self.parts.renamed(classes))
+        return self if self.parts is None else replace(self, parts=self.parts.renamed(classes))
 
     def with_notes(self, *notes: Note) -> Certificate:
         """The same with further notes."""

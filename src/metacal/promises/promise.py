@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -14,7 +13,9 @@ from metacal.errors import InfeasibleTargetError, InputError
 from metacal.formulas import Flags, Float
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, Guarantee
+from metacal.promises.counts import impossible_labels, other_marks, other_traffic
 from metacal.promises.notes import Note
+from metacal.promises.parts.part import Name, Part
 from metacal.promises.quantity import Limits, Quantity
 from metacal.promises.sample import Evidence, Outcome, Ranking, Sample
 from metacal.promises.words import SAME_SOURCE, at_least, register_rule
@@ -73,8 +74,6 @@ class Promise(ABC):
     rules: ClassVar[Sequence[str]]
     #: The rules that certify it of a cascade, without people in it and with; none where there are none.
     cascade_rules: ClassVar[tuple[str, ...]] = ()
-    #: Whether it is about what rows of two classes are called (`rules.two_sided`).
-    sided: ClassVar[bool] = False
     #: The calibrator that goes with it, by its name on the command line; None: the usual one.
     calibrator: ClassVar[str | None] = None
     #: Whether it is about a loss of each row, a number between 0 and 1, and not only about right and wrong.
@@ -117,8 +116,8 @@ class Promise(ABC):
         return "it is never certified from whole units"
 
     @abstractmethod
-    def impossible(self, certificate: Certificate) -> str | None:
-        """What in the counts of a certificate cannot be under this promise; None when all agrees."""
+    def impossible(self, certificate: Any) -> str | None:
+        """What in the counts of a certificate, or of a part, cannot be under this promise; None when all agrees."""
 
     def from_ranking(self, ranking: Ranking, *, labelled: bool = True) -> Certificate:
         """The rule for a ranking, where there is one; `Undecided` where rows are only counted and it must know more."""
@@ -144,6 +143,11 @@ class Promise(ABC):
     @property
     def scouted(self) -> bool:
         """Whether it takes tests in a sequence, which scouts can lay out for scores that tie (`promises.scouts`)."""
+        return False
+
+    @property
+    def sided(self) -> bool:
+        """Whether it is about what rows of two classes are called (`rules.two_sided`)."""
         return False
 
     @property
@@ -283,10 +287,10 @@ class Promise(ABC):
         if certificate.rule not in ((WHOLE_UNITS,) if by_units else self.rules_for(certificate)):
             return "the rule is none that this promise uses"
         return (
-            _other_traffic(certificate, split or by_units or around.aside > 0)
+            other_traffic(certificate, split or by_units or around.aside > 0)
             or (None if stages is None else stages.contradiction(certificate))
-            or _other_marks(certificate)
-            or _impossible_labels(certificate, some_will_do=self.walks)
+            or other_marks(certificate)
+            or impossible_labels(certificate, some_will_do=self.walks)
             or (mine.impossible_of_units if by_units else mine.impossible)(certificate)
         )
 
@@ -301,21 +305,51 @@ class ByPart(Promise):
     #: The threshold of a part that has too few rows, or fails: -inf, or +inf where accepting breaks nothing.
     unproven: ClassVar[float]
 
-    @abstractmethod
     def fewest(self, level: float) -> int:
         """How many rows that it counts a test at this level takes at least."""
+        raise NotImplementedError
 
-    @abstractmethod
     def counted(self, correct: Flags) -> int:
         """How many of these rows it counts."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def settle(self, sample: Sample, level: float, planned: float) -> tuple[float | None, bool]:
-        """The threshold at a level, by tests that were laid out for the planned one, and whether every test passed."""
-
-    @abstractmethod
     def lacking(self, sample: Sample, level: float) -> tuple[float | None, int | None]:
         """The limit that rows which fail could carry, and how many rows would do."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def settle(self, sample: Sample, level: float, planned: float) -> tuple[Any, bool]:
+        """The threshold at a level, by tests that were laid out for the planned one, and whether every test passed.
+
+        None where no test has passed. Of two sides: how many rows may be called by either class.
+        """
+
+    # What follows is that of a promise with one threshold; one with two sides has its own.
+
+    def takes(self, sample: Sample, level: float) -> list[tuple[int, int]]:
+        """How many of these rows it counts, and how many a test at this level takes at least; of each side."""
+        return [(self.counted(sample.right), self.fewest(level))]
+
+    def parts_of(
+        self, names: tuple[Name, ...], sample: Sample, found: Any, level: float | None, spare: float
+    ) -> tuple[Part, ...]:
+        """What a certificate says of one class or group; `spare` is the level that it would have, had it one."""
+        threshold = RELATIVE.settled(self.unproven if found is None else found)
+        best, needed = (None, None) if found is not None else self.lacking(sample, spare if level is None else level)
+        seen = sample.ranking.outcome(threshold)._asdict()
+        return (Part(names, threshold=threshold, delta=level, best=best, rows_needed=needed, **seen),)
+
+    def decided(self, sample: Sample, at: Float) -> tuple[Float, Flags, Any]:
+        """Doubt, whether the answer is right and, of two sides, what rows are called, each changing `at` its score."""
+        return sample.score, sample.right, 0
+
+    def told(self, certificate: Certificate) -> Certificate:
+        """The certificate as it speaks of all parts together."""
+        return certificate
+
+    def impossible_part(self, family: tuple[Part, ...], level: float) -> str | None:
+        """What cannot be in a part that was tested at a level; None when all agrees."""
+        return self.at_level(level).impossible(family[0])
 
 
 def cannot_certify(
@@ -332,49 +366,3 @@ def cannot_certify(
     )
     said, ((_, target), *_) = f"{what} cannot be certified: {can}; {do}.", promise.limits
     return InfeasibleTargetError(said, target=target, best=best, rows_needed=needed)
-
-
-def _other_traffic(certificate: Certificate, split: bool) -> str | None:
-    """What describes the traffic but cannot: the rows that certify do or, after a split, all of which they are part."""
-    if certificate.other_traffic is None:
-        return None
-    tested, traffic = vars(certificate.tested), vars(certificate.traffic)
-    rejected = traffic["n_rows"] - traffic["n_accepted"]
-    among = all(count <= traffic[name] for name, count in tested.items())
-    if split and among and certificate.n_rows - certificate.n_accepted <= rejected:
-        return None
-    said = f"{traffic['n_accepted']:,} of {traffic['n_rows']:,} rows accepted"
-    return f"{said} is not the traffic that its rows describe"
-
-
-def _other_marks(certificate: Certificate) -> str | None:
-    """Whether a table of marks has other rows than the certificate, or the marks are not in order."""
-    table = certificate.marks
-    kept = [row for row in table if row[0] <= certificate.threshold]
-    rows, wrong, accepted, wrong_accepted = (sum(row[i] for row in own) for own in (table, kept) for i in (1, 2))
-    counts = (rows, rows - wrong, accepted, accepted - wrong_accepted)
-    said = (certificate.n_rows, certificate.n_correct, certificate.n_accepted, certificate.n_correct_accepted)
-    rising = all(low[0] < high[0] for low, high in pairwise(table))
-    fits = rising and counts == said and all(0 <= row[2] <= row[1] for row in table)
-    return None if not table or fits else "the rows of its table of marks are not those that it counts"
-
-
-def _impossible_labels(certificate: Certificate, *, some_will_do: bool) -> str | None:
-    """What cannot be where labels were asked for; None where all agrees, or every row came with its label.
-
-    Every accepted row has a label. Of the rejected ones some have, if `some_will_do`, and right rows are counted among
-    those with a label.
-    """
-    labels, n = certificate.labels, certificate.n_rows
-    if labels is None:
-        return None
-    accepted, right = certificate.n_accepted, certificate.n_correct
-    if not 1 <= labels <= n:
-        return f"{labels:,} of {n:,} rows cannot have a label"
-    if labels < n and not some_will_do:
-        return f"{labels:,} of {n:,} rows have a label, and this promise takes all"
-    if labels < accepted:
-        return f"{accepted:,} rows are accepted, but only {labels:,} have a label"
-    if not 0 <= right - certificate.n_correct_accepted <= labels - accepted:
-        return f"{right:,} of {labels:,} rows with a label cannot be right"
-    return None

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from metacal.promises.scouts import Scouts
 
 
+#: Standard deviation of slope and intercept, in units in which the scores have one of 1.
+_RIDGE = 3.0
+_STEPS = 50
+
+
 class Evidence(ABC):
     """What a promise is certified from: rows (`Sample`), counts of rows (`Passes`), labels that arrive (`Answers`)."""
 
@@ -68,6 +73,9 @@ class Sample(Evidence):
         What each row costs, where a promise is about that.
     part, names : array of int and sequence, optional
         The number of each row's class or group, and what these are called.
+    truth, classes : array of int and sequence, optional
+        Of two classes with two sides (`rules.two_sided`): the true class of each row, -1 for none of them, and what the
+        classes are called.
     units : WholeUnits, optional
         Where rows belong together, and every one of them counts.
     scouts, memory : Scouts and Memory, optional
@@ -89,6 +97,8 @@ class Sample(Evidence):
     units: WholeUnits | None = None
     scouts: Scouts | None = None
     memory: Memory | None = None
+    truth: Codes | None = None
+    classes: Sequence[Name] = (0, 1)
 
     @classmethod
     def of(cls, scores: Any, correct: Any = None, *, of_all: bool = True, **more: Any) -> Sample:
@@ -125,6 +135,16 @@ class Sample(Evidence):
         assert self.correct is not None
         return self.correct
 
+    @property
+    def codes(self) -> Codes:
+        """The true class of each row, of two."""
+        return self.right.astype(np.intp) if self.truth is None else self.truth
+
+    @cached_property
+    def even_odds(self) -> float:
+        """Of two classes: the score at which their odds are even."""
+        return even_odds(self.score, self.codes == 1)
+
     @cached_property
     def ranking(self) -> Ranking:
         """The rows by rising score, sorted once; rows without labels count as wrong."""
@@ -143,7 +163,7 @@ class Sample(Evidence):
 
     def take(self, rows: Flags | Codes) -> Sample:
         """Some of the rows, by a flag for each or by their places."""
-        correct, losses, part = self.correct, self.losses, self.part
+        correct, losses, part, truth = self.correct, self.losses, self.part, self.truth
         return Sample(
             self.score[rows],
             None if correct is None else correct[rows],
@@ -152,7 +172,34 @@ class Sample(Evidence):
             self.names,
             None if self.units is None else self.units.take(rows),
             self.scouts,
+            truth=None if truth is None else truth[rows],
+            classes=self.classes,
         )
+
+
+def even_odds(s: Float, positive: Flags) -> float:
+    """The score at which the odds are even, by logistic regression with a ridge; within the scores, or just beyond.
+
+    >>> rng = np.random.default_rng(0)
+    >>> s = rng.normal(size=5000)
+    >>> round(even_odds(s, rng.random(5000) < 1 / (1 + np.exp(1 - 2 * s))), 1)
+    0.5
+    """
+    if not len(s):
+        return 0.0
+    low, high = float(s[np.isfinite(s)].min(initial=0.0)), float(s[np.isfinite(s)].max(initial=0.0))
+    finite = np.clip(s, low - 1.0, high + 1.0)
+    centre, scale = float(finite.mean()), float(finite.std()) or 1.0
+    design = np.column_stack([np.ones(len(s)), (finite - centre) / scale])
+    theta = np.array([0.0, 1.0])
+    for _ in range(_STEPS):
+        p = 1.0 / (1.0 + np.exp(-np.clip(design @ theta, -30.0, 30.0)))
+        gradient = design.T @ (p - positive) + theta / _RIDGE**2
+        hessian = (design * (p * (1.0 - p))[:, None]).T @ design + np.eye(2) / _RIDGE**2
+        step = np.linalg.solve(hessian, gradient)
+        theta = theta - step / max(1.0, float(np.abs(step).max()))
+    slope = max(float(theta[1]), 1e-6)
+    return float(np.clip(centre - scale * theta[0] / slope, low - 1.0, high + 1.0))
 
 
 def require_some_correct(correct: Flags) -> None:
@@ -254,6 +301,18 @@ class Ranking:
             return math.inf
         following = self.scores[np.searchsorted(self.ranks, accepted, side="right")]
         return float(np.nextafter(following, -np.inf))
+
+    def strictly_before(self, accepted: int) -> float:
+        """The threshold before the next row, where so many are accepted; rows that tie with that one are not."""
+        if not accepted or not self.n:
+            return -math.inf
+        block = int(np.searchsorted(self.ranks, min(accepted, self.n), side="right"))
+        return self.just_below_next(int(self.ranks[block - 1])) if block else -math.inf
+
+    def below(self, score: float) -> int:
+        """How many rows have a score below this one: the end of a block of ties."""
+        before = int(np.searchsorted(self.scores, score))
+        return int(self.ranks[before - 1]) if before else 0
 
     def outcome(self, threshold: float) -> Outcome:
         """What the rows look like under a threshold."""

@@ -51,7 +51,7 @@ _OUR_OWN = 0x73636F75
 
 @dataclass(frozen=True, eq=False)
 class Scouts:
-    """Scores of rows that certify nothing; `part` has the class or group of each where there are any.
+    """Scores of rows that certify nothing; `part` has the class or group of each, and `truth` the label, if any.
 
     Attributes
     ----------
@@ -65,6 +65,7 @@ class Scouts:
     part: Codes | None = None
     by_value: bool = True
     aside: int = 0
+    truth: Codes | None = None
 
     @classmethod
     def among(cls, pool: Float, drawn: int) -> Scouts:
@@ -82,7 +83,10 @@ class Scouts:
 
     def of(self, parts: Sequence[int]) -> Scouts:
         """Those of some parts; all of them where nobody knows their parts."""
-        return self if self.part is None else replace(self, score=self.score[np.isin(self.part, parts)], part=None)
+        if self.part is None:
+            return self
+        own = np.isin(self.part, parts)
+        return replace(self, score=self.score[own], part=None, truth=None if self.truth is None else self.truth[own])
 
     @property
     def values(self) -> Float | None:
@@ -115,7 +119,7 @@ class Scouting:
         if not aside.any():
             return sample
         own = sample.take(aside)
-        scouts = Scouts(own.score, own.part, self._by_value(own.score, len(sample)), int(aside.sum()))
+        scouts = Scouts(own.score, own.part, self._by_value(own.score, len(sample)), int(aside.sum()), own.truth)
         return replace(sample.take(~aside), scouts=scouts)
 
     def _by_value(self, scores: Float, n: int) -> bool:
@@ -130,7 +134,7 @@ class Scouting:
         """A random square root of the rows, of each part by itself; ten of them where these show no tie."""
         flags = np.zeros(len(sample), dtype=bool)
         turns = np.random.default_rng([self.seed, _OUR_OWN]).permutation(len(sample))
-        part = sample.part if self.labels is None else None
+        part = sample.part
         parts = [turns] if part is None else [turns[part[turns] == i] for i in range(len(sample.names))]
         for rows in parts:
             if len(rows) >= _FEWEST_ROWS or self.scale is not None:

@@ -16,9 +16,9 @@ from metacal.kernels.grid import RELATIVE
 from metacal.promises.parts.part_words import (
     called,
     claim_of_parts,
+    claim_of_sides,
     lines_of_sides,
     lower,
-    statement_of_sides,
     surely_of_parts,
 )
 
@@ -106,18 +106,18 @@ def statement(certificate: Certificate) -> str:
         claim = f"Of all answers at most {at_most(certificate.target)} are wrong, people's counted as right"
     if stages is not None and stages.pool is not None:
         claim += f", of the pool of {stages.pool:,} rows"
+    parts = certificate.parts
+    if parts is not None and parts.sides:
+        claim = claim_of_sides(parts, at_least, at_most)
     claim = _about(certificate.circumstances, claim)
     unknown = certificate.circumstances.unknown
     inexact = f"(approximate, not certified{'' if unknown is None else f': {unknown}'})"
     sure, guarantee = certificate.confidence, certificate.guarantee
-    if certificate.parts is not None and certificate.parts.sides:
-        return statement_of_sides(certificate, certificate.parts, at_least, at_most)
-    if certificate.parts is not None and certificate.delta is not None and sure is not None:
+    if parts is not None and certificate.delta is not None and sure is not None:
         approximate = guarantee == "approximate"
         about = f"{'about ' if approximate else ''}{at_least(sure)}"
-        surely = surely_of_parts(certificate.parts, about, at_most(certificate.delta))
-        claim = claim_of_parts(certificate.parts, claim)
-        return f"{claim}, {surely}{f' {inexact}' if approximate else ''}."
+        surely = surely_of_parts(parts, about, at_most(certificate.delta))
+        return f"{claim_of_parts(parts, claim)}, {surely}{f' {inexact}' if approximate else ''}."
     if guarantee == "certified" and sure is not None:
         return f"{claim}, {'both ' if more else ''}with {at_least(sure)} confidence."
     if guarantee == "approximate":
@@ -157,7 +157,7 @@ def rule(certificate: Certificate) -> str:
     """
     named, parts, around = rule_named(certificate.rule), certificate.parts, certificate.circumstances
     said = named.at_values if around.by_value else named.text
-    said += "" if parts is None or parts.sides else f"; each {parts.by} by itself, {_SHARED[parts.shares]}"
+    said += "" if parts is None or parts.of_all else f"; each {parts.by} by itself, {_SHARED[parts.shares]}"
     if around.by_value:
         who = f"{around.aside:,} calibration rows, set aside," if around.aside else "other rows"
         said += f"; the scores of {who} chose the first value"
@@ -303,7 +303,7 @@ def _beyond(score: str, threshold: float) -> str:
 def _lines_of_parts(parts: Parts, score: str) -> list[tuple[str, str]]:
     """Those that are always rejected first, then the lowest coverage."""
     if parts.sides:
-        return lines_of_sides(parts)
+        return lines_of_sides(parts, _FEW)
     counts = {status: sum(part.status == status for part in parts.items) for status in _STATUSES}
     said = ", ".join(_STATUSES[status].format(n) for status, n in counts.items() if n)
     lines = [(parts.plural, f"{sum(len(part.names) for part in parts.items):,}: {said}")]

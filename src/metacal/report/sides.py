@@ -61,8 +61,8 @@ def sides_of(gate: Gate, rows: Rows, codes: Codes, names: NDArray[Any], delta: f
 def _thresholds(gate: Gate) -> dict[int, float]:
     """The log-odds at which a gate with two sides begins to call rows by each class."""
     certificate = gate.certificate
-    if certificate is None or certificate.parts is None or gate.promise is None or not gate.promise.sided:
-        return {}
+    if certificate is None or certificate.parts is None or not certificate.parts.of_all:
+        return {}  # none, or each group has its own
     margins = [0.0 if part.accepts_everything else -part.threshold for part in certificate.parts.items]
     at = certificate.decision_at
     return {code: at + (margin if code else -margin) for code, margin in enumerate(margins) if np.isfinite(margin)}

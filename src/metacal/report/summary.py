@@ -245,7 +245,7 @@ def summarise(
         frontier=frontier_points(data.doubt, data.correct, delta=delta),
         sides=sides_of(through, Rows(tables[0]), data.codes, names, delta, level) if two else None,
         classes=class_table(names, data),
-        parts=_parts(data, names, groups, level=level, certificate=through.certificate),
+        parts=_parts(through, data, names, groups, level),
         mistakes=striking_rows(data, ~data.correct, data.doubt, names, ids),
         hits=striking_rows(data, data.correct, -data.doubt, names, ids),
         comparison=_comparison(compare, tables, data.codes, random_state=seed, n_jobs=n_jobs, progress=progress),
@@ -276,12 +276,15 @@ def _calibrator(gate: Gate | None) -> str | None:
     return ", ".join(dict.fromkeys(gate.stage(k).source.calibrator_name for k in range(len(gate.stages))))
 
 
-def _parts(data: Measured, names: NDArray[Any], groups: Any, **options: Any) -> tuple[PartTable, ...]:
-    """By predicted class, and by group where the rows have one."""
+def _parts(gate: Gate, data: Measured, names: NDArray[Any], groups: Any, level: float) -> tuple[PartTable, ...]:
+    """By predicted class, and by group where the rows have one, each side of it where there are two."""
     by = [("class", names, data.predicted)] if len(names) else []
     if groups is not None:
-        by.append(("group", *np.unique(plain_groups(groups)[data.numbers], return_inverse=True)))
-    return tuple(part_table(*part, data.correct, data.accept, **options) for part in by)
+        own = plain_groups(groups)[data.numbers]
+        sides = gate.part_names(data.predicted, own) if gate.policy.at else None
+        by.append(("group", *np.unique(own if sides is None else sides, return_inverse=True)))
+    certificate, columns = gate.certificate, (data.correct, data.accept)
+    return tuple(part_table(*part, *columns, level=level, certificate=certificate) for part in by)
 
 
 def _command(gate: Gate, given: str | None, file: str | None, delta: float) -> dict[str, Any]:

@@ -196,7 +196,7 @@ def _thresholds(certificate: Certificate | None, by: str, names: NDArray[Any]) -
     found = np.full(len(names), np.nan)
     if certificate is None or certificate.parts is None or certificate.parts.by != by:
         return found
-    own = {str(name): part.threshold for part in certificate.parts.items for name in part.names}
+    own = {str(name): part.threshold for part in certificate.parts.items for name in part.cells}
     return np.array([own.get(str(name), -np.inf) for name in names])
 
 

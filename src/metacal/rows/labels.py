@@ -163,7 +163,8 @@ def codes_where_known(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     if array.ndim != 1 or len(array) != n_rows:
         raise InputError(f"there are {n_rows} rows but labels of shape {array.shape}; each row needs one entry.")
     own = classes.tolist()
-    missing = _missing(array, NO_LABEL in own or str(NO_LABEL) in own)
+    none = ("",) if NO_LABEL in own or str(NO_LABEL) in own else ("", NO_LABEL, str(NO_LABEL))
+    missing = np.array([_is_missing(item) or item in none for item in array.tolist()], dtype=bool)
     codes = np.full(n_rows, NO_LABEL, dtype=np.intp)
     if missing.all():
         raise InputError("no row has a label; label at least the rows on which the two models disagree.")
@@ -172,20 +173,6 @@ def codes_where_known(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
         known = np.asarray(known.tolist())
     codes[~missing] = label_codes(known, len(known), classes)
     return codes
-
-
-def _missing(array: NDArray[Any], is_class: bool) -> Flags:
-    """Where there is no label; -1 says so only where it is no class."""
-    kind = array.dtype.kind
-    if kind in "OT":
-        stands = () if is_class else (NO_LABEL, str(NO_LABEL))
-        return np.array([_is_missing(x) or x == "" or x != x or x in stands for x in array.tolist()], dtype=bool)
-    missing = np.zeros(len(array), dtype=bool)
-    if kind in "Ufiu" and not is_class:
-        missing |= array == (str(NO_LABEL) if kind == "U" else NO_LABEL)
-    if kind in "Uf":
-        missing |= array == "" if kind == "U" else np.isnan(array)
-    return missing
 
 
 def columns_of(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[Codes, int | None]:

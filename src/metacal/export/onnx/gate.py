@@ -7,6 +7,7 @@ A table of logits gives `probs`, `score` and `accept`, a score that is given `ac
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from metacal.formulas.logits import without_zeros
 from metacal.gate import Gate
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.temperature import TemperatureMap
-from metacal.promises.parts.thresholds import One, Policy
+from metacal.promises.parts.thresholds import One, Policy, Thresholds
 
 #: Output name -> value.
 Answers = dict[str, Value]
@@ -162,9 +163,12 @@ def _of_table(graph: Graph, gate: Gate, given: str, dtype: str, group: str | Non
     if gate.certificate is None:
         return {"probs": _usable_only(xp, gate, x)}
     own, there, quick = xp, x, None
-    if gate.source.decision_at:  # of two classes: the score at these log-odds, in double; the map on the logits
+    if gate.policy.at or gate.source.decision_at:  # of two classes: the score there, in double; the map on the logits
         own = xp.to("float64")
-        there = own.value(x if xp.dtype == "float64" else own.cast(x)) - np.array([[0.0, gate.source.decision_at]])
+        at: Any = gate.source.decision_at
+        if isinstance(gate.policy, Thresholds) and gate.policy.at:
+            at = own.unsqueeze(own.take(own.name([*gate.policy.at, 0.0]), _number(own, gate.policy, group)))
+        there = own.value(x if xp.dtype == "float64" else own.cast(x)) - at * np.array([[0.0, 1.0]])
     elif gate.thresholds is None:  # a quick score is bounded away from one threshold, not from that of each row
         quick = quick_scores(xp, x, gate.source.score, gate.threshold)
     if quick is not None:
@@ -218,17 +222,22 @@ def _widened(xp: Traced, given: str) -> Value:
 
 
 def _at_most(policy: Policy, score: Value, x: Value | None = None, group: str | None = None) -> Value:
-    """score <= threshold, the one there is or, gathered, that of the predicted class or of the group."""
+    """score <= threshold, the one there is or, gathered, that of the predicted class or of the group, or of both."""
     if isinstance(policy, One):
         return score <= policy.threshold
-    xp, whole, last = score.xp, score.xp.to("int64"), len(policy.values)
-    values = xp.name([*policy.values, -np.inf])  # the last for a group that the fit has not seen
-    if policy.by == "class":
-        part = xp.op("ArgMax", x, axis=1, keepdims=0)
-    else:
-        number = whole.value(str(group))
-        part = whole.where((number < last) & (number > -1), number, last)
-    return score <= xp.take(values, part)
+    xp = score.xp
+    top = partial(xp.to("int64").op, "ArgMax", x, axis=1, keepdims=0)
+    part = top() if policy.by == "class" else _number(xp, policy, group)
+    if policy.at:
+        part = part * 2 + top()
+    return score <= xp.take(xp.name(policy.table.ravel().tolist()), part)
+
+
+def _number(xp: Traced, policy: Thresholds, group: str | None) -> Value:
+    """The number of each row's group, the last for one that the fit has not seen."""
+    whole, last = xp.to("int64"), len(policy.names)
+    number = whole.value(str(group))
+    return whole.where((number < last) & (number > -1), number, last)
 
 
 def _logarithms(xp: Traced, table: Value, tolerance: float) -> Value:

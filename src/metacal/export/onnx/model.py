@@ -315,8 +315,9 @@ def metadata_of(gate: Gate, exported: Gate, outputs: dict[str, str], group: str 
         if exported.n_classes:
             known["reject_label"] = json.dumps(label.item() if hasattr(label, "item") else label)
     if own is not None:
-        values = [repr(value) for value in own.values]
-        known["thresholds"] = json.dumps({"by": own.by, "names": list(own.names), "values": values})
+        values = [[*map(repr, value)] if isinstance(value, tuple) else repr(value) for value in own.values]
+        at = {"at": [*map(repr, own.at)]} if own.at else {}
+        known["thresholds"] = json.dumps({"by": own.by, "names": list(own.names), "values": values, **at})
         known |= {"groups": json.dumps(list(own.names)), "group_input": group} if group is not None else {}
     return {PREFIX + name: text for name, text in known.items() if text is not None}
 

@@ -47,23 +47,27 @@ class Gate(Fixed):
         self.score = score_module(source.score)
         self.by = fitted.policy.by
         self.groups = own.names if own is not None and fitted.by_group else None
+        self.sides = bool(fitted.policy.at)
+        self.moved = self.sides or bool(source.decision_at)  # of two classes: answered by the second above these
         # The last is that of a group that the fit has not seen.
-        self.moved = bool(source.decision_at)  # of two classes: answered by the second above these log-odds
+        at = [*fitted.policy.at, 0.0] if self.sides else [source.decision_at]
         if self.moved:
-            self.keep(decision_at=[0.0, source.decision_at])
-        self.keep(threshold=fitted.threshold if own is None else [*own.values, -torch.inf])
+            self.keep(decision_at=[[0.0, one] for one in at])
+        self.keep(threshold=fitted.threshold if own is None else own.table.tolist())
         self.eval()
 
     def forward(self, logits: Tensor, group: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return probs (n × K), score (n) and accept (n)."""
         self._check(logits, group)
         table, usable = self._read(logits.detach())
-        there = table - beside(self.decision_at, table) if self.moved else table
+        number = self._number(table, group)
+        at = beside(self.decision_at, table) if self.moved else None
+        there = table if at is None else table - (at[number] if self.sides else at)
         score = torch.where(usable, self.score(there), torch.full_like(table[:, 0], torch.nan))
         dtype = logits.dtype if logits.is_floating_point() else torch.get_default_dtype()
         probs = self._probabilities(table, dtype)
         # Whatever the score says, a row whose probabilities are no numbers is not accepted.
-        accept = (score <= self._threshold(there, group)) & usable & (probs.sum(dim=1) < torch.inf)
+        accept = (score <= self._threshold(there, number)) & usable & (probs.sum(dim=1) < torch.inf)
         return probs.masked_fill(~accept.unsqueeze(1), 1.0 / self.n_classes), score, accept
 
     def extra_repr(self) -> str:
@@ -71,16 +75,20 @@ class Gate(Fixed):
         promise = "no promise: every row is accepted" if self.certificate is None else self.certificate.statement
         return f"{self.n_classes} classes, input={self.input!r}; {promise}"
 
-    def _threshold(self, table: Tensor, group: Tensor | None) -> Tensor:
-        """The threshold, or that of each row: its predicted class's or its group's."""
+    def _number(self, table: Tensor, group: Tensor | None) -> Tensor | None:
+        """The number of each row's group, the last for one that the fit has not seen."""
+        if group is None:
+            return None
+        last, number = len(self.groups or ()), group.to(device=table.device, dtype=torch.int64)
+        return torch.where((number >= 0) & (number < last), number, torch.full_like(number, last))
+
+    def _threshold(self, table: Tensor, number: Tensor | None) -> Tensor:
+        """The threshold, or that of each row: its predicted class's or its group's, or both at once."""
         values = beside(self.threshold, table)
         if self.by is None:
             return values
-        if self.by == "class":
-            return values[TORCH.argmax(table)[:, 0]]
-        assert group is not None
-        last, number = len(self.groups or ()), group.to(device=table.device, dtype=torch.int64)
-        return values[torch.where((number >= 0) & (number < last), number, torch.full_like(number, last))]
+        top = TORCH.argmax(table)[:, 0] if self.sides or number is None else None
+        return values[top, 0] if number is None else values[number, top if self.sides else 0]
 
     def _check(self, logits: Tensor, group: Tensor | None) -> None:
         if (self.by == "group") != (group is not None):

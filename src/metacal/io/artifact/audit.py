@@ -55,7 +55,13 @@ CHOICES[QuantityName] = lambda: QUANTITIES
 # What follows from other entries is written for readers, and compared when it is read.
 for _per in (PerClass, PerGroup):
     ENTRIES[_per] = {**entries(_per), "promise": ByPart}
-ENTRIES[Part] = {**entries(Part), "names": tuple[Name | bool, ...], "quantity": QuantityName | None, "status": Status}
+ENTRIES[Part] = {
+    **entries(Part),
+    "names": tuple[Name | bool, ...],
+    "called": NotRequired[Name | bool],
+    "quantity": QuantityName | None,
+    "status": Status,
+}
 ENTRIES[Certificate] = {
     **{name: annotations_of(Certificate)[name] for name in NAMES},
     **dict.fromkeys(COUNTED_BY_LABELS, int | None),
@@ -226,8 +232,11 @@ def _check_parts(certificate: Certificate) -> None:
     parts, where = certificate.parts, "certificate.parts"
     assert parts is not None
     _require(len(parts.items) > 0, f"items must be a list with an entry per {parts.by}", where)
-    names = [name for part in parts.items for name in part.names]
-    _require(len(set(names)) == len(names), "two parts bear the same name", where)
+    names, cells = parts.names, [name for part in parts.items for name in part.cells]
+    _require(len(set(cells)) == len(cells), "two parts bear the same name", where)
+    for family in parts.families:
+        one = {(part.names, part.at) for part in family if part.called is not None}
+        _require(len(one) == (parts.by == "group" and parts.sides), "the two sides of a group are not of one", where)
     _require(len({isinstance(name, str) for name in names}) == 1, "names must be all text or all numbers", where)
     _require(all(_is_plain(name, _LONGEST_NAME) for name in names), "a name must be one line of plain text", where)
     for k, part in enumerate(parts.items):

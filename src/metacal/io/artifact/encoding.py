@@ -209,7 +209,7 @@ def family_of(annotation: Any) -> Mapping[str, type] | None:
     --------
     >>> from metacal.promises.promise import ByPart
     >>> sorted(family_of(ByPart)), family_of(float)
-    (['MaxMiscoverage', 'MinAccuracy'], None)
+    (['MaxFalsePositiveRate', 'MaxMiscoverage', 'MinAccuracy', 'MinPrecision', 'MinRecall', 'TwoSided'], None)
     """
     base = _base_of(annotation)
     if base is None or base == annotation:

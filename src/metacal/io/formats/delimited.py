@@ -28,8 +28,6 @@ from metacal.io.opening import SAVE_AS_NPZ, NoRowsError, check_texts
 from metacal.rows.labels import is_whole
 
 _FORMULA_BEGINS = "=+-@\t\r\n＝＋－＠"
-#: Cells with a list in each that are parsed in one go.
-_LISTS_AT_ONCE = 4096
 #: Cells turned into text in one go.
 _BLOCK_CELLS = 1 << 17
 
@@ -208,31 +206,14 @@ def lists_of_numbers(path: str, name: str, cells: Sequence[str] | NDArray[Any]) 
     >>> lists_of_numbers("a.csv", "logits", ["[0.5, 2]", "[1 -inf]"])
     array([[ 0.5,  2. ], [ 1. , -inf]])
     """
-    plain = [cell.strip().strip("[]()").replace(",", " ") for cell in cells]
+    plain = [" ".join(cell.strip().strip("[]()").replace(",", " ").splitlines()) for cell in cells]
+    with contextlib.suppress(ValueError, UserWarning), warnings.catch_warnings(action="error"):
+        numbers = np.loadtxt(plain, comments=None, ndmin=2)
+        if len(numbers) == len(plain):  # an empty one is left out
+            return numbers
     width = len(plain[0].split())
-    parts = []
-    for start in range(0, len(plain), _LISTS_AT_ONCE):
-        some = plain[start : start + _LISTS_AT_ONCE]
-        numbers = _numbers(" ".join(some))
-        # Two rows that are wrong in opposite directions would cancel: every row is counted.
-        if numbers is None or any(len(cell.split()) != width for cell in some):
-            _raise_bad_list(path, name, start, cells[start : start + _LISTS_AT_ONCE], width)
-        parts.append(numbers)
-    return np.concatenate(parts).reshape(len(plain), width)  # type: ignore[arg-type]
-
-
-def _numbers(text: str) -> NDArray[np.float64] | None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", DeprecationWarning)  # how NumPy says that it could not read to the end
-        try:
-            return np.fromstring(text, dtype=np.float64, sep=" ")
-        except (DeprecationWarning, ValueError):
-            return None
-
-
-def _raise_bad_list(path: str, name: str, start: int, cells: Sequence[str] | NDArray[Any], width: int) -> None:
-    for row, cell in enumerate(cells, start):
-        words = cell.strip().strip("[]()").replace(",", " ").split()
+    for row, cell in enumerate(plain):
+        words = cell.split()
         bad = next((word for word in words if not is_number(word)), None)
         if bad is not None:
             cut = " (NumPy cuts long arrays when it prints them: write a column per class)" if "..." in bad else ""

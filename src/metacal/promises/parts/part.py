@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.formulas import Flags
 from metacal.promises.counts import OPTIONAL
 from metacal.promises.quantity import Quantity, quantity
 
@@ -28,6 +27,8 @@ Name = str | int
 Status = Literal["certified", "accepts everything", "always rejected"]
 
 _PLURAL = {"class": "classes", "group": "groups"}
+#: Entries of a part that is a side of two classes.
+_OF_SIDES = ("quantity", "target", "called", "at")
 
 
 def jsonable(value: Any) -> Any:
@@ -47,6 +48,11 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else "inf" if value > 0 else "-inf"
     return value
+
+
+def one_side(group: Any, called: Any) -> str:
+    """What rows of a group are known by that are called by one of two classes."""
+    return f"{group}, called {called}"
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,9 @@ class Part:
     quantity, target : Quantity, float, or None
         Where each part has a promise of its own (`rules.two_sided`): what is limited, and the limit; None where nothing
         was asked of it, so that its rows go to review.
+    called, at : str, int or None, and float
+        Of one side of a group of two classes: the class that its rows are called by, and the log-odds above which rows
+        of the group are called by the second.
 
     >>> Part(("cat",), 40, 39, 0, 0, -math.inf, None, 0.1, 0.01, 0.89, 120).status
     'always rejected'
@@ -90,14 +99,26 @@ class Part:
     rows_needed: int | None = None
     quantity: Quantity | None = field(default=None, metadata=OPTIONAL)
     target: float | None = field(default=None, metadata=OPTIONAL)
+    called: Name | None = field(default=None, metadata=OPTIONAL)
+    at: float = field(default=0.0, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if self.quantity is not None:
             object.__setattr__(self, "quantity", quantity(self.quantity))
 
     @property
-    def name(self) -> str:
+    def whole(self) -> str:
+        """What the class or group is called, both sides of it where there are two."""
         return str(self.names[0]) if len(self.names) == 1 else f"{len(self.names)} pooled"
+
+    @property
+    def name(self) -> str:
+        return self.whole if self.called is None else one_side(self.whole, self.called)
+
+    @property
+    def cells(self) -> tuple[Name, ...]:
+        """What its rows are known by: the classes or groups or, where groups have two sides, this side of each."""
+        return self.names if self.called is None else tuple(one_side(name, self.called) for name in self.names)
 
     @property
     def accepts_everything(self) -> bool:
@@ -119,9 +140,17 @@ class Part:
         """Accuracy of its accepted calibration rows; None when none is."""
         return self.n_correct_accepted / self.n_accepted if self.n_accepted else None
 
+    def among(self, names: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which of the rows whose classes, groups or sides are given belong to it."""
+        own = np.array(self.cells)
+        alike = (own.dtype.kind == "U") == (names.dtype.kind == "U")  # no name is a number
+        return np.isin(names, own) if alike else np.zeros(len(names), dtype=bool)
+
     def to_dict(self) -> dict[str, Any]:
         own = {"quantity": self.quantity.name, "target": self.target} if self.quantity is not None else {}
-        plain = {name: value for name, value in vars(self).items() if name not in ("quantity", "target")}
+        own |= {} if self.called is None else {"called": self.called}
+        own |= {"at": self.at} if self.at else {}
+        plain = {name: value for name, value in vars(self).items() if name not in _OF_SIDES}
         return jsonable({**plain, **own, "status": self.status})
 
 
@@ -142,22 +171,38 @@ class Parts:
         """Whether they are the two sides of two classes, each with a promise of its own (`rules.two_sided`)."""
         return any(part.quantity is not None for part in self.items)
 
-    def judged(self, names: NDArray[Any], accept: Flags, correct: Flags) -> Iterator[tuple[Part, Flags, Flags, Flags]]:
+    @property
+    def of_all(self) -> bool:
+        """Whether they are the two sides of all rows, and not of each group."""
+        return self.sides and self.by == "class"
+
+    def judged(
+        self, names: NDArray[Any], accept: NDArray[np.bool_], correct: NDArray[np.bool_]
+    ) -> Iterator[tuple[Part, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]]:
         """Each part that promises something, the rows that it looks at, and which of these are accepted and right.
 
         Of a side that looks at all rows of a class, these are the rows that are called so, and those of the class that
         they are called by: of two classes a row is of it where it is called so and right, or neither.
         """
-        for part, own in self.rows(names):
-            if part.quantity is not None and part.quantity.of_class:
-                yield part, np.ones_like(own), accept & own, own == correct
-            elif not self.sides or part.quantity is not None:
-                yield part, own, accept[own], correct[own]
+        for family in self.families:
+            rows = [part.among(names) for part in family]
+            here = np.logical_or.reduce(rows)
+            for part, own in zip(family, rows):
+                if part.quantity is not None and part.quantity.of_class:
+                    yield part, here, (accept & own)[here], (own == correct)[here]
+                elif not self.sides or part.quantity is not None:
+                    yield part, own, accept[own], correct[own]
+
+    @property
+    def families(self) -> tuple[tuple[Part, ...], ...]:
+        """The parts that look at the same rows: the two sides of a group or, without groups, of all rows."""
+        step = 2 if self.sides else 1
+        return tuple(self.items[first : first + step] for first in range(0, len(self.items), step))
 
     @property
     def names(self) -> tuple[Name, ...]:
         """Of every class or group."""
-        return tuple(name for part in self.items for name in part.names)
+        return tuple(dict.fromkeys(name for part in self.items for name in part.names))
 
     @property
     def pooled(self) -> tuple[Name, ...]:
@@ -168,21 +213,19 @@ class Parts:
     def rejected(self) -> tuple[Part, ...]:
         return tuple(part for part in self.items if part.status == "always rejected")
 
-    def rows(self, names: NDArray[Any]) -> Iterator[tuple[Part, Flags]]:
-        """Each part, and which of the rows whose classes or groups are given belong to it."""
-        for part in self.items:
-            own = np.array(part.names)
-            alike = (own.dtype.kind == "U") == (names.dtype.kind == "U")  # no name is a number
-            yield part, np.isin(names, own) if alike else np.zeros(len(names), dtype=bool)
-
     def settled(self, settle: Callable[[float], float]) -> Parts:
         """The same with every threshold settled on the grid of the score."""
         return replace(self, items=tuple(replace(part, threshold=settle(part.threshold)) for part in self.items))
 
     def renamed(self, names: Sequence[Name]) -> Parts:
         """The same where a class has been called by the number of its column."""
-        items = tuple(replace(part, names=tuple(names[int(name)] for name in part.names)) for part in self.items)
-        return replace(self, items=items)
+        if self.by == "class":
+            own = [replace(part, names=tuple(names[int(name)] for name in part.names)) for part in self.items]
+        else:
+            own = [
+                part if part.called is None else replace(part, called=names[int(part.called)]) for part in self.items
+            ]
+        return replace(self, items=tuple(own))
 
 
 # ── the models of a cascade ───────────────────────────────────────────────────────────────────────────────────────────

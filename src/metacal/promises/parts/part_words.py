@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
-    from metacal.promises.parts.part import Parts
+    from metacal.promises.parts.part import Part, Parts
 
 #: Writes a share.
 Write = Callable[[float], str]
@@ -19,55 +19,77 @@ def lower(claim: str) -> str:
     return f"{claim[0].lower()}{claim[1:]}"
 
 
-def statement_of_sides(certificate: Certificate, parts: Parts, at_least: Write, at_most: Write) -> str:
+def claim_of_sides(parts: Parts, at_least: Write, at_most: Write) -> str:
     """What is promised of either side, the second class first; a recall is that of the other class."""
-    said = []
+    said, names = [], [_class(part) for part in parts.items[:2]]
     for code in (1, 0):
         part = parts.items[code]
         if part.quantity is not None and part.target is not None:
             turned = part.quantity.of_class and not part.quantity.at_most
-            name = parts.items[1 - code if turned else code].name
-            said.append(part.quantity.claim(part.target, at_least, at_most, name))
-    claim = ", and ".join([said[0], *map(lower, said[1:])])
-    about = "about " if certificate.guarantee == "approximate" else ""
-    sure = f"with {about}{at_least(certificate.confidence or 0.0)} confidence"
-    both = " for both together" if len(said) > 1 else ""
-    return f"{claim}, {sure}{both}{' (approximate, not certified)' if about else ''}."
+            said.append(part.quantity.claim(part.target, at_least, at_most, names[1 - code if turned else code]))
+    return ", and ".join([said[0], *map(lower, said[1:])])
+
+
+def _class(part: Part) -> str:
+    """What the rows of a side are called."""
+    return str(part.names[0] if part.called is None else part.called)
 
 
 def called(certificate: Certificate, parts: Parts) -> str:
     """What rows are called, by their log-odds."""
+    if not parts.of_all:
+        names = " or ".join(_class(part) for part in parts.items[1::-1] if part.quantity is not None)
+        return f"called {names} beyond the log-odds of the row's group, else review"
+    return f"{', '.join(_beyond(parts.items, certificate.decision_at))}, else review"
+
+
+def _beyond(family: Sequence[Part], at: float) -> list[str]:
+    """Where rows of all, or of a group, are called by the second class, and where by the first."""
     said = []
     for code, sign in ((1, ">"), (0, "<=")):
-        part, turned = parts.items[code], 1.0 if code else -1.0
+        part, turned = family[code], 1.0 if code else -1.0
         if part.threshold != -math.inf:
-            limit = certificate.decision_at + turned * (0.0 if part.accepts_everything else -part.threshold)
-            following = certificate.decision_at + (part.lowest_rejected or 0.0)
+            limit = at + turned * (0.0 if part.accepts_everything else -part.threshold)
+            following = at + (part.lowest_rejected or 0.0)
             sign = "<" if not code and f"{following:.6g}" == f"{limit:.6g}" else sign  # shown is a score that is not
-            said.append(f"called {part.name} if log-odds {sign} {limit:.6g}")
-    return f"{', '.join(said)}, else review"
+            said.append(f"called {_class(part)} if log-odds {sign} {limit:.6g}")
+    return said
 
 
-def lines_of_sides(parts: Parts) -> list[tuple[str, str]]:
-    """How many rows either side calls, and which side is closed."""
-    lines = []
-    for part in reversed(parts.items):
-        if part.quantity is None or part.target is None:
-            continue
-        if part.threshold == -math.inf:
-            needed = f"; it takes at least {part.rows_needed:,} rows that speak about it" if part.rows_needed else ""
-            why = f"{part.quantity} {part.target:g} is not certified{needed}"
-            lines.append(("closed", f"nothing is called {part.name}: {why}"))
-            continue
-        right = f"{part.n_correct_accepted:,} of them right"
-        lines.append((f"called {part.name}"[:12], f"{part.n_accepted:,} of {part.n_rows:,} rows on that side, {right}"))
+def lines_of_sides(parts: Parts, few: int) -> list[tuple[str, str]]:
+    """How many rows either side calls, and which side is closed; of groups those of which least is called first."""
+    lines = [] if parts.of_all else [(parts.plural, f"{len(parts.names):,}, both sides of each by itself")]
+    families = sorted(parts.families, key=_share_called)
+    for family in families[:few]:
+        of = "" if parts.of_all else f"{family[0].whole}: "
+        said = ", ".join(_beyond(family, family[0].at)) or "all rows go to review"
+        lines += [("group", f"{of}{said}")] if of else []
+        for part in (part for part in reversed(family) if part.quantity is not None and part.target is not None):
+            name = _class(part)
+            if part.threshold == -math.inf:
+                takes = f"; it takes at least {part.rows_needed:,} rows that speak about it" if part.rows_needed else ""
+                why = f"{part.quantity} {part.target:g} is not certified{takes}"
+                lines.append(("closed", f"{of}nothing is called {name}: {why}"))
+                continue
+            seen = (
+                f"{part.n_accepted:,} of {part.n_rows:,} rows on that side, {part.n_correct_accepted:,} of them right"
+            )
+            lines.append((f"called {name}"[:12], f"{of}{seen}"))
+    if len(families) > few:
+        lines.append(("group", f"and {len(families) - few:,} more, of higher coverage"))
     return lines
+
+
+def _share_called(family: Sequence[Part]) -> float:
+    return sum(part.n_accepted for part in family) / max(1, sum(part.n_rows for part in family))
 
 
 def claim_of_parts(parts: Parts, claim: str) -> str:
     """The promise for all rows as the promise for each part."""
     each = "every predicted class" if parts.by == "class" else "every group"
-    if len(parts.items) == 1 and parts.pooled:
+    if parts.of_all:
+        return claim
+    if len(parts.families) == 1 and parts.pooled:
         return f"For all {len(parts.pooled)} {parts.plural} taken together, {lower(claim)}"
     if parts.pooled:
         each += f" but {len(parts.pooled)} small ones, which are pooled and count as one"
@@ -77,6 +99,9 @@ def claim_of_parts(parts: Parts, claim: str) -> str:
 
 def surely_of_parts(parts: Parts, confidence: str, broken: str) -> str:
     """How surely: the confidence for all together, or for each and what that means for all."""
+    if parts.of_all:
+        both = all(part.quantity is not None for part in parts.items)
+        return f"with {confidence} confidence{' for both together' if both else ''}"
     if parts.shares == "fcr":
         return f"but for an expected share of at most {broken} of the {parts.plural} that accept (false-coverage rate)"
     if parts.shares == "together":

@@ -42,6 +42,7 @@ Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Jo
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -51,7 +52,6 @@ import numpy as np
 
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.formulas import Codes, Flags
-from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.parts.part import By, Part, Parts, Shares
 from metacal.promises.promise import ByPart, Promise
@@ -68,6 +68,8 @@ _ENOUGH = 2
 #: Where tests begin under the false-coverage rate: as shares of the errors that all rows of a part may have. The second
 #: start has a fifth of delta too, where there are errors enough for two.
 _FIRST, _SECOND, _FOR_TWO = Fraction("0.05"), Fraction("0.2"), 15
+#: What a promise has settled for a part, whether every test passed, and the level, None where there was no test.
+Settled = tuple[Any, bool, float | None]
 
 
 @dataclass
@@ -80,8 +82,11 @@ class Per(Promise):
 
     def __post_init__(self) -> None:
         if not isinstance(self.promise, ByPart):
+            raise InputError(f"{type(self).__name__} takes {self._takes}; got {self.promise!r}.")
+        if self.promise.sided and self.by == "class":
             raise InputError(
-                f"{type(self).__name__} takes MinAccuracy(...) or MaxMiscoverage(...); got {self.promise!r}."
+                f"{type(self.promise).__name__} has a threshold for either class already: give it without PerClass, or "
+                "for each group, PerGroup(...)."
             )
         if self.promise.delta is None:
             raise InputError(
@@ -93,8 +98,9 @@ class Per(Promise):
         if self.fallback not in (None, "pooled"):
             raise InputError(f"fallback must be None or 'pooled', got {self.fallback!r}.")
 
-    #: What makes the parts.
+    #: What makes the parts, and what can be promised of each.
     by: ClassVar[By]
+    _takes: ClassVar[str] = "MinAccuracy(...) or MaxMiscoverage(...)"
 
     @property
     def delta(self) -> float:  # type: ignore[override]
@@ -112,6 +118,15 @@ class Per(Promise):
     def scouted(self) -> bool:
         return self.promise.scouted
 
+    @property
+    def sided(self) -> bool:
+        return self.promise.sided
+
+    @property
+    def asks_labels(self) -> bool:
+        """Of two sides: whether scouts are asked for their labels too."""
+        return self.promise.asks_labels
+
     def from_sample(self, sample: Sample) -> Certificate:
         codes, names = sample.part, sample.names
         if codes is None:
@@ -119,7 +134,7 @@ class Per(Promise):
                 f"{type(self).__name__} certifies rows of known {self.by}: give a Sample with part and names, or fit "
                 "a MetaCal."
             )
-        members = self._pooled(sample.right, codes, len(names))
+        members = self._pooled(sample, codes, len(names))
         table = [sample.take(_rows_of(codes, own)) for own in members]
         if (scouts := sample.scouts) is not None:
             table = [replace(rows, scouts=scouts.of(own)) for rows, own in zip(table, members)]
@@ -127,32 +142,27 @@ class Per(Promise):
         tested = sum(level is not None for *_, level in settled)
         # What one part more is tested at.
         spare = self.delta / (tested + 1) if self.shares == "together" else self.delta
-        parts = tuple(
-            self._part([names[i] for i in own], rows, threshold, level, spare)
-            for own, rows, (threshold, _, level) in zip(members, table, settled)
-        )
-        if all(part.status == "always rejected" for part in parts):
+        families = [
+            self.promise.parts_of(tuple(names[i] for i in own), rows, found, level, spare)
+            for own, rows, (found, _, level) in zip(members, table, settled)
+        ]
+        parts = Parts(self.by, self.shares, tuple(part for family in families for part in family))
+        if len(parts.rejected) == len(parts.items):
             raise self._infeasible(parts, len(sample))
-        own = {name: part.threshold for part in parts for name in part.names}
-        accept = accepts(sample.score, np.array([own[name] for name in names])[codes])
-        return replace(
+        own = {name: family for family in families for name in family[0].names}
+        limits = np.array([[part.threshold for part in own[name]] for name in names])
+        at = np.array([own[name][0].at for name in names])[codes]
+        doubt, right, called = self.promise.decided(sample, at)
+        accept = accepts(doubt, limits[codes, called])
+        certificate = replace(
             self._certificate(sample, -math.inf),
+            n_correct=int(right.sum()),
             n_accepted=int(accept.sum()),
-            n_correct_accepted=int((accept & sample.right).sum()),
+            n_correct_accepted=int((accept & right).sum()),
             lowest_rejected=None,
-            parts=Parts(self.by, self.shares, parts),
+            parts=parts,
         )
-
-    def _part(
-        self, names: Sequence[Any], rows: Sample, threshold: float | None, level: float | None, spare: float
-    ) -> Part:
-        """What the certificate says of one; `spare` is the level that it would have, had it one."""
-        settled = RELATIVE.settled(self.promise.unproven if threshold is None else threshold)
-        lacking = (None, None)
-        if threshold is None:
-            lacking = self.promise.lacking(rows, spare if level is None else level)
-        seen = rows.ranking.outcome(settled)._asdict()
-        return Part(tuple(names), threshold=settled, delta=level, best=lacking[0], rows_needed=lacking[1], **seen)
+        return self.promise.told(certificate)
 
     def impossible(self, certificate: Certificate) -> str | None:
         parts = certificate.parts
@@ -160,30 +170,34 @@ class Per(Promise):
             return f"it does not belong to the promise {self!r}; fit again"
         if parts.pooled and self.fallback != "pooled":
             return f"{parts.plural} are pooled, which was not asked for"
-        for part in parts.items:
-            if part.status != "always rejected" and (why := self._impossible_part(part)) is not None:
-                return f"{self.by} {part.name}: {why}"
+        for family in parts.families:
+            opened = any(part.status != "always rejected" for part in family)
+            if opened and (why := self._impossible_part(family)) is not None:
+                return f"{self.by} {family[0].whole}: {why}"
         return self._impossible_levels(parts)
 
-    def _impossible_part(self, part: Part) -> str | None:
-        if part.delta is None and self.promise.unproven == -math.inf:
+    def _impossible_part(self, family: tuple[Part, ...]) -> str | None:
+        level = _level(family)
+        if level is None and self.promise.unproven == -math.inf:
             return "it accepts rows, but was never tested"
-        level = self.delta if part.delta is None else part.delta
-        return self.promise.at_level(level).impossible(part)
+        return self.promise.impossible_part(family, self.delta if level is None else level)
 
     def _impossible_levels(self, parts: Parts) -> str | None:
-        levels = [part.delta for part in parts.items if part.delta is not None]
-        still = sum(part.delta is not None and not part.accepts_everything for part in parts.items)
+        tested = [(level, family) for family in parts.families if (level := _level(family)) is not None]
+        still = sum(not all(part.accepts_everything for part in family) for _, family in tested)
         most = self.delta if self.shares != "together" else self.delta / max(1, still)
         if self.shares == "fcr":
-            accepting = sum(part.delta is not None and part.status != "always rejected" for part in parts.items)
-            most = self.delta * accepting / max(1, len(levels))
-        if any(not 0.0 < level <= SLACK * most for level in levels):
+            accepting = sum(any(part.status != "always rejected" for part in family) for _, family in tested)
+            most = self.delta * accepting / max(1, len(tested))
+        if any(not 0.0 < level <= SLACK * most for level, _ in tested):
             return f"a {self.by} was tested at more than its share of delta {self.delta:g}"
         return None
 
     def at(self, share: float) -> Self:
         return replace(self, promise=self.promise.at(share))
+
+    def _limits_in(self, certificate: Certificate) -> Limits:
+        return self.promise._limits_in(certificate)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments and, as scikit-learn has it, those of the promise inside."""
@@ -199,33 +213,32 @@ class Per(Promise):
             type(self)(**self.get_params(deep=False))
         return self
 
-    def _pooled(self, correct: Flags, codes: Codes, n_parts: int) -> list[tuple[int, ...]]:
+    def _pooled(self, sample: Sample, codes: Codes, n_parts: int) -> list[tuple[int, ...]]:
         """The numbers of the classes or groups in each part; those with too few rows are one, the last."""
         alone: list[tuple[int, ...]] = [(i,) for i in range(n_parts)]
         if self.fallback is None:
             return alone
         level = self.delta / n_parts if self.shares == "together" else self.delta
         scouts = np.arange(len(codes)) % _SCOUTS == 0
-        few = [
-            i
-            for i in range(n_parts)
-            if _SCOUTS * self.promise.counted(correct[scouts & (codes == i)]) < _ENOUGH * self.promise.fewest(level)
-        ]
+        asked = [self.promise.takes(sample.take(scouts & (codes == i)), level) for i in range(n_parts)]
+        few = [i for i, own in enumerate(asked) if any(_SCOUTS * n < _ENOUGH * fewest for n, fewest in own)]
         return alone if len(few) < 2 else [own for own in alone if own[0] not in few] + [tuple(few)]
 
-    def _infeasible(self, parts: Sequence[Part], n_rows: int) -> InfeasibleTargetError:
+    def _infeasible(self, parts: Parts, n_rows: int) -> InfeasibleTargetError:
         (quantity, target), *_ = self.limits
-        needed = [part.rows_needed for part in parts if part.rows_needed is not None]
-        best = max((part.best for part in parts if part.best is not None), default=None)
+        needed = [part.rows_needed for part in parts.items if part.rows_needed is not None]
+        best = max((part.best for part in parts.items if part.best is not None), default=None)
         can = "" if best is None else f" the best that one of them certifies is {best:.4f};"
         do = (
             f"lower the target; about {min(needed):,} rows of one {self.by} would certify it in 4 of 5 cases"
+            if needed and not parts.sides
+            else f"it takes at least {min(needed):,} rows of one group that speak about it; lower the target"
             if needed
             else "lower the target: as far as these rows tell, no number of rows would certify it"
         )
+        of = f"any {self.by} of these {n_rows:,} rows ({len(parts.families)} of them)"
         return InfeasibleTargetError(
-            f"{quantity} {target:g} cannot be certified for any {self.by} of these {n_rows:,} rows ({len(parts)} of "
-            f"them) {self.surely};{can} {do}.",
+            f"{quantity} {target:g} cannot be certified for {of} {self.surely};{can} {do}.",
             target=target,
             best=best,
             rows_needed=min(needed, default=None),
@@ -280,12 +293,15 @@ class PerGroup(Per):
 
     As `PerClass`, with groups that come with the rows: one name, a string or a whole number, for each, in
     `cal.fit(X, y, groups=...)` and `cal.accepts(X, groups=...)` alike. A row of a group that the fit has not seen is
-    always rejected.
+    always rejected. Of two classes both sides of each group are certified, and its rows are decided at log-odds of
+    their own: `rules.two_sided` has the proof.
 
     Parameters
     ----------
-    promise, shares, fallback
-        As for `PerClass`.
+    promise : MinAccuracy, MaxMiscoverage, MinPrecision, MinRecall, MaxFalsePositiveRate or TwoSided
+        What is promised of each group.
+    shares, fallback
+        As for `PerClass`. Groups are pooled where either side has too few rows.
 
     Examples
     --------
@@ -300,28 +316,41 @@ class PerGroup(Per):
     """
 
     by: ClassVar[By] = "group"
+    _takes: ClassVar[str] = (
+        "MinAccuracy(...), MaxMiscoverage(...) or, of two classes, MinPrecision(...), MinRecall(...), "
+        "MaxFalsePositiveRate(...), TwoSided(...)"
+    )
 
 
-def shared_by(counts: Sequence[int], promise: ByPart, delta: float, shares: Shares) -> list[int]:
+def _level(family: tuple[Part, ...]) -> float | None:
+    """The level at which a part was tested, its sides together; None where it was not."""
+    levels = [part.delta for part in family if part.delta is not None]
+    return sum(levels) if levels else None
+
+
+def shared_by(promise: ByPart, table: Sequence[Sample], delta: float, shares: Shares) -> list[int]:
     """The parts that have a share of delta, by their counts alone: those that a test at it can pass.
 
     >>> from metacal.promises.rules.accuracy import MinAccuracy
-    >>> shared_by([400, 20, 90, 60], MinAccuracy(0.95), 0.1, "together")
+    >>> table = [Sample(np.zeros(n), np.ones(n, dtype=bool)) for n in (400, 20, 90, 60)]
+    >>> shared_by(MinAccuracy(0.95), table, 0.1, "together")
     [0, 2]
     """
+
+    def enough(level: float) -> list[int]:
+        return [i for i, rows in enumerate(table) if any(n >= fewest for n, fewest in promise.takes(rows, level))]
+
     if shares != "together":
-        return [i for i, n in enumerate(counts) if n >= promise.fewest(delta)]
-    order = sorted(range(len(counts)), key=lambda i: -counts[i])
-    share = sum(counts[part] >= promise.fewest(delta / (k + 1)) for k, part in enumerate(order))
-    return sorted(order[:share])
+        return enough(delta)
+    share = bisect_left(range(len(table)), True, key=lambda k: len(enough(delta / (k + 1))) <= k)
+    counts = {i: max(n for n, _ in promise.takes(table[i], delta)) for i in enough(delta / max(1, share))}
+    return sorted(sorted(counts, key=lambda i: -counts[i])[:share])
 
 
-def settle_parts(
-    promise: ByPart, table: Sequence[Sample], delta: float, shares: Shares
-) -> list[tuple[float | None, bool, float | None]]:
+def settle_parts(promise: ByPart, table: Sequence[Sample], delta: float, shares: Shares) -> list[Settled]:
     """Of each part: threshold, None where no test passed; whether every test did; level, None where none was made."""
-    settled: list[tuple[float | None, bool, float | None]] = [(None, False, None)] * len(table)
-    still = shared_by([promise.counted(rows.right) for rows in table], promise, delta, shares)
+    settled: list[Settled] = [(None, False, None)] * len(table)
+    still = shared_by(promise, table, delta, shares)
     if shares == "fcr":
         return _settle_fcr(promise, table, delta, still)
     planned = level = delta if shares == "each" else delta / max(1, len(still))
@@ -335,11 +364,9 @@ def settle_parts(
     return settled
 
 
-def _settle_fcr(
-    promise: ByPart, table: Sequence[Sample], delta: float, tested: Sequence[int]
-) -> list[tuple[float | None, bool, float | None]]:
+def _settle_fcr(promise: ByPart, table: Sequence[Sample], delta: float, tested: Sequence[int]) -> list[Settled]:
     """The same at the level of the false-coverage rate: from all of delta down, while parts fall out."""
-    settled: list[tuple[float | None, bool, float | None]] = [(None, False, None)] * len(table)
+    settled: list[Settled] = [(None, False, None)] * len(table)
     early = {i: replace(table[i], memory=_Early((), ())) for i in tested}
     level, still, left = delta, [*tested], len(tested) + 1
     while still and len(still) < left:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,8 +27,9 @@ class One:
 
     threshold: float = math.inf
     by: ClassVar[By | None] = None
+    at: ClassVar[tuple[float, ...]] = ()
 
-    def of(self, codes: Codes | None) -> float:
+    def of(self, codes: Codes | None = None, called: Codes | None = None) -> float:
         return self.threshold
 
 
@@ -35,28 +37,36 @@ class One:
 class Thresholds:
     """A threshold by class or group: a row is accepted iff its score is at most that of its part.
 
+    Groups of two classes may have two sides each: a row is then called by the second class above the log-odds `at` of
+    its group, and there is a pair of `values`, for rows that are called by either class.
+
     >>> two = Thresholds("group", ("north", "south"), (0.5, -math.inf))
     >>> two.codes(["south", "north", "moon"])
     array([ 1,  0, -1])
     >>> two.of(two.codes(["south", "north", "moon"]))
     array([-inf,  0.5, -inf])
+    >>> sides = Thresholds("group", ("north", "south"), ((0.5, 0.7), (-math.inf, 0.9)), at=(0.1, 1.5))
+    >>> sides.of(np.array([0, 0, 1, -1]), np.array([0, 1, 1, 1])), moved_by(sides, np.array([0, 0, 1, -1]))
+    (array([ 0.5,  0.7,  0.9, -inf]), array([0.1, 0.1, 1.5, 0. ]))
     """
 
     by: By
     names: tuple[Name, ...]
-    values: tuple[float, ...]
-    _table: Float = field(init=False, repr=False, compare=False)
+    values: tuple[float, ...] | tuple[tuple[float, float], ...]
+    at: tuple[float, ...] = ()
     #: What whoever decides without looking at the parts compares with: nothing is accepted.
     threshold: ClassVar[float] = -math.inf
 
-    def __post_init__(self) -> None:
-        # The last entry is found with code -1: a class or group that the fit has not seen is never accepted.
-        object.__setattr__(self, "_table", np.array([*self.values, -math.inf]))
+    @cached_property
+    def table(self) -> Float:
+        """A row for each part, a column for each side. The last is found with code -1: one not seen in the fit."""
+        own = np.array(self.values, dtype=np.float64).reshape(len(self.names), -1)
+        return np.vstack([own, np.full((1, own.shape[1]), -math.inf)])
 
-    def of(self, codes: Codes | None) -> Float:
-        """The threshold of each row; -inf where it belongs to no part."""
+    def of(self, codes: Codes | None = None, called: Codes | None = None) -> Float:
+        """The threshold of each row by its part and, of two sides, what it is called; -inf where it is in no part."""
         assert codes is not None
-        return self._table[codes]
+        return self.table[codes, called if self.at else 0]
 
     def codes(self, groups: Any) -> Codes:
         """The number of each row's group among the names, -1 for one that the fit has not seen."""
@@ -67,16 +77,26 @@ class Thresholds:
 Policy = One | Thresholds
 
 
+def moved_by(policy: Policy, codes: Codes) -> Float:
+    """Of two sides: the log-odds above which each row is called by the second class, by the number of its group."""
+    return np.array([*policy.at, 0.0])[codes]
+
+
 def policy_of(certificate: Certificate, classes: NDArray[Any]) -> Policy:
     """The threshold of a certificate, or those of its parts.
 
     Where they go by class they are in the order of the columns: a row's code is the column of its largest logit.
     """
-    if certificate.parts is None:
+    parts = certificate.parts
+    if parts is None:
         return One(certificate.threshold)
-    own = {name: part.threshold for part in certificate.parts.items for name in part.names}
-    names = tuple(classes.tolist() if certificate.parts.by == "class" else sorted(own))
-    return Thresholds(certificate.parts.by, names, tuple(own[name] for name in names))
+    own: dict[Name, Any] = {name: part.threshold for part in parts.items for name in part.names}
+    names = tuple(classes.tolist() if parts.by == "class" else sorted(own))
+    at = {name: part.at for part in parts.items for name in part.names if part.called is not None}
+    if at:
+        sides = [(lower.names, (lower.threshold, upper.threshold)) for lower, upper in parts.families]
+        own = {name: pair for group, pair in sides for name in group}
+    return Thresholds(parts.by, names, tuple(own[name] for name in names), tuple(at[name] for name in names if at))
 
 
 def group_codes(groups: Any, names: tuple[Name, ...]) -> Codes:

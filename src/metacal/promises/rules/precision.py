@@ -22,7 +22,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from metacal.errors import InputError
 from metacal.formulas import Codes
 from metacal.promises.parts.part import Name
 from metacal.promises.quantity import PRECISION
@@ -55,7 +54,8 @@ class MinPrecision(Side):
     share : float, optional
         About how large a share of all rows the class is, from training labels or from experience: the tests then begin
         where such a class is to be expected. Never from the calibration labels: where it is left out, `MetaCal` sets a
-        random sqrt(n) of the rows aside to learn it from.
+        random sqrt(n) of the rows aside to learn it from, of each group by itself. `certify`, given a bare `Sample`,
+        sets none aside, and takes a half.
 
     Examples
     --------
@@ -63,7 +63,7 @@ class MinPrecision(Side):
     >>> rng = np.random.default_rng(0)
     >>> s = rng.normal(size=4000)
     >>> fraud = rng.random(4000) < 1 / (1 + np.exp(3 - 2 * s))
-    >>> found = MinPrecision(0.6, share=0.15).certify(Sample(s, fraud, names=("fine", "fraud")))
+    >>> found = MinPrecision(0.6, share=0.15).certify(Sample(s, fraud, classes=("fine", "fraud")))
     >>> print(found.statement)
     At least 60% of what is called fraud is fraud, with 90% confidence.
     """
@@ -84,9 +84,9 @@ class MinPrecision(Side):
         return self.share
 
     def knowing(self, scouts: Scouts | None, code: int) -> MinPrecision:
-        if self.share is not None or scouts is None or scouts.part is None:
+        if self.share is not None or scouts is None or scouts.truth is None or not len(scouts.truth):
             return self
-        return replace(self, share=(float((scouts.part == code).sum()) + 0.5) / (len(scouts.part) + 1.0))
+        return replace(self, share=(float((scouts.truth == code).sum()) + 0.5) / (len(scouts.truth) + 1.0))
 
     def passed(self, ranking: Ranking, known: int | None = None) -> int:
         """The highest rank that the fixed sequence has passed, of the first `known`: the end of a block of ties."""
@@ -116,20 +116,20 @@ class MinPrecision(Side):
             return ((first, Fraction(1)),)
         return ((first, Fraction("0.9")), *((int(at * expected), share) for at, share in _FALLBACKS))
 
-    def check_says_something(self, codes: Codes, code: int, names: Sequence[Name]) -> None:
-        """Raise where calling every row so would keep the promise."""
-        share = float((codes == code).mean()) if len(codes) else 0.0
-        if share >= self.level:
-            other = names[1 - code]
-            raise InputError(
-                f"a precision of {self.level:g} for {names[code]} says nothing: {share:.1%} of the rows are so, and "
-                f"calling all of them so would keep it. Promise how few {other} slip through, MinRecall(0.95, "
-                f"positive={other!r}) (--min-recall), or ask for more than {share:.4g}."
-            )
+    def vacuous(self, codes: Codes, names: Sequence[Name]) -> str | None:
+        called = self.calls(names)
+        other, share = names[1 - called], float((codes == called).mean()) if len(codes) else 0.0
+        if share < self.level:
+            return None
+        return (
+            f"a precision of {self.level:g} for {names[called]} says nothing: {share:.1%} of the rows are so, and "
+            f"calling all of them so would keep it. Promise how few {other} slip through, MinRecall(0.95, "
+            f"positive={other!r}) (--min-recall), or ask for more than {share:.4g}."
+        )
 
-    def fewest(self) -> int:
+    def fewest(self, level: float) -> int:
         """How many rows without an error a test takes."""
-        return bounds.error_free_rows_needed(self.level, self.delta)
+        return bounds.error_free_rows_needed(self.level, level)
 
     def carries(self, called: int, wrong: int, must_not: int) -> bool:
         return bounds.few_enough(wrong, called, self.level, self.delta)

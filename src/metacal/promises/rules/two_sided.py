@@ -19,6 +19,16 @@ accepted, never at a row.
 A side whose rows cannot carry its promise is closed, and its rows go to review. Only where no side is left it is an
 error. So is a predictive value that the share of the class reaches without any score: it says nothing. (That is asked
 of the labels, and can only make broken promises fewer: one that is refused is not made.)
+
+**For each group** (`PerGroup`) both sides are certified on its rows alone, at its share of delta; calling changes at
+log-odds of its own. *Why it holds.* Given how many rows each group has, its rows are i.i.d., and all above holds of it:
+at level d a walk passes a rank, or an order statistic reaches a limit, that breaks one of its promises with probability
+at most d, both sides together. By the union bound none does in any group where the levels add up to delta; the other
+shares of `parts.per` ask for no more than such a level, and none is passed on to other groups. How delta is shared
+follows from how many rows groups have; of a recall or a false-positive rate from how many must not be called so, since
+order statistics hold given all labels. A precision does not: where one is promised, labels have no say in it. Rows that
+are set aside, or say which groups are pooled, are drawn from each group without a look at what is tested. In a group
+where a predictive value says nothing that side is closed.
 """
 
 from __future__ import annotations
@@ -36,7 +46,7 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import Name, Part, Parts
-from metacal.promises.promise import Promise
+from metacal.promises.promise import ByPart
 from metacal.promises.quantity import FALSE_POSITIVE_RATE, RECALL, Limits
 from metacal.promises.rules import bounds
 from metacal.promises.sample import Outcome, Ranking, Sample
@@ -54,12 +64,9 @@ SIDES = register_rule(
 )
 #: A class of no more than this share is rare: its side has so much of delta.
 _RARE, _OF_RARE = 0.2, 0.8
-#: Standard deviation of slope and intercept, in units in which the scores have one of 1.
-_RIDGE = 3.0
-_STEPS = 50
 
 
-class Sided(Promise):
+class Sided(ByPart):
     """A promise about what rows of two classes are called. Its rows are log-odds, right where of the second class."""
 
     rules: ClassVar = (SIDES, SIDES)
@@ -79,71 +86,97 @@ class Sided(Promise):
     def sides(self, names: Sequence[Name]) -> dict[int, Side]:
         """What is promised of rows that are called by either class, each with its share of delta."""
 
+    #: A side that cannot carry its promise calls nothing.
+    unproven: ClassVar[float] = -math.inf
+    delta: float
+
     def from_sample(self, sample: Sample) -> Certificate:
-        """Certify each side; a sample's `part` has the class of each row, -1 for none, its `names` the classes."""
-        classes = sample.part is not None and np.array_equal(sample.part == 1, sample.right)  # and no groups
-        codes = sample.part if classes and sample.part is not None else sample.right.astype(np.intp)
-        names, s, scouts = sample.names or (0, 1), sample.score, sample.scouts
-        sides = {code: side.knowing(scouts, code) for code, side in self.sides(names).items()}
+        """Certify each side of all rows."""
+        codes, names, sides = sample.codes, sample.classes, self.sides(sample.classes).values()
+        if (empty := next(filter(None, (side.vacuous(codes, names) for side in sides)), None)) is not None:
+            raise InputError(empty)
+        accepted, _ = self.settle(sample, self.delta)
+        if accepted is None:
+            said = "; ".join(side.too_few(codes, names) for side in sides)
+            raise InfeasibleTargetError(f"{said}.", target=self.limits[0][1], best=None, rows_needed=None)
+        parts = Parts("class", "together", self.parts_of((), sample, accepted, self.delta, self.delta))
+        counts = {name: sum(getattr(part, name) for part in parts.items) for name in Outcome._fields[:4]}
+        found = self._certified(-math.inf, Outcome(**counts, highest_accepted=None, lowest_rejected=None))
+        return self.told(replace(found, decision_at=decision_point(sample, accepted), parts=parts))
+
+    def settle(self, sample: Sample, level: float, planned: float = 0.0) -> tuple[dict[int, int] | None, bool]:
+        """How many rows may be called by either class, from its end; nothing of the level is left for other groups."""
+        names, codes, s, scouts = sample.classes, sample.codes, sample.score, sample.scouts
         values = None if scouts is None or scouts.values is None else RELATIVE.rounded(scouts.values)
         starts = (values, None if values is None else -values[::-1])
         rankings = [Ranking.of(RELATIVE.rounded(-s if code else s), codes == code, starts[code]) for code in (0, 1)]
+        sides = {code: side.knowing(scouts, code) for code, side in self.at_level(level).sides(names).items()}
+        sides = {code: side for code, side in sides.items() if side.vacuous(codes, names) is None}
         accepted = {code: side.passed(rankings[code]) for code, side in sides.items()}
-        for code, side in sides.items():
-            side.check_says_something(codes, code, names)
-        even = even_odds(s, codes == 1)
         if sum(accepted.values()) > len(s):
             for code, side in sides.items():
-                accepted[code] = side.passed(rankings[code], rows_below(rankings[code], -even if code else even))
-        if not any(accepted.values()):
-            said = "; ".join(side.too_few(rankings[code], names) for code, side in sides.items())
-            raise InfeasibleTargetError(f"{said}.", target=self.limits[0][1], best=None, rows_needed=None)
-        at = decision_point(np.sort(s), accepted.get(0, 0), accepted.get(1, 0), even)
-        return self._with_sides(s, codes, at, accepted, names)
+                known = rankings[code].below(-sample.even_odds if code else sample.even_odds)
+                accepted[code] = side.passed(rankings[code], known)
+        return accepted if any(accepted.values()) else None, False
 
-    def _with_sides(
-        self, s: Float, codes: Codes, at: float, accepted: Mapping[int, int], names: Sequence[Name]
-    ) -> Certificate:
-        """The certificate of a decision between the classes, and of so many rows called from either end."""
-        called, doubt, sides = s > at, RELATIVE.rounded(-np.abs(s - at)), self.sides(names)
-        parts = []
-        for code in (0, 1):
-            own = called == (code == 1)
-            ranking, side = Ranking.of(doubt[own], codes[own] == code), sides.get(code)
-            threshold = RELATIVE.settled(_threshold(ranking, accepted.get(code, 0)))
-            facts: dict[str, Any] = {} if side is None else side.facts
-            needed = side.fewest() if side is not None and threshold == -math.inf else None
-            seen = ranking.outcome(threshold)._asdict()
-            parts.append(Part((names[code],), threshold=threshold, rows_needed=needed, **seen, **facts))
-        counts = {name: sum(getattr(part, name) for part in parts) for name in Outcome._fields[:4]}
-        first = next(part.quantity for part in reversed(parts) if part.quantity is not None)
-        target = next(part.target for part in reversed(parts) if part.target is not None)
-        found = self._certified(-math.inf, Outcome(**counts, highest_accepted=None, lowest_rejected=None))
-        found = replace(found, quantity=first, target=target, max_miscoverage=None, score="margin")
-        return replace(found, decision_at=at, parts=Parts("class", "together", tuple(parts)))
+    def takes(self, sample: Sample, level: float) -> list[tuple[int, int]]:
+        sides = self.at_level(level).sides(sample.classes)
+        by_rows = [(len(sample), side.fewest(side.delta)) for side in sides.values() if not side.limits[0][0].of_class]
+        return by_rows or [(int((sample.codes != code).sum()), side.fewest(side.delta)) for code, side in sides.items()]
+
+    def parts_of(
+        self, names: tuple[Name, ...], sample: Sample, found: Any, level: float | None, spare: float
+    ) -> tuple[Part, ...]:
+        """Either side of all rows or, where these are named, of a group: the first class's first."""
+        accepted, parts = found or {}, []
+        at = decision_point(sample, accepted)
+        doubt, right, called = self.decided(sample, at)
+        sides = self.at_level(spare if level is None else level).sides(sample.classes)
+        for code, name in enumerate(sample.classes):
+            own, side = called == code, sides.get(code)
+            ranking = Ranking.of(doubt[own], right[own])
+            threshold = RELATIVE.settled(ranking.strictly_before(accepted.get(code, 0)))
+            facts: dict[str, Any] = {"called": name, "at": at} if names else {}
+            if side is not None:
+                facts |= {"quantity": side.limits[0][0], "target": float(side.level)}
+                facts |= {"delta": None if level is None else side.delta}
+                facts |= {"rows_needed": side.fewest(side.delta) if threshold == -math.inf else None}
+            parts.append(Part(names or (name,), threshold=threshold, **ranking.outcome(threshold)._asdict(), **facts))
+        return tuple(parts)
+
+    def decided(self, sample: Sample, at: float | Float) -> tuple[Float, Flags, Codes]:
+        called = (sample.score > at).astype(np.intp)
+        return RELATIVE.rounded(-np.abs(sample.score - at)), called == sample.codes, called
+
+    def told(self, certificate: Certificate) -> Certificate:
+        ((first, target),) = self._limits_in(certificate)
+        return replace(certificate, quantity=first, target=target, max_miscoverage=None, score="margin")
 
     def impossible(self, certificate: Certificate) -> str | None:
         parts = certificate.parts
-        items = () if parts is None else parts.items
-        said = [(part.quantity, part.target) for part in items if part.quantity is not None]
-        first = (certificate.quantity, certificate.target)
-        if parts is None or len(parts.items) != 2 or parts.by != "class" or said[-1:] != [first]:
+        if parts is None or len(parts.items) != 2 or parts.by != "class":
             return f"it does not belong to the promise {self!r}; fit again"
-        names = [part.names[0] for part in parts.items]
-        sides = self.sides(names)
-        for code, part in enumerate(parts.items):
+        return self.impossible_part(parts.items, self.delta)
+
+    def impossible_part(self, family: tuple[Part, ...], level: float) -> str | None:
+        names = [part.names[0] if part.called is None else part.called for part in family]
+        sides = self.at_level(level).sides(names)
+        for code, part in enumerate(family):
             side = sides.get(code)
-            own = {"delta": part.delta, "quantity": part.quantity, "target": part.target}
-            if own != (dict.fromkeys(own) if side is None else side.facts):
-                return f"class {part.name}: it does not belong to the promise {self!r}; fit again"
+            said, own = (part.quantity, part.target), (None, None) if side is None else side.limits[0]
+            if said != own or not math.isclose(part.delta or 0.0, 0.0 if side is None else side.delta, rel_tol=1e-12):
+                return f"class {names[code]}: it does not belong to the promise {self!r}; fit again"
             wrong = part.n_accepted - part.n_correct_accepted
-            must_not = part.n_rows - part.n_correct + parts.items[1 - code].n_correct
+            must_not = part.n_rows - part.n_correct + family[1 - code].n_correct
             if part.threshold != -math.inf and (side is None or not side.carries(part.n_accepted, wrong, must_not)):
-                return f"class {part.name}: {wrong:,} wrong of {part.n_accepted:,} rows called so certify nothing"
+                return f"class {names[code]}: {wrong:,} wrong of {part.n_accepted:,} rows called so certify nothing"
         return None
 
     def _limits_in(self, certificate: Certificate) -> Limits:
-        return ((certificate.quantity, certificate.target),)
+        """That of the second class's side, where it has one."""
+        items = () if certificate.parts is None else certificate.parts.items[1::-1]
+        said = [(part.quantity, part.target) for part in items if part.quantity is not None and part.target is not None]
+        return (*said[:1],)
 
 
 @dataclass
@@ -201,28 +234,24 @@ class Side(Sided):
         """The same with what scouts show of the class that rows are called by."""
         return self
 
-    def check_says_something(self, codes: Codes, code: int, names: Sequence[Name]) -> None:
-        """Raise where calling every row so would keep the promise."""
+    def vacuous(self, codes: Codes, names: Sequence[Name]) -> str | None:
+        """What is said where calling every row so would keep the promise; None where it would not."""
+        return None
 
-    def fewest(self) -> int:
+    def fewest(self, level: float) -> int:
         """How many rows that must not be called so it takes at least."""
-        return bounds.correct_rows_needed(self.bad, self.delta)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What the part of a certificate says of it."""
-        return {"delta": self.delta, "quantity": self.limits[0][0], "target": float(self.level)}
+        return bounds.correct_rows_needed(self.bad, level)
 
     def carries(self, called: int, wrong: int, must_not: int) -> bool:
         """Whether these counts certify it."""
         return bool(must_not) and bounds.keeps_enough(must_not, must_not - wrong, self.bad, self.delta)
 
-    def too_few(self, ranking: Ranking, names: Sequence[Name]) -> str:
+    def too_few(self, codes: Codes, names: Sequence[Name]) -> str:
         """What is said where no row may be called so."""
-        wrong, what = int(ranking.errors[-1]), self.limits[0][0]
-        rows = f"rows that are {names[1 - self.calls(names)]}; there are {wrong:,}"
+        called, what = self.calls(names), self.limits[0][0]
+        rows = f"rows that are {names[1 - called]}; there are {int((codes != called).sum()):,}"
         rows = rows if what.of_class else "rows without an error from that end of the scores, or more with some"
-        return f"{what} {self.level:g} cannot be certified: at this delta it takes {self.fewest():,} {rows}"
+        return f"{what} {self.level:g} cannot be certified: at this delta it takes {self.fewest(self.delta):,} {rows}"
 
 
 @dataclass
@@ -245,7 +274,7 @@ class MinRecall(Side):
     >>> rng = np.random.default_rng(0)
     >>> s = rng.normal(size=4000)
     >>> fraud = rng.random(4000) < 1 / (1 + np.exp(3 - 2 * s))
-    >>> found = MinRecall(0.95).certify(Sample(s, fraud, names=("fine", "fraud")))
+    >>> found = MinRecall(0.95).certify(Sample(s, fraud, classes=("fine", "fraud")))
     >>> print(found.statement)
     At least 95% of all fraud is caught or sent to review, with 90% confidence.
     >>> round(found.coverage, 2)
@@ -292,7 +321,7 @@ class TwoSided(Sided):
     >>> fraud = rng.random(4000) < 1 / (1 + np.exp(1 - 2 * s))
     >>> from metacal.promises.rules.precision import MinPrecision
     >>> promise = TwoSided(MinPrecision(0.9), MinRecall(0.95))
-    >>> found = promise.certify(Sample(s, fraud, names=("fine", "fraud")))
+    >>> found = promise.certify(Sample(s, fraud, classes=("fine", "fraud")))
     >>> print(found.statement)
     At least 90% of what is called fraud is fraud, and at least 95% of all fraud is caught or sent to review, with 90%
     confidence for both together.
@@ -343,54 +372,17 @@ class TwoSided(Sided):
         return {code: replace(side, delta=self.delta * shares[code]) for code, side in both.items()}
 
 
-def _threshold(ranking: Ranking, accepted: int) -> float:
-    """Just before the next row, where so many of its rows are called so; rows that tie with that one are not."""
-    if not accepted or not ranking.n:
-        return -math.inf
-    if accepted >= ranking.n:
-        return math.inf
-    block = int(np.searchsorted(ranking.ranks, accepted, side="right"))
-    return ranking.just_below_next(int(ranking.ranks[block - 1])) if block else -math.inf
+def decision_point(sample: Sample, accepted: Mapping[int, int]) -> float:
+    """Where calling changes: at even odds, or as near as so many rows called by either class, from its end, leave it.
 
-
-def even_odds(s: Float, positive: Flags) -> float:
-    """The score at which the odds are even, by logistic regression with a ridge; within the scores, or just beyond.
-
-    >>> rng = np.random.default_rng(0)
-    >>> s = rng.normal(size=5000)
-    >>> round(even_odds(s, rng.random(5000) < 1 / (1 + np.exp(1 - 2 * s))), 1)
-    0.5
+    >>> sample = Sample(np.arange(10.0), np.arange(10) > 4)
+    >>> round(decision_point(sample, {}), 3), decision_point(sample, {0: 7, 1: 2})
+    (4.5, 6.5)
     """
-    low, high = float(s[np.isfinite(s)].min(initial=0.0)), float(s[np.isfinite(s)].max(initial=0.0))
-    finite = np.clip(s, low - 1.0, high + 1.0)
-    centre, scale = float(finite.mean()), float(finite.std()) or 1.0
-    design = np.column_stack([np.ones(len(s)), (finite - centre) / scale])
-    theta = np.array([0.0, 1.0])
-    for _ in range(_STEPS):
-        p = 1.0 / (1.0 + np.exp(-np.clip(design @ theta, -30.0, 30.0)))
-        gradient = design.T @ (p - positive) + theta / _RIDGE**2
-        hessian = (design * (p * (1.0 - p))[:, None]).T @ design + np.eye(2) / _RIDGE**2
-        step = np.linalg.solve(hessian, gradient)
-        theta = theta - step / max(1.0, float(np.abs(step).max()))
-    slope = max(float(theta[1]), 1e-6)
-    return float(np.clip(centre - scale * theta[0] / slope, low - 1.0, high + 1.0))
-
-
-def decision_point(ordered: Float, low: int, high: int, even: float) -> float:
-    """Where calling changes: at even odds, or as near as the rows called from either end leave it.
-
-    >>> decision_point(np.arange(10.0), 4, 2, 5.2), decision_point(np.arange(10.0), 7, 2, 5.2)
-    (5.2, 6.5)
-    """
+    ordered, low, high = np.sort(sample.score), accepted.get(0, 0), accepted.get(1, 0)
     finite = ordered[np.isfinite(ordered)]
     ends = float(finite.min(initial=0.0)) - 1.0, float(finite.max(initial=0.0)) + 1.0
     around = np.concatenate([ends[:1], np.clip(ordered, *ends), ends[1:]])
     between = 0.5 * around[:-1] + 0.5 * around[1:]
     lowest, highest = between[low] if low else -np.inf, between[len(ordered) - high] if high else np.inf
-    return float(np.clip(even, lowest, highest))
-
-
-def rows_below(ranking: Ranking, score: float) -> int:
-    """How many rows have a score below this one: the end of a block of ties."""
-    before = int(np.searchsorted(ranking.scores, score))
-    return int(ranking.ranks[before - 1]) if before else 0
+    return float(np.clip(sample.even_odds, lowest, highest))

@@ -107,7 +107,7 @@ class AbstentionMonitor(Monitor):
             return (cls(certificate.traffic.n_rows, certificate.traffic.n_accepted, delta),)
         known = [part for part in certificate.parts.items if part.status != "always rejected" and part.n_rows]
         share = delta / max(1, len(known))
-        return tuple(cls(part.n_rows, part.n_accepted, share, part.names) for part in known)
+        return tuple(cls(part.n_rows, part.n_accepted, share, part.cells) for part in known)
 
     @property
     def interval(self) -> tuple[float, float]:

@@ -11,7 +11,7 @@ Grünwald, Vovk & Shafer, "Game-theoretic statistics and safe anytime-valid infe
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,7 +22,8 @@ from metacal import display
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.promises.certificate import Certificate
-from metacal.promises.parts.part import Name
+from metacal.promises.counts import OPTIONAL
+from metacal.promises.parts.part import Name, Part
 from metacal.promises.quantity import Quantity, amount, quantity
 from metacal.promises.sequential.wager import Capital, Monitor, Together, Wager, above, listed, sampling_weights
 from metacal.promises.words import at_most
@@ -77,6 +78,8 @@ class PromiseMonitor(Monitor):
         The most that a row can cost, where a cost is watched.
     parts : tuple of str or int, optional
         The class or group that is watched, several where they are pooled; empty: all rows.
+    among : tuple of str or int, optional
+        Of a recall or false-positive rate of one group: both of its sides, whose rows count; empty: all rows.
     capital : Capital
         What the evidence is made of.
     least_probability : float, default 1
@@ -105,8 +108,10 @@ class PromiseMonitor(Monitor):
     parts: tuple[Name, ...] = ()
     capital: Capital | None = None
     least_probability: float = 1.0
+    among: tuple[Name, ...] = field(default=(), metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
+        self.among = tuple(self.among)
         self.quantity = quantity(self.quantity)
         self.events = self.events if self.promised.mean else int(self.events)  # a file may write 3 as 3.0
         fraction("limit", self.limit)
@@ -138,11 +143,15 @@ class PromiseMonitor(Monitor):
         """
         if certificate.parts is not None:
             promised, target = certificate.quantity, certificate.target
-            named = [part for part in certificate.parts.items if part.status == "certified"]
-            named += [part for part in certificate.parts.items if part.accepts_everything]
+            sides = [(part, family) for family in certificate.parts.families for part in family]
+            named = [pair for pair in sides if pair[0].status == "certified"]
+            named += [pair for pair in sides if pair[0].accepts_everything]
             made = partial(cls, delta=delta / max(1, len(named)), least_probability=least_probability)
-            own = [(part.names, part.quantity or promised, part.target or target) for part in named]
-            return tuple(made(each, each.limit_on_bad(limit), parts=names) for names, each, limit in own)
+            own = [(part.quantity or promised, part.target or target, part, family) for part, family in named]
+            return tuple(
+                made(each, each.limit_on_bad(limit), parts=part.cells, among=_among(each, part, family))
+                for each, limit, part, family in own
+            )
         if largest is None and any(promised.mean for promised, _ in certificate.limits):
             raise InputError("to watch a cost, say what a row can cost at most: largest=gate.promise.largest.")
         share, unit = delta / len(certificate.limits), 1.0 if largest is None else largest
@@ -187,9 +196,9 @@ class PromiseMonitor(Monitor):
             called = np.zeros(len(kept), dtype=bool)
             called[own] = True
             kept, right = kept & called, None if right is None else called == right
-        else:
-            kept, right, weight = kept[own], None if right is None else right[own], weight[own]
-            together = None if together is None else together.of(own)
+            own = np.isin(np.asarray(parts).astype(str), self.among) if self.among else slice(None)
+        kept, right, weight = kept[own], None if right is None else right[own], weight[own]
+        together = None if together is None else together.of(own)
         counts = self.promised.flags(kept, np.zeros_like(kept) if self.promised.mean else right)[1]
         happened = self._costs(kept, losses) if self.promised.mean else self.promised.events(kept, right).astype(float)
         if len(happened):
@@ -221,7 +230,7 @@ class PromiseMonitor(Monitor):
         >>> both.rows, both.events, abs(both.log_evidence - one.log_evidence - two.log_evidence) < 1e-9
         (80, 20, True)
         """
-        same = ("quantity", "limit", "delta", "largest", "parts", "least_probability")
+        same = ("quantity", "limit", "delta", "largest", "parts", "among", "least_probability")
         for name in same:
             if getattr(self, name) != getattr(other, name):
                 raise InputError(
@@ -279,6 +288,12 @@ class PromiseMonitor(Monitor):
 
     def _verdict(self) -> str:
         return f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
+
+
+def _among(promised: Quantity, part: Part, family: tuple[Part, ...]) -> tuple[Name, ...]:
+    """Both sides of a group, where all of its rows count for one of them."""
+    of_group = promised.of_class and part.called is not None
+    return tuple(cell for side in family for cell in side.cells) if of_group else ()
 
 
 def _flags(values: ArrayLike, name: str) -> Flags:
