@@ -28,14 +28,14 @@ from metacal.estimators.crossfit import (
     table_and_labels,
 )
 from metacal.estimators.metacal import MetaCal
-from metacal.estimators.responses import classes_of, codes_of, logits_of
+from metacal.estimators.responses import METHODS, classes_of, codes_of, logits_of
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate import check_gate
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.units import Units, counted_rows
 from metacal.promises.promise import Promise
 from metacal.rows import validate
-from metacal.rows.arrays import fraction
+from metacal.rows.arrays import fraction, one_of
 from metacal.rows.labels import reject_label_of
 from metacal.rows.plausibility import unquestioned
 from metacal.scores import Score
@@ -170,10 +170,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
     def _check(self, y: NDArray[Any], groups: Any) -> None:
         """Refuse what cannot be meant before anything is trained, which may take hours."""
         base_calibrator(self.calibrator, self.promise)
-        if self.response_method not in ("auto", "predict_proba", "decision_function"):
-            raise InputError(
-                f"response_method must be 'auto', 'predict_proba' or 'decision_function'; got {self.response_method!r}."
-            )
+        one_of("response_method", self.response_method, "auto", *METHODS)
         if self.promise is not None:
             check_gate(self.promise, self.ranking, "logits")
             reject_label_of(self.reject_label, np.asarray(getattr(self.estimator, "classes_", np.unique(y))))

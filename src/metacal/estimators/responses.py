@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, MetacalWarning
 from metacal.formulas import Codes
 from metacal.rows import validate
+from metacal.rows.arrays import one_of
 
 #: The methods that answer with a number per class, in the order "auto" looks for them.
 METHODS = ("predict_proba", "decision_function")
@@ -28,8 +29,7 @@ def logits_of(classifier: Any, X: Any, method: str = "auto") -> NDArray[Any]:
     >>> logits_of(machine, [[3.0]]).argmax(axis=1)
     array([1])
     """
-    if method not in ("auto", *METHODS):
-        raise InputError(f"response_method must be 'auto', 'predict_proba' or 'decision_function', got {method!r}.")
+    one_of("response_method", method, "auto", *METHODS)
     names = METHODS if method == "auto" else (method,)
     name = next((name for name in names if hasattr(classifier, name)), None)
     if name is None:

@@ -14,17 +14,19 @@ import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError, option
 from metacal.export.fitted import SUM_TOLERANCE
-from metacal.export.onnx.gate import Attached
 from metacal.export.onnx.probe import GUARD
 from metacal.formulas import Flags
 from metacal.gate import Gate
+
+if TYPE_CHECKING:
+    from metacal.export.onnx.gate import Attached
 
 #: What a child may use beside some copies of the model itself.
 _MEMORY_BYTES = 192 * 2**20
