@@ -40,6 +40,8 @@ METHODS: dict[str, Callable[[], Any]] = {
     "offsets": lambda: mc.VectorScaling(penalty="offsets"),
     "auto": mc.AutoCalibrator,
 }
+#: How the names of sets begin, and what they are.
+KINDS = {"cifar": "CIFAR", "langid": "languages"}
 Table = tuple[NDArray[Any], NDArray[Any]]
 
 
@@ -92,15 +94,16 @@ def made(n: int, draw: int) -> dict[str, Any]:
 def offsets(result: dict[str, Any]) -> list[str]:
     """The table of docs/calibrators-affine.md: means over the sets, and how often the marginal check fails."""
     lines = []
-    for variant, n in product(("plain", "long-tailed"), SIZES):
+    for name, variant, n in product(KINDS, ("plain", "long-tailed"), SIZES):
         own = [row for row in result["offsets"] if (row["variant"], row["n"]) == (variant, n)]
+        own = [row for row in own if row["set"].startswith(name)]
         if own:
             cells = []
-            for name in METHODS:
-                loss, failed = (np.mean([row[name][key] for row in own]) for key in ("nll", "fails"))
+            for method in METHODS:
+                loss, failed = (np.mean([row[method][key] for row in own]) for key in ("nll", "fails"))
                 cells.append(f"{number(float(loss))} ({100 * failed:.0f}%)")
-            seconds = [f"{np.mean([row[name]['seconds'] for row in own]):.2g}" for name in ("offsets", "auto")]
-            lines.append([variant, f"{n:,}", *cells, *seconds])
+            seconds = [f"{np.mean([row[method]['seconds'] for row in own]):.2g}" for method in ("offsets", "auto")]
+            lines.append([f"{KINDS[name]}, {variant}", f"{n:,}", *cells, *seconds])
     head = ["rows", "n", *(f"`{name}`" for name in METHODS), "s: `offsets`", "`auto`"]
     return markdown(head, lines)
 

@@ -98,6 +98,8 @@ def _entries() -> list[Entry]:
               ("benchmarks/label_kills.py", "cli/label.py"), 3600, timed=True),
         Entry("labels", "benchmarks.labels --data {data} --jobs {jobs} --out {out}",
               ("benchmarks/labels.py", "gate/certifier.py", *_ACCURACY), 3600, alone=False),
+        Entry("many-classes", "benchmarks.many_classes {data} --jobs {jobs} -o {out}",
+              ("benchmarks/many_classes.py", "maps/affine.py", "maps/members.py", "maps/stack.py"), 900, alone=False),
         Entry("monitor", "benchmarks.monitor --data {data} --jobs {jobs} --out {out}",
               ("benchmarks/monitor.py", "promises/sequential/monitor.py", "promises/sequential/alarms.py",
                "promises/sequential/wager.py", "promises/sequential/drift.py"), 7200, alone=False),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from benchmarks import two_class
+from benchmarks import many_classes, two_class
 from benchmarks.all.catalogue import CATALOGUE
 from benchmarks.all.state import accepted
 from benchmarks.pages.numbers import loaded
@@ -93,6 +93,8 @@ TABLES: dict[str, Table] = {
     "rankers": Table("rankers", promises_tables.rankers),
     "rankers-order": Table("rankers", promises_tables.rankers_order),
     "affine": Table("calibrators", calibrators_tables.affine),
+    "class-offsets": Table("many-classes", many_classes.offsets),
+    "thousand-classes": Table("many-classes", many_classes.thousand),
     "curves": Table("calibrators", calibrators_tables.curves),
     "local": Table("calibrators", calibrators_tables.local),
     "calibrators": Table("calibrators", calibrators_tables.every),

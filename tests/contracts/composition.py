@@ -173,11 +173,11 @@ class Cells:
 
     def evaluate(self) -> None:
         X, y, rest = given(self.kind, self.new)
-        mc.evaluate(self.fitted, X, y, **rest, n_resamples=20)
+        mc.evaluate(self.fitted, X, y, **rest, n_resamples=2)
 
     def report(self) -> None:
         X, y, rest = given(self.kind, self.new)
-        mc.write_report(self.fitted, X, y, self.folder / "report.html", **rest, n_resamples=20)
+        mc.write_report(self.fitted, X, y, self.folder / "report.html", **rest, n_resamples=2)
 
     def save_and_load(self) -> None:
         path = self.folder / "gate.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -51,9 +52,27 @@ def run(folder, monkeypatch):
     return run
 
 
+@pytest.fixture(scope="module")
+def gates(folder):
+    """What is fitted once: a gate on the scores, and one on logits."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=300)
+    np.savez(folder / "logits.npz", logits=rng.normal(size=(300, 3)) + 3 * np.eye(3)[labels], labels=labels)
+    asked = {
+        "cal.json": "judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.95",
+        "logits.json": "logits.npz --max-miscoverage 0.2",
+    }
+    with contextlib.chdir(folder):
+        for name, line in asked.items():
+            done = CliRunner().invoke(main, ["fit", *shlex.split(line), "-o", name])
+            assert done.exit_code == 0, done.output
+    return {name: (folder / name).read_bytes() for name in asked}
+
+
 @pytest.fixture
-def fitted(run):
-    run("fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.95 -o cal.json")
+def fitted(run, gates, folder):
+    for name, data in gates.items():
+        (folder / name).write_bytes(data)
     return run
 
 
@@ -237,10 +256,6 @@ WRONG = {
 
 @pytest.mark.parametrize("line", WRONG)
 def test_what_cannot_be_meant_is_said(fitted, folder, line):
-    rng = np.random.default_rng(0)
-    labels = rng.integers(3, size=300)
-    np.savez(folder / "logits.npz", logits=rng.normal(size=(300, 3)) + 3 * np.eye(3)[labels], labels=labels)
-    fitted("fit logits.npz --max-miscoverage 0.2 -o logits.json")
     (folder / "unlabelled.jsonl").write_text('{"confidence": 0.5}\n')
     code, complaint = WRONG[line]
     assert complaint in " ".join(fitted(line, code=code).stderr.split())

@@ -25,6 +25,8 @@ from metacal.io.opening import NoRowsError, check_texts
 
 #: A line of more bytes is no row: a file without line ends would fill the memory.
 LONGEST_LINE = 1 << 26
+#: One for all lines, as json.loads makes a decoder anew each time.
+_DECODER = json.JSONDecoder(object_pairs_hook=without_duplicates)
 
 
 def read(request: Request) -> Columns:
@@ -103,7 +105,7 @@ class LineError(InputError):
 def parsed_object(path: str, number: int, line: bytes) -> dict[str, Any]:
     """The object on a line, or LineError."""
     try:
-        row = json.loads(line, object_pairs_hook=without_duplicates)
+        row = _DECODER.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
         if isinstance(row, dict):
             return row
         advice = "; an array of objects becomes lines by jq -c '.[]' FILE" if isinstance(row, list) else ""
