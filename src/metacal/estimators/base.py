@@ -12,7 +12,7 @@ from inspect import get_annotations
 from typing import Any, Generic, Self, TypeVar, dataclass_transform
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin, clone
 from sklearn.utils._array_api import device, get_namespace
@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from metacal import kernels
 from metacal.errors import InputError, WrongTypeError
-from metacal.formulas import Codes, Float
+from metacal.formulas import Array, Codes, Float
 from metacal.gate import Gate, Recipe, Table
 from metacal.gate.verbs import Verbs
 from metacal.maps.composed import default_base
@@ -116,7 +116,7 @@ class LogitsEstimator(TransformerMixin, BaseEstimator):
     positive: Any
     n_jobs: int | None
 
-    classes_: NDArray[Any]
+    classes_: Array
 
     def transform(self, X: ArrayLike) -> Any:
         """The probabilities of `predict_proba`, as features of what follows; frames by `set_output`."""
@@ -126,7 +126,7 @@ class LogitsEstimator(TransformerMixin, BaseEstimator):
         """Calibrated probabilities, one column per class."""
         raise NotImplementedError
 
-    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
         """The names of the columns of `transform`: probs_ and the class."""
         check_is_fitted(self)
         return np.array([f"probs_{name}" for name in self.classes_], dtype=object)
@@ -145,9 +145,7 @@ class LogitsEstimator(TransformerMixin, BaseEstimator):
             table = self._read_table(X, reset=reset, executor=pool, later=later)
             yield Rows(table, executor=pool, unseen=later and validate.may_wait(table, self.input))
 
-    def _read_table(
-        self, X: Any, *, reset: bool, executor: Executor | None = None, later: bool = False
-    ) -> NDArray[Any]:
+    def _read_table(self, X: Any, *, reset: bool, executor: Executor | None = None, later: bool = False) -> Array:
         one_score = validate.is_one_score(X) and (reset or getattr(self, "n_features_in_", 2) == 2)
         if reset:
             self._one_score = one_score
@@ -175,7 +173,7 @@ class LogitsEstimator(TransformerMixin, BaseEstimator):
         except ValueError as error:
             raise InputError(str(error)) from None
 
-    def _read_labels(self, y: Any, table: NDArray[Any]) -> Codes:
+    def _read_labels(self, y: Any, table: Array) -> Codes:
         if y is None:
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         if hasattr(y, "ndim") and y.ndim == 2 and y.shape[1] == 1:
@@ -280,7 +278,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Parameters, Generic[M]):
         return self
 
     @like_the_table
-    def predict_proba(self, X: ArrayLike, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def predict_proba(self, X: ArrayLike, *, out: Array | None = None) -> Array:
         """Calibrated probabilities, one column per class; float32 stays float32, a tensor on a GPU stays there.
 
         `out`, of the result's shape and dtype, is written to and returned: no table is made where the calibrator can
@@ -296,7 +294,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Parameters, Generic[M]):
         return room
 
     @like_the_table
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: ArrayLike) -> Array:
         """The most probable class of each row, as an array."""
         probabilities = self.predict_proba(X)
         if kernels.on_device(probabilities):
