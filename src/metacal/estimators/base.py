@@ -103,20 +103,20 @@ def like_the_table(method: Callable[..., Any]) -> Callable[..., Any]:
     return answered
 
 
-class LogitsEstimator(TransformerMixin, BaseEstimator):
+class LogitsEstimator(TransformerMixin, Parameters):
     """What every estimator over a table of logits shares: reading the table, the labels and the classes.
 
-    A subclass has the parameters `input` ("logits" or "probabilities"), `classes` (the labels in column order; when
+    Its parameters are `input` ("logits" or "probabilities"), `classes` (the labels in column order; when
     None the names of a frame's columns if the labels are strings, else 0 … K-1, or the two values that labels of two
     classes have), `positive` (the class that one score per row speaks for) and `n_jobs`.
     """
 
-    input: str
-    classes: Sequence[Any] | None
-    positive: Any
-    n_jobs: int | None
+    input: str = "logits"
+    classes: Sequence[Any] | None = None
+    positive: Any = None
+    n_jobs: int | None = None
 
-    classes_: Array
+    classes_: Array = field(init=False)
 
     def transform(self, X: ArrayLike) -> Any:
         """The probabilities of `predict_proba`, as features of what follows; frames by `set_output`."""
@@ -225,16 +225,12 @@ class Fitted(Generic[T]):
         return getattr(estimator.map_, self._name)
 
 
-class Calibrator(ClassifierMixin, LogitsEstimator, Parameters, Generic[M]):
+class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
     """An estimator that holds a fitted map, a frozen value: `fit` makes `map_`, `predict_proba` applies it.
 
     How to fit is said by its row in `metacal.maps.methods`; the fields of a subclass are that function's options.
     """
 
-    input: str = "logits"
-    classes: Sequence[Any] | None = None
-    positive: Any = None
-    n_jobs: int | None = None
     map_: M = field(init=False)
 
     def fit(

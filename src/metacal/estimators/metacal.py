@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -128,11 +127,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     calibrator: Any = None
     score: str | Score = "entropy"
     reject_label: Any = None
-    input: str = "logits"
-    classes: Sequence[Any] | None = None
-    positive: Any = None
     decision: Decided = "largest"
-    n_jobs: int | None = None
 
     calibrator_: Any = field(init=False)
 
