@@ -238,7 +238,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
 
     def predict(self, X: Any, *, groups: Any = None) -> Array:
         """The classifier's own class for accepted rows, `reject_label` for rejected ones."""
-        said = self.calibrator_.predict(self.logits(X), **self._grouped(groups))
+        logits = self.logits(X)
+        said = self.calibrator_.predict(logits, **self._grouped(groups))
         return np.asarray(said if isinstance(self.calibrator_, MetaCal | Calibrator) else self.classes_[said])
 
     def save(self, path: str | os.PathLike[str], **options: Any) -> None:
