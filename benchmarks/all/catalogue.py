@@ -159,7 +159,7 @@ def _entries() -> list[Entry]:
               ("benchmarks/speed/threads.py", "maps/temperature.py", "gate/fitting.py"), 300, timed=True),
         Entry("two-sided", "benchmarks.two_sided --draws 1000 --processes {jobs} -o {out}",
               ("benchmarks/two_sided.py", "promises/rules/two_sided.py", "promises/rules/precision.py",
-               "promises/scouts.py"), 4000),
+               "promises/scouts.py", "promises/parts/per.py"), 4000),
         Entry("units", "benchmarks.units --jobs {jobs} --out {out}",
               ("benchmarks/units.py", "promises/rules/whole_units.py", "promises/rules/betting.py",
                "promises/sequential/monitor.py", "promises/sequential/wager.py", "gate/traffic.py",

@@ -143,8 +143,8 @@ def test_a_side_that_cannot_be_certified_is_closed():
             lambda: mc.MetaCal(BOTH).fit(SCORES, FRAUD, units=mc.Units(np.arange(2 * N) // 2, per="row")),
             "one row of each",
         ),
-        (lambda: mc.PerClass(mc.MinRecall(0.9)), "for either class already"),
-        (lambda: mc.PerGroup(mc.MaxReview(0.1)), "of two classes, MinPrecision"),
+        (lambda: mc.PerClass(mc.MinRecall(0.9)), "of two classes PerGroup"),
+        (lambda: mc.PerGroup(mc.MaxReview(0.1)), "of two classes PerGroup"),
         (
             lambda: mc.ScoreGate(mc.PerGroup(mc.MinRecall(0.9))).fit(SCORES, FRAUD, groups=GROUP),
             "rows with their labels",

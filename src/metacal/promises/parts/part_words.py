@@ -57,9 +57,9 @@ def _beyond(family: Sequence[Part], at: float) -> list[str]:
 
 
 def lines_of_sides(parts: Parts, few: int) -> list[tuple[str, str]]:
-    """How many rows either side calls, and which side is closed; of groups those of which least is called first."""
+    """How many rows either side calls, and which side is closed; of the first few groups."""
     lines = [] if parts.of_all else [(parts.plural, f"{len(parts.names):,}, both sides of each by itself")]
-    families = sorted(parts.families, key=_share_called)
+    families = parts.families
     for family in families[:few]:
         of = "" if parts.of_all else f"{family[0].whole}: "
         said = ", ".join(_beyond(family, family[0].at)) or "all rows go to review"
@@ -76,12 +76,8 @@ def lines_of_sides(parts: Parts, few: int) -> list[tuple[str, str]]:
             )
             lines.append((f"called {name}"[:12], f"{of}{seen}"))
     if len(families) > few:
-        lines.append(("group", f"and {len(families) - few:,} more, of higher coverage"))
+        lines.append(("group", f"and {len(families) - few:,} more"))
     return lines
-
-
-def _share_called(family: Sequence[Part]) -> float:
-    return sum(part.n_accepted for part in family) / max(1, sum(part.n_rows for part in family))
 
 
 def claim_of_parts(parts: Parts, claim: str) -> str:

@@ -42,7 +42,6 @@ Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Jo
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -81,12 +80,10 @@ class Per(Promise):
     fallback: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.promise, ByPart):
-            raise InputError(f"{type(self).__name__} takes {self._takes}; got {self.promise!r}.")
-        if self.promise.sided and self.by == "class":
+        if not isinstance(self.promise, ByPart) or (self.promise.sided and self.by == "class"):
             raise InputError(
-                f"{type(self.promise).__name__} has a threshold for either class already: give it without PerClass, or "
-                "for each group, PerGroup(...)."
+                f"{type(self).__name__} takes MinAccuracy(...) or MaxMiscoverage(...), and of two classes PerGroup "
+                f"MinPrecision(...), MinRecall(...), MaxFalsePositiveRate(...), TwoSided(...); got {self.promise!r}."
             )
         if self.promise.delta is None:
             raise InputError(
@@ -98,9 +95,8 @@ class Per(Promise):
         if self.fallback not in (None, "pooled"):
             raise InputError(f"fallback must be None or 'pooled', got {self.fallback!r}.")
 
-    #: What makes the parts, and what can be promised of each.
+    #: What makes the parts.
     by: ClassVar[By]
-    _takes: ClassVar[str] = "MinAccuracy(...) or MaxMiscoverage(...)"
 
     @property
     def delta(self) -> float:  # type: ignore[override]
@@ -316,10 +312,6 @@ class PerGroup(Per):
     """
 
     by: ClassVar[By] = "group"
-    _takes: ClassVar[str] = (
-        "MinAccuracy(...), MaxMiscoverage(...) or, of two classes, MinPrecision(...), MinRecall(...), "
-        "MaxFalsePositiveRate(...), TwoSided(...)"
-    )
 
 
 def _level(family: tuple[Part, ...]) -> float | None:
@@ -336,15 +328,12 @@ def shared_by(promise: ByPart, table: Sequence[Sample], delta: float, shares: Sh
     >>> shared_by(MinAccuracy(0.95), table, 0.1, "together")
     [0, 2]
     """
-
-    def enough(level: float) -> list[int]:
-        return [i for i, rows in enumerate(table) if any(n >= fewest for n, fewest in promise.takes(rows, level))]
-
+    asked = [promise.takes(rows, delta) for rows in table]
     if shares != "together":
-        return enough(delta)
-    share = bisect_left(range(len(table)), True, key=lambda k: len(enough(delta / (k + 1))) <= k)
-    counts = {i: max(n for n, _ in promise.takes(table[i], delta)) for i in enough(delta / max(1, share))}
-    return sorted(sorted(counts, key=lambda i: -counts[i])[:share])
+        return [i for i, own in enumerate(asked) if any(n >= fewest for n, fewest in own)]
+    order = sorted(range(len(table)), key=lambda i: -max(asked[i])[0])
+    at_share = (promise.takes(table[part], delta / (k + 1)) for k, part in enumerate(order))
+    return sorted(order[: sum(any(n >= fewest for n, fewest in own) for own in at_share)])
 
 
 def settle_parts(promise: ByPart, table: Sequence[Sample], delta: float, shares: Shares) -> list[Settled]:
