@@ -1,4 +1,7 @@
-"""Simultaneous bands and what is built on them, by simulation: the whole set is the truth, rows are drawn from it."""
+"""Simultaneous bands and what is built on them, by simulation: the whole set is the truth, rows are drawn from it.
+
+250 draws tell delta from 3 delta: bands made for 0.3 are left in 22% to 25% of them, and 16% are allowed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from metacal.promises.rules.bands import (
 from metacal.promises.rules.both import AfterLooking, Both
 from metacal.promises.rules.levels import local_level, quantiles
 
-DRAWS = 500
+DRAWS = 250
 DELTA = 0.1
 
 

@@ -113,9 +113,9 @@ def test_the_papers_rules_break_their_promise_often(paper_set):
 def test_a_useless_ranking_just_below_the_target_is_rarely_certified(n):
     """The least favourable case: every prefix has accuracy just under beta, so any acceptance breaks the promise."""
     rng = np.random.default_rng(n)
-    rankings = (Ranking.of(rng.random(n), rng.random(n) < 0.9 - 1e-9) for _ in range(2000))
+    rankings = (Ranking.of(rng.random(n), rng.random(n) < 0.9 - 1e-9) for _ in range(1000))
     broken = sum(certified_prefix(ranking, 0.9, DELTA) > 0 for ranking in rankings)
-    assert broken / 2000 <= DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / 2000)
+    assert broken / 1000 <= DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / 1000)  # 13%: half as much again as delta fails
 
 
 def oscillating(u):

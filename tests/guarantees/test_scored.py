@@ -1,4 +1,7 @@
-"""Promises on scores of few values: a judge's ten marks, missing ones among them. The population is known exactly."""
+"""Promises on scores of few values: a judge's ten marks, missing ones among them. The population is known exactly.
+
+200 draws tell delta from 3 delta: certified at 0.3, a fifth of those of two populations break it, and 16% are allowed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pytest
 import metacal as mc
 from metacal.gate import fit_scored
 
-DRAWS = 400
+DRAWS = 200
 DELTA = 0.1
 LIMIT = DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / DRAWS)
 

@@ -144,7 +144,7 @@ def test_a_second_signal_does_not_disturb_the_clearing_up(tmp_path):
 
     with pytest.raises(Stopped) as caught:
         interrupted()
-    assert caught.value.exit_code == 143
+    assert caught.value.args == (signal.SIGTERM,)
     assert list(tmp_path.iterdir()) == []
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 

@@ -213,7 +213,7 @@ def test_and_in_parquet(tmp_path):
 @pytest.mark.parametrize("value", ["1.5", "-0.1", "nan"])
 def test_one_column_must_hold_probabilities(tmp_path, value):
     (tmp_path / "a.csv").write_text(f"label,prob\n1,0.5\n0,{value}\n")
-    with pytest.raises(InputError, match=r"row 1 has the probability .*score_key"):
+    with pytest.raises(InputError, match=r"a.csv: probabilities must lie in \[0, 1\]; row 1 holds"):
         read_predictions(tmp_path / "a.csv", input="probabilities")
     with pytest.raises(InputError, match=r"found 1 class column"):
         read_predictions(tmp_path / "a.csv")

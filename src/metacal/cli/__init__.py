@@ -113,7 +113,7 @@ class Commands(click.Group):
             ctx.exit(130)
         except Stopped as stopped:
             click.echo("Stopped.", err=True)
-            ctx.exit(stopped.exit_code)
+            ctx.exit(128 + stopped.args[0])  # what a shell reports for a process that a signal ended
         except BrokenPipeError:
             # The reader (head, less) has gone. What is still buffered must not raise again when Python exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -239,16 +239,7 @@ Handler = Callable[[int, FrameType | None], Any]
 
 
 class Stopped(BaseException):
-    """A signal said to stop. Not an `Exception`: nothing on the way up may take it for an ordinary failure."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-    @property
-    def exit_code(self) -> int:
-        """What a shell reports for a process that the signal ended: 128 and its number."""
-        return 128 + self.number
+    """The signal of this number said to stop. No `Exception`: nothing on the way up may take it for a failure."""
 
 
 @contextmanager

@@ -77,16 +77,16 @@ def command(file: str, options: Options) -> None:
 
     import numpy as np
 
-    from metacal.cli.reading import labels_as_columns, read
+    from metacal.cli.reading import read
     from metacal.estimators.compare import compare
     from metacal.rows.plausibility import unquestioned
-    from metacal.rows.validate import class_list, logits_from
+    from metacal.rows.validate import class_list, label_codes, logits_from
 
     found = read(file, options.reading, stream=True if executor is not None else None)
     # Folds are drawn from the rows: whoever fits holds all of them in memory.
     logits = logits_from(found.table, found.input)
     logits = logits if executor is not None else np.asarray(logits)
-    codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]))
+    codes = label_codes(found.require_truth(), len(found), class_list(found.class_names, logits.shape[1]))
     _say_cost(METHODS if names is None else names, logits.shape, n_folds)
     plan: dict[str, Any] = {"n_splits": options.folds, "n_repeats": options.repeats, "random_state": options.seed}
     with unquestioned(), cluster(executor, threads) as there:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,7 +32,6 @@ from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
     from metacal.estimators.evaluate import GateEvaluation
-    from metacal.gate import Gate
     from metacal.promises.estimate import AccuracyEstimate
 
     Measured = GateEvaluation | AccuracyEstimate
@@ -81,18 +80,9 @@ def command(artifact: str | None, file: str, options: Options) -> None:
       metacal evaluate cal.json test.parquet
       metacal evaluate cal.json test.csv --json | jq .promise.verdict
     """  # noqa: D301
-    from metacal.cli.reading import check_large, load_gate
-
-    gate = None if artifact is None else load_gate(artifact, file)
-    check_large(gate, artifact, options.large)
-    if options.reading.score_key is None if gate is None else gate.kind == "logits":
-        result = _measured_table(gate, artifact, file, options)
-    elif options.executor is not None:
-        raise click.UsageError("--executor works on one table of logits; leave it out here.")
-    else:
-        result = _measured_columns(gate, artifact, file, options)
     from metacal.promises.estimate import AccuracyEstimate
 
+    result = _measured(artifact, file, options)
     if isinstance(result, AccuracyEstimate):
         warn_caller(
             f"{file}: there are no labels here, so nothing is measured, only estimated. If there are some, name them "
@@ -105,52 +95,32 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     say({"file": file, "artifact": artifact, **answer}, text, as_json=options.as_json)
 
 
-def _measured_columns(gate: Gate | None, artifact: str | None, file: str, options: Options) -> Measured:
-    """Scores, or the tables of a cascade: a column of confidences."""
-    from metacal.cli.reading import read_marks, read_rows
-    from metacal.estimators.evaluate import measured_columns
+def _measured(artifact: str | None, file: str, options: Options) -> Measured:
+    """What `mc.evaluate` says: a table may stay in its file, and threads or a cluster work on it."""
+    from metacal.cli.reading import read_any
+    from metacal.estimators.evaluate import evaluate
     from metacal.estimators.verify import estimate_accuracy
-    from metacal.metrics.resampling import Resampling
     from metacal.rows import told
+    from metacal.rows.validate import class_list, label_codes, logits_from
 
+    threads, stream = threads_for(options.n_jobs), True if options.executor is not None else None
+    gate, given = read_any(artifact, file, options.reading, options.large, as_is=True, stream=stream)
+    if gate is not None and gate.kind != "logits" and options.executor is not None:
+        raise click.UsageError("--executor works on one table of logits; leave it out here.")
+    found, (table, *later) = given.found, given.tables
+    promises = gate is not None and gate.certificate is not None and len(gate.stages) == 1
+    if given.truth is None and promises and gate.is_calibrated:  # type: ignore[union-attr]
+        return estimate_accuracy(gate, table, level=options.level, groups=given.groups)
+    truth = given.require_truth()
     if gate is None:
-        gate, given = read_marks(file, options.reading)
-    else:
-        given = read_rows(gate, str(artifact), file, options.reading, options.large)
-    if given.truth is None and gate.is_calibrated and gate.certificate is not None and len(gate.stages) == 1:
-        return estimate_accuracy(gate, given.tables[0], level=options.level, groups=given.groups)
-    seen = given.judged(gate, str(artifact), probabilities=True)
-    plan = Resampling(options.level, options.resamples, options.seed)
-    with progress_bar(None, "row", "rows, resampled for the intervals") as bar, told(bar.update):
-        return measured_columns(gate, seen, plan, options.bins)
-
-
-def _measured_table(gate: Gate | None, artifact: str | None, file: str, options: Options) -> Measured:
-    """One walk over a table that may stay in its file, on threads or on a cluster."""
-    from metacal.cli.reading import labels_as_columns, read, read_for
-    from metacal.estimators.evaluate import walked
-    from metacal.estimators.verify import estimate_accuracy
-    from metacal.metrics.resampling import Resampling
-    from metacal.rows import Rows, told, workers
-    from metacal.rows.stored import StoredTable
-    from metacal.rows.validate import class_list, logits_from
-
-    executor, threads = options.executor, threads_for(options.n_jobs)
-    stream = True if executor is not None else None
-    if gate is None:
-        found = read(file, options.reading, stream=stream)
-    else:
-        found = read_for(gate, str(artifact), file, options.reading, stream=stream)
-    if found.labels is None and gate is not None and gate.certificate is not None and gate.certificate.labelled:
-        return estimate_accuracy(gate, found.table, level=options.level, groups=found.groups)
-    remote = executor is not None and isinstance(found.table, StoredTable)
-    logits = found.table if remote else logits_from(found.table, found.input)
-    codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]) if gate is None else gate.classes)
-    plan = Resampling(options.level, options.resamples, options.seed)
+        truth = label_codes(truth, len(found), class_list(found.class_names, table.shape[1]))
+        table = table if stream and found.input == "logits" else logits_from(table, found.input)
+    elif later and not gate.n_classes:  # a score of each model
+        table, later = given.tables, []
+    plan = {"level": options.level, "n_resamples": options.resamples, "random_state": options.seed}
+    known: dict[str, Any] = {**plan, "n_bins": options.bins, "groups": given.groups, "n_jobs": threads}
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
-    with resampling as bar, told(bar.update), cluster(executor, threads) as there, workers(threads, there) as pool:
-        rows = Rows(logits, executor=pool, unseen=remote)
-        _, result = walked(gate, rows, codes, plan, options.bins, found.groups, ours=True)
-    if result.fitted_here:
-        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
+    with resampling as bar, told(bar.update), cluster(options.executor, threads) as there:
+        result = evaluate(gate, table, truth, large=next(iter(later), None), executor=there, overwrite=True, **known)
+    given.tell(result.after.n_rows, result.fitted_here, artifact, "measure on rows it has not seen")
     return result

@@ -49,23 +49,14 @@ def say(answer: Any, text: object, *, as_json: bool) -> None:
 
 def note(text: str) -> None:
     """Tell people something that is not the result: on stderr, unless they said --quiet."""
-    if not is_quiet():
+    if not was_told("quiet"):
         echo(text, err=True)
 
 
-def is_quiet() -> bool:
-    """Whether the command was called with --quiet."""
-    return _was_told("metacal.quiet")
-
-
-def is_strict() -> bool:
-    """Whether the command was called with --strict."""
-    return _was_told("metacal.strict")
-
-
-def _was_told(name: str) -> bool:
+def was_told(name: str) -> bool:
+    """Whether the command was called with --quiet, or --strict."""
     ctx = click.get_current_context(silent=True)
-    return ctx is not None and bool(ctx.meta.get(name))
+    return ctx is not None and bool(ctx.meta.get(f"metacal.{name}"))
 
 
 def progress_bar(total: int | None, unit: str, what: str = "") -> Any:
@@ -78,7 +69,7 @@ def progress_bar(total: int | None, unit: str, what: str = "") -> Any:
     """
     from tqdm import tqdm
 
-    disable = True if is_quiet() else None
+    disable = True if was_told("quiet") else None
     return tqdm(total=total, unit=unit, desc=what or None, unit_scale=True, delay=1, leave=False, disable=disable)
 
 

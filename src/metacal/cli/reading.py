@@ -13,9 +13,6 @@ from metacal.cli.printing import note
 from metacal.errors import InputError, warn_caller
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from metacal.formulas import Codes
     from metacal.gate import Gate
     from metacal.gate.judged import Judged
     from metacal.io.predictions import Predictions
@@ -162,13 +159,6 @@ def _is_saved(path: str) -> bool:
         return False
 
 
-def labels_as_columns(found: Predictions, classes: NDArray[Any]) -> Codes:
-    """Return each label's column."""
-    from metacal.rows.validate import label_codes
-
-    return label_codes(found.require_truth(), len(found), classes)
-
-
 # ── rows for a gate, whatever it reads: a table of logits, scores, or the tables of a cascade's models ───────────────
 
 
@@ -213,18 +203,36 @@ class GateRows:
         """Labels, or right and wrong; InputError with what to do where there are none."""
         return self.found.require_truth() if self.truth is None else self.truth
 
-    def judged(self, gate: Gate, artifact: str, *, probabilities: bool = False, bare: bool = False) -> Judged:
+    def judged(self, gate: Gate, artifact: str, *, bare: bool = False) -> Judged:
         """What the gate decides on these rows, beside their truth; `bare` where it can do without."""
         from metacal.gate.judged import judged
 
         truth = None if bare and self.truth is None else self.require_truth()
-        seen = judged(gate, self.tables, truth, self.groups, probabilities=probabilities)
-        if len(seen) < len(self):
-            missing = len(self) - len(seen)
-            note(f"{missing:,} of {len(self):,} rows have no score: left out here, and rejected by every gate.")
-        if seen.fitted_here:
-            warn_caller(f"{self.path} holds the very rows that {artifact} was fitted on; they say nothing new.")
+        seen = judged(gate, self.tables, truth, self.groups)
+        self.tell(len(seen), seen.fitted_here, artifact, "they say nothing new")
         return seen
+
+    def tell(self, n_seen: int, fitted_here: bool, artifact: str | None, advice: str) -> None:
+        """Say how many rows have no score, and warn of rows that the gate knows."""
+        if n_seen < len(self):
+            left_out = f"{len(self) - n_seen:,} of {len(self):,} rows have no score"
+            note(f"{left_out}: left out here, and rejected by every gate.")
+        if fitted_here:
+            warn_caller(f"{self.path} holds the very rows that {artifact} was fitted on; {advice}.")
+
+
+def read_any(
+    artifact: str | None, file: str, reading: Reading, large: str | None, *, stream: bool | None = None, **how: Any
+) -> tuple[Gate | None, GateRows]:
+    """A saved gate, none for a classifier alone, and the rows of FILE as it reads them; `how` as in `read_rows`."""
+    if artifact is not None:
+        gate = load_gate(artifact, file)
+        return gate, read_rows(gate, artifact, file, reading, large, stream=stream, **how)
+    check_large(None, None, large)
+    if reading.score_key is not None:
+        return read_marks(file, reading)
+    found = read(file, reading, stream=stream)
+    return None, GateRows(file, (found.table,), found.labels, found)
 
 
 def check_large(gate: Gate | None, artifact: str | None, large: str | None) -> None:
@@ -250,6 +258,8 @@ def read_rows(
     *,
     all_stages: bool = True,
     any_groups: bool = False,
+    as_is: bool = False,
+    stream: bool | None = None,
 ) -> GateRows:
     """Read FILE, and --large, for a gate. Without `all_stages` the first stage may be alone; `any_groups` is of a
     reader who tells groups apart, whatever the gate goes by.
@@ -269,7 +279,9 @@ def read_rows(
         check_reading(gate, artifact, reading)
         scores = read_scored(file, reading, gate, artifact)
         return GateRows(file, (scores.score,), scores.correct, scores)
-    found = read_for(gate, artifact, file, reading, any_groups=any_groups)
+    found = read_for(gate, artifact, file, reading, any_groups=any_groups, stream=stream)
+    if as_is and gate.kind == "logits":
+        return GateRows(file, (found.table,), found.labels, found)
     tables = [gate.read(found.table, by_rows=True)]
     truth, other = found.labels, None
     if large is not None:

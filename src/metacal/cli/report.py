@@ -32,7 +32,6 @@ from metacal.cli.options import (
 )
 from metacal.cli.outputs import OutputPath, check_not_an_input
 from metacal.cli.printing import echo, echo_data, note, progress_bar, say_json, wrapped
-from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
     from metacal.cli.reading import GateRows
@@ -93,6 +92,8 @@ def command(artifact: str | None, file: str, options: Options) -> None:
       metacal report cal.json test.npz --compare --title "Release 7"
       metacal report cal.json test.npz --json | jq .evaluation.gate.coverage
     """  # noqa: D301
+    from metacal.cli.reading import read_any
+
     output = options.output
     check_not_an_input(output, file, artifact, options.large, reading=options.reading)
     if output == "-" and options.as_json:
@@ -100,7 +101,7 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     compared = calibrator_names(options.calibrators) or (list(COMPARED) if options.comparing else None)
 
     with progress_bar(3, "step", "Reading") as bar:
-        gate, given = _read(artifact, file, options)
+        gate, given = read_any(artifact, file, options.reading, options.large, any_groups=True)
         bar.update()
         bar.set_description("Measuring")
         summary = _summarised(gate, artifact, given, compared, options)
@@ -108,11 +109,9 @@ def command(artifact: str | None, file: str, options: Options) -> None:
         bar.set_description("Writing")
         size = _written(summary, output, options.title)
         bar.update()
-    if summary.source.n_without_score:
-        left_out = f"{summary.source.n_without_score:,} of {len(given):,} rows have no score"
-        note(f"{left_out}: left out here, and rejected by every gate.")
-    if summary.promise is not None and summary.promise.fitted_here:
-        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; report on rows it has not seen.")
+    known_rows = summary.promise is not None and summary.promise.fitted_here
+    n_seen = len(given) - (summary.source.n_without_score or 0)
+    given.tell(n_seen, known_rows, artifact, "report on rows it has not seen")
     if options.as_json:
         sizes = {"n_rows": summary.source.n_rows, "n_classes": summary.source.n_classes}
         read = {"file": file, "artifact": artifact, **sizes}
@@ -121,20 +120,6 @@ def command(artifact: str | None, file: str, options: Options) -> None:
         echo(wrapped(_said(summary), hang=10))
     if output != "-":
         note(f"Written to {output} ({size / 1000:,.0f} kB). Open it in a browser: {Path(output).resolve().as_uri()}")
-
-
-def _read(artifact: str | None, file: str, options: Options) -> tuple[Gate | None, GateRows]:
-    """The gate, none for a classifier alone, and the rows as it reads them."""
-    from metacal.cli.reading import GateRows, check_large, load_gate, read, read_marks, read_rows
-
-    if artifact is not None:
-        gate = load_gate(artifact, file)
-        return gate, read_rows(gate, artifact, file, options.reading, options.large, any_groups=True)
-    check_large(None, None, options.large)
-    if options.reading.score_key is not None:
-        return read_marks(file, options.reading)
-    found = read(file, options.reading)
-    return None, GateRows(file, (found.table,), found.labels, found)
 
 
 def _summarised(

@@ -17,7 +17,7 @@ import click
 import numpy as np
 
 from metacal.cli.options import Reading
-from metacal.cli.printing import is_strict
+from metacal.cli.printing import was_told
 from metacal.cli.reading import check_reading, keys_of_models, read_rows
 from metacal.errors import InputError
 from metacal.gate.judged import by_model
@@ -75,7 +75,7 @@ def source_of(kept: Kept, artifact: str, path: str, options: Options) -> Text | 
         lines = Tail(path, follow=follow, since=since, unfinished=not (follow or options.state is not None))
     header, lists = state.get("header"), state.get("lists", [])
     reader = Reader(_request(gate, path, reading), kind, options.probability_key, header, lists)
-    return Text(kept.watch, reader, lines, name, strict=is_strict())
+    return Text(kept.watch, reader, lines, name, strict=was_told("strict"))
 
 
 def _known(kept: Kept, name: str, path: str, *, append: bool) -> dict[str, Any] | None:

@@ -152,6 +152,7 @@ def evaluate(
     random_state: int = 0,
     n_jobs: int | None = None,
     executor: ExecutorLike | None = None,
+    overwrite: bool = False,
 ) -> GateEvaluation:
     """Measure a gate, or a calibrator, on labelled rows that its fit has not seen.
 
@@ -174,6 +175,8 @@ def evaluate(
         Where blocks of a table that stays in its files are worked on: a pool of processes, a Dask client. Some 80 bytes
         a row come back. All numbers are the same, but the class-wise ECE has no interval, which needs every entry for
         each resample.
+    overwrite : bool
+        Whether an array of logits may be written over: it saves the memory of another.
 
     Examples
     --------
@@ -192,7 +195,8 @@ def evaluate(
     with workers(n_jobs, executor) as pool:
         unseen = isinstance(given[0], StoredTable) and is_remote(pool)
         rows = Rows(given[0] if unseen else through.read(given[0]), executor=pool, unseen=unseen)
-        return walked(own, rows, label_codes(y, len(rows), through.classes), plan, n_bins, groups)[1]
+        codes = label_codes(y, len(rows), through.classes)
+        return walked(own, rows, codes, plan, n_bins, groups, ours=overwrite)[1]
 
 
 def measured_columns(gate: Gate, seen: Judged, plan: Resampling, n_bins: int = 15) -> GateEvaluation:

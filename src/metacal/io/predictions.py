@@ -193,15 +193,10 @@ def _two_classes(request: Request, columns: Columns) -> Columns:
     named = request.fewest_columns == 1 or request.is_one_score(columns.class_names or ())
     if not named or not alone or table.dtype.kind not in "fiu":
         return columns
-    score = np.asarray(table).reshape(-1)
-    beyond = ~((score >= 0.0) & (score <= 1.0))  # written so that NaN fails too
-    if request.input == "probabilities" and beyond.any():
-        row = int(beyond.argmax())
-        raise InputError(
-            f"{request.path}: row {row} has the probability {score[row]:g}; one column of probabilities must lie "
-            f"between 0 and 1. For a score of another kind name it with {option('score_key')}."
-        )
-    two = two_columns(score, request.input)
+    try:
+        two = two_columns(np.asarray(table), request.input)
+    except InputError as error:
+        raise InputError(f"{request.path}: {error}") from None
     return replace(columns, table=two, class_names=None, score_column=request.logits_key)
 
 

@@ -36,7 +36,8 @@ def read(request: Request) -> Columns:
         for number, plain in objects_in(path, file):
             row = nested_in(request, number, plain)
             if picked is None:
-                picked = pick_columns(request, list(row), [name for name, value in row.items() if _is_list(value)])
+                lists = [name for name, value in row.items() if isinstance(value, list)]
+                picked = pick_columns(request, list(row), lists)
                 columns = {name: [] for name in picked.names}
             lines.append(number)
             for name, column in columns.items():
@@ -122,10 +123,6 @@ def parsed_object(path: str, number: int, line: bytes) -> dict[str, Any]:
     raise LineError(path, number, reason)
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -133,7 +130,7 @@ def _is_number(value: Any) -> bool:
 def _table_of_lists(path: str, lines: list[int], name: str, rows: list[Any]) -> Float:
     width = len(rows[0])
     for line, row in zip(lines, rows):
-        if not _is_list(row):
+        if not isinstance(row, list):
             raise InputError(f"{path}:{line}: the entry {name!r} is {shown(row)}, not a list of numbers.")
         if len(row) != width:
             raise InputError(
