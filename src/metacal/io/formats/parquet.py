@@ -181,7 +181,23 @@ def _batches(
     except Exception as error:  # whatever a decoder says of the bytes
         if isinstance(error, ValueError):  # ArrowInvalid is one, by a name that is there when the interpreter ends
             _refuse_null_list(error, file, columns[0], path, start)
-        raise InputError(damaged(f"{path}, from row {start:,} on", error)) from error
+        group = _broken_group(file, columns, batch_rows, start)
+        raise InputError(damaged(f"{path}, row group {group}", error)) from error
+
+
+def _broken_group(file: Any, columns: tuple[str, ...], batch_rows: int, start: int) -> int:
+    """The first row group, of those from row `start` on, that cannot be decoded: a batch may reach over several."""
+    metadata, first = file.metadata, 0
+    for group in range(metadata.num_row_groups):
+        first += metadata.row_group(group).num_rows
+        if first <= start:
+            continue
+        try:
+            for batch in file.iter_batches(batch_rows, row_groups=[group], columns=list(columns), use_threads=False):
+                batch.validate(full=True)
+        except Exception:
+            return group
+    return int(metadata.num_row_groups) - 1
 
 
 def _refuse_null_list(error: Exception, file: Any, name: str, path: str, start: int) -> None:
