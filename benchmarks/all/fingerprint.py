@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Where the source of a subject lies: a module of the package, or of the benchmarks.
 PLACES = (ROOT / "src" / "metacal", ROOT)
 #: What types are made of, where an assignment names one.
-_TYPES = {"NDArray", "Float", "Flags", "Codes", "Callable", "tuple", "list", "dict"}
+_TYPES = {"NDArray", "Float", "Flags", "Codes", "Array", "Callable", "tuple", "list", "dict"}
 #: Fields of the syntax tree that say nothing about what is computed.
 _SILENT = {"ctx", "kind", "type_comment", "type_ignores", "type_params", "returns", "annotation"}
 

@@ -280,7 +280,7 @@ def test_somebody_elses_calibrator_cannot_be_exported(ten):
     [
         ({"opset": 9}, "needs at least 11"),
         ({"opset": 17.0}, "whole number"),
-        ({"dtype": "int8"}, "float32, float16, float64"),
+        ({"dtype": "int8"}, "'float32', 'float16' or 'float64'"),
         ({"input": "scores"}, "'logits' or 'probabilities'"),
     ],
 )

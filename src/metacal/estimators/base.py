@@ -12,7 +12,7 @@ from inspect import get_annotations
 from typing import Any, Generic, Self, TypeVar, dataclass_transform
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin, clone
 from sklearn.utils._array_api import device, get_namespace
@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from metacal import kernels
 from metacal.errors import InputError, WrongTypeError
-from metacal.formulas import Codes, Float
+from metacal.formulas import Array, Codes, Float
 from metacal.gate import Gate, Recipe, Table
 from metacal.gate.verbs import Verbs
 from metacal.maps.composed import default_base
@@ -103,20 +103,20 @@ def like_the_table(method: Callable[..., Any]) -> Callable[..., Any]:
     return answered
 
 
-class LogitsEstimator(TransformerMixin, BaseEstimator):
+class LogitsEstimator(TransformerMixin, Parameters):
     """What every estimator over a table of logits shares: reading the table, the labels and the classes.
 
-    A subclass has the parameters `input` ("logits" or "probabilities"), `classes` (the labels in column order; when
+    Its parameters are `input` ("logits" or "probabilities"), `classes` (the labels in column order; when
     None the names of a frame's columns if the labels are strings, else 0 … K-1, or the two values that labels of two
     classes have), `positive` (the class that one score per row speaks for) and `n_jobs`.
     """
 
-    input: str
-    classes: Sequence[Any] | None
-    positive: Any
-    n_jobs: int | None
+    input: str = "logits"
+    classes: Sequence[Any] | None = None
+    positive: Any = None
+    n_jobs: int | None = None
 
-    classes_: NDArray[Any]
+    classes_: Array = field(init=False)
 
     def transform(self, X: ArrayLike) -> Any:
         """The probabilities of `predict_proba`, as features of what follows; frames by `set_output`."""
@@ -126,7 +126,7 @@ class LogitsEstimator(TransformerMixin, BaseEstimator):
         """Calibrated probabilities, one column per class."""
         raise NotImplementedError
 
-    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
         """The names of the columns of `transform`: probs_ and the class."""
         check_is_fitted(self)
         return np.array([f"probs_{name}" for name in self.classes_], dtype=object)
@@ -145,9 +145,7 @@ class LogitsEstimator(TransformerMixin, BaseEstimator):
             table = self._read_table(X, reset=reset, executor=pool, later=later)
             yield Rows(table, executor=pool, unseen=later and validate.may_wait(table, self.input))
 
-    def _read_table(
-        self, X: Any, *, reset: bool, executor: Executor | None = None, later: bool = False
-    ) -> NDArray[Any]:
+    def _read_table(self, X: Any, *, reset: bool, executor: Executor | None = None, later: bool = False) -> Array:
         one_score = validate.is_one_score(X) and (reset or getattr(self, "n_features_in_", 2) == 2)
         if reset:
             self._one_score = one_score
@@ -175,7 +173,7 @@ class LogitsEstimator(TransformerMixin, BaseEstimator):
         except ValueError as error:
             raise InputError(str(error)) from None
 
-    def _read_labels(self, y: Any, table: NDArray[Any]) -> Codes:
+    def _read_labels(self, y: Any, table: Array) -> Codes:
         if y is None:
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         if hasattr(y, "ndim") and y.ndim == 2 and y.shape[1] == 1:
@@ -227,16 +225,12 @@ class Fitted(Generic[T]):
         return getattr(estimator.map_, self._name)
 
 
-class Calibrator(ClassifierMixin, LogitsEstimator, Parameters, Generic[M]):
+class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
     """An estimator that holds a fitted map, a frozen value: `fit` makes `map_`, `predict_proba` applies it.
 
     How to fit is said by its row in `metacal.maps.methods`; the fields of a subclass are that function's options.
     """
 
-    input: str = "logits"
-    classes: Sequence[Any] | None = None
-    positive: Any = None
-    n_jobs: int | None = None
     map_: M = field(init=False)
 
     def fit(
@@ -280,7 +274,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Parameters, Generic[M]):
         return self
 
     @like_the_table
-    def predict_proba(self, X: ArrayLike, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def predict_proba(self, X: ArrayLike, *, out: Array | None = None) -> Array:
         """Calibrated probabilities, one column per class; float32 stays float32, a tensor on a GPU stays there.
 
         `out`, of the result's shape and dtype, is written to and returned: no table is made where the calibrator can
@@ -296,7 +290,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Parameters, Generic[M]):
         return room
 
     @like_the_table
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: ArrayLike) -> Array:
         """The most probable class of each row, as an array."""
         probabilities = self.predict_proba(X)
         if kernels.on_device(probabilities):

@@ -7,14 +7,13 @@ from dataclasses import KW_ONLY, field
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator, GateEstimator, base_calibrator
 from metacal.estimators.responses import METHODS, logits_of
-from metacal.formulas import Codes, Flags, Float
+from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Decision
 from metacal.gate.cascade import fit_cascade, fit_scored_cascade, labels_needed
 from metacal.gate.judged import opened
@@ -111,7 +110,7 @@ class Cascade(GateEstimator, kw_only=False):
     random_state: int = 0
     n_jobs: int | None = None
 
-    classes_: NDArray[Any] = field(init=False)
+    classes_: Array = field(init=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.small, Promise):  # Cascade(MaxLoss(0.01)), without models
@@ -234,11 +233,11 @@ class Cascade(GateEstimator, kw_only=False):
         table = None if large is None else Rows(self._table(self.large, large))
         return self.gate_.decide(small, table)
 
-    def predict(self, X: Any, large: Any = None) -> NDArray[Any]:
+    def predict(self, X: Any, large: Any = None) -> Array:
         """The answer of each row, `reject_label` where it is left to people."""
         return self.decide(X, large).label  # type: ignore[return-value]
 
-    def predict_proba(self, X: Any, large: Any = None) -> NDArray[Any]:
+    def predict_proba(self, X: Any, large: Any = None) -> Array:
         """Calibrated probabilities of the model that answers; the large one's where people do."""
         found = self.decide(X, large).probabilities
         assert found is not None
@@ -256,7 +255,7 @@ class Cascade(GateEstimator, kw_only=False):
             raise InputError(f"review_cost must be positive, got {self.review_cost!r}.")
         return Plan(self._with_people, float(self.review_cost), self.random_state, scores)
 
-    def tables(self, X: Any, large: Any = None) -> tuple[NDArray[Any], NDArray[Any]]:
+    def tables(self, X: Any, large: Any = None) -> tuple[Array, Array]:
         """What both models say about every row, as checked logits."""
         if (self.small is None) != (self.large is None):
             raise InputError("a cascade needs both models, or none and their tables: Cascade(small, large).")
@@ -270,7 +269,7 @@ class Cascade(GateEstimator, kw_only=False):
             raise InputError("the two models have other classes, or in another order; fit both on the same ones.")
         return one, other
 
-    def _table(self, model: Any, X: Any) -> NDArray[Any]:
+    def _table(self, model: Any, X: Any) -> Array:
         """What a model says about rows, as checked logits."""
         if model is None:
             table = validate.logits_from(validate.on_host(X, self.input), self.input)
@@ -282,7 +281,7 @@ class Cascade(GateEstimator, kw_only=False):
             raise InputError(f"a model of a cascade is a fitted classifier or a function; got {model!r}.")
         return table
 
-    def _class_list(self, n_columns: int) -> NDArray[Any]:
+    def _class_list(self, n_columns: int) -> Array:
         own = getattr(self.small, "classes_", None)
         return validate.class_list(own if self.classes is None else self.classes, n_columns)
 

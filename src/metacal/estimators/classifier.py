@@ -9,7 +9,7 @@ from inspect import signature
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn import get_config
 from sklearn.base import ClassifierMixin, MetaEstimatorMixin
 from sklearn.utils import get_tags
@@ -28,14 +28,14 @@ from metacal.estimators.crossfit import (
     table_and_labels,
 )
 from metacal.estimators.metacal import MetaCal
-from metacal.estimators.responses import classes_of, codes_of, logits_of
-from metacal.formulas import Codes, Flags, Float
+from metacal.estimators.responses import METHODS, classes_of, codes_of, logits_of
+from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import check_gate
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.units import Units, counted_rows
 from metacal.promises.promise import Promise
 from metacal.rows import validate
-from metacal.rows.arrays import fraction
+from metacal.rows.arrays import fraction, one_of
 from metacal.rows.labels import reject_label_of
 from metacal.rows.plausibility import unquestioned
 from metacal.scores import Score
@@ -118,7 +118,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
     random_state: int = 0
     n_jobs: int | None = None
 
-    classes_: NDArray[Any] = field(init=False)
+    classes_: Array = field(init=False)
     estimator_: Any = field(init=False)
     calibrator_: Any = field(init=False)
 
@@ -167,13 +167,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
             self._calibrate(part, codes, weights, counted, groups)
         return self
 
-    def _check(self, y: NDArray[Any], groups: Any) -> None:
+    def _check(self, y: Array, groups: Any) -> None:
         """Refuse what cannot be meant before anything is trained, which may take hours."""
         base_calibrator(self.calibrator, self.promise)
-        if self.response_method not in ("auto", "predict_proba", "decision_function"):
-            raise InputError(
-                f"response_method must be 'auto', 'predict_proba' or 'decision_function'; got {self.response_method!r}."
-            )
+        one_of("response_method", self.response_method, "auto", *METHODS)
         if self.promise is not None:
             check_gate(self.promise, self.ranking, "logits")
             reject_label_of(self.reject_label, np.asarray(getattr(self.estimator, "classes_", np.unique(y))))
@@ -222,12 +219,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
             raise AttributeError(f"a {kind} is somebody else's calibrator: store it as it asks for.")
         return self.calibrator_
 
-    def logits(self, X: Any) -> NDArray[Any]:
+    def logits(self, X: Any) -> Array:
         """What the classifier says about each row, as logits in the order of `classes_`: what the gate reads."""
         check_is_fitted(self)
         return logits_of(self.estimator_, X, self.response_method)
 
-    def predict_proba(self, X: Any, *, groups: Any = None) -> NDArray[Any]:
+    def predict_proba(self, X: Any, *, groups: Any = None) -> Array:
         """Calibrated probabilities; rejected rows are uniform. `groups` as in `fit`, for a promise per group."""
         logits = self.logits(X)
         return np.asarray(self.calibrator_.predict_proba(logits, **self._grouped(groups)))
@@ -239,9 +236,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
             return np.ones(len(logits), dtype=bool)
         return np.asarray(self.calibrator_.accepts(logits, groups=groups))
 
-    def predict(self, X: Any, *, groups: Any = None) -> NDArray[Any]:
+    def predict(self, X: Any, *, groups: Any = None) -> Array:
         """The classifier's own class for accepted rows, `reject_label` for rejected ones."""
-        said = self.calibrator_.predict(self.logits(X), **self._grouped(groups))
+        logits = self.logits(X)
+        said = self.calibrator_.predict(logits, **self._grouped(groups))
         return np.asarray(said if isinstance(self.calibrator_, MetaCal | Calibrator) else self.classes_[said])
 
     def save(self, path: str | os.PathLike[str], **options: Any) -> None:
@@ -302,7 +300,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         return params, {}
 
     def _calibration_rows(
-        self, X: Any, y: NDArray[Any], fit: dict[str, Any], split: dict[str, Any], units: Codes | None
+        self, X: Any, y: Array, fit: dict[str, Any], split: dict[str, Any], units: Codes | None
     ) -> CalibrationRows:
         """The classifier in use, and logits of rows that it (or its fold) was not fitted on."""
         if is_fitted(self.estimator):

@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
 
 from metacal import display
 from metacal.errors import InputError
 from metacal.estimators.cost import affordable_folds
-from metacal.formulas import Codes, Flags, Float
+from metacal.formulas import Array, Codes, Flags, Float
 from metacal.maps.fitting.crossvalidation import random_folds, said_once
 from metacal.maps.methods import METHODS, calibrator
 from metacal.maps.temperature import TemperatureMap
@@ -301,7 +301,7 @@ class _Kept(threading.local):
     key: bytes = b""
     table: Any = None
 
-    def whole(self, table: Any) -> NDArray[Any]:
+    def whole(self, table: Any) -> Array:
         if not isinstance(table, StoredTable):
             return np.asarray(table)
         key = pickle.dumps(table)
@@ -317,10 +317,10 @@ _kept = _Kept()
 class _Uncalibrated(BaseEstimator):
     """The classifier's own softmax, in the same table."""
 
-    def fit(self, logits: NDArray[Any], codes: Codes) -> _Uncalibrated:
+    def fit(self, logits: Array, codes: Codes) -> _Uncalibrated:
         return self
 
-    def predict_proba(self, logits: NDArray[Any]) -> NDArray[Any]:
+    def predict_proba(self, logits: Array) -> Array:
         return TemperatureMap(1.0)(logits)
 
 

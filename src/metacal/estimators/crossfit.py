@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, check_cv
@@ -30,7 +29,7 @@ from sklearn.utils.validation import _check_method_params, _num_samples, check_i
 
 from metacal.errors import InputError
 from metacal.estimators.responses import classes_of, logits_of, spread_columns
-from metacal.formulas import Codes
+from metacal.formulas import Array, Codes
 from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.notes import cross_fitted
@@ -46,8 +45,8 @@ class CalibrationRows(NamedTuple):
     """The classifier in use, its classes, logits to calibrate on; `rows`: which of X they are (None: all)."""
 
     classifier: Any
-    classes: NDArray[Any]
-    logits: NDArray[Any]
+    classes: Array
+    logits: Array
     rows: Codes | None = None
     n_folds: int = 0
 
@@ -60,19 +59,19 @@ class Fitting:
     params: Mapping[str, Any] = field(default_factory=dict)
     response_method: str = "auto"
 
-    def fitted(self, X: Any, y: NDArray[Any], rows: Codes | None = None) -> Any:
+    def fitted(self, X: Any, y: Array, rows: Codes | None = None) -> Any:
         """A fresh classifier, fitted on these rows."""
         own = _check_method_params(X, self.params, indices=rows)
         some, labels = (X, y) if rows is None else (_safe_indexing(X, rows), y[rows])
         return clone(self.estimator).fit(some, labels, **own)
 
-    def held_out(self, X: Any, y: NDArray[Any], train: Codes, test: Codes) -> CalibrationRows:
+    def held_out(self, X: Any, y: Array, train: Codes, test: Codes) -> CalibrationRows:
         """A classifier fitted on some rows, and what it says about the others."""
         classifier = self.fitted(X, y, train)
         logits = logits_of(classifier, _safe_indexing(X, test), self.response_method)
         return CalibrationRows(classifier, classes_of(classifier, logits.shape[1]), logits, test)
 
-    def cross_fit(self, X: Any, y: NDArray[Any], folds: Folds, n_jobs: int | None = None) -> CalibrationRows:
+    def cross_fit(self, X: Any, y: Array, folds: Folds, n_jobs: int | None = None) -> CalibrationRows:
         """Fit a classifier per fold and one on all rows.
 
         Examples
@@ -112,7 +111,7 @@ def approximate(certificate: Certificate, n_folds: int) -> Certificate:
     return replace(found, notes=(*certificate.notes, cross_fitted(folds=n_folds)))
 
 
-def table_and_labels(X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
+def table_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
     """Features that rows can be picked from, and a label for each row; raises where there is none."""
     if y is None:
         raise InputError("CalibratedClassifier requires y to be passed, but the target y is None.")
@@ -126,7 +125,7 @@ def table_and_labels(X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
     return X, y
 
 
-def _targets(y: Any) -> NDArray[Any]:
+def _targets(y: Any) -> Array:
     """Labels as a flat array of what scikit-learn takes for classes."""
     if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 1:
         y = column_or_1d(plain_array(y, "labels"), warn=True)
@@ -166,7 +165,7 @@ def split_rows(n: int, holdout: float, random_state: int, units: Codes | None = 
 
 
 def checked_folds(
-    cv: Any, X: Any, y: NDArray[Any], random_state: int = 0, units: Codes | None = None, **split_params: Any
+    cv: Any, X: Any, y: Array, random_state: int = 0, units: Codes | None = None, **split_params: Any
 ) -> Folds:
     """Rows to fit and rows to score, of each fold; with `units` the rows of one unit are all in one fold."""
     if isinstance(cv, bool) or (isinstance(cv, int | np.integer) and cv < 2):

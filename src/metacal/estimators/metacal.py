@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted
 
@@ -20,7 +19,7 @@ from metacal.estimators.base import (
     calibrator_from,
     like_the_table,
 )
-from metacal.formulas import Codes, Flags, Float
+from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
@@ -40,7 +39,7 @@ class EstimatorMap(Map):
 
     preserves_accuracy = False
 
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+    def write(self, block: Array, out: Array) -> None:
         """Write probabilities with a column per class; a class the estimator never saw gets zero."""
         known = np.asarray(self.estimator.predict_proba(block))
         if known.shape[1] == block.shape[1]:
@@ -128,11 +127,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     calibrator: Any = None
     score: str | Score = "entropy"
     reject_label: Any = None
-    input: str = "logits"
-    classes: Sequence[Any] | None = None
-    positive: Any = None
     decision: Decided = "largest"
-    n_jobs: int | None = None
 
     calibrator_: Any = field(init=False)
 
@@ -282,9 +277,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             return self.gate_.accepts(rows, groups)
 
     @like_the_table
-    def predict_proba(
-        self, X: ArrayLike, *, out: NDArray[Any] | None = None, groups: ArrayLike | None = None
-    ) -> NDArray[Any]:
+    def predict_proba(self, X: ArrayLike, *, out: Array | None = None, groups: ArrayLike | None = None) -> Array:
         """Calibrated probabilities of accepted rows, 1/K for rejected ones; dtype and device are kept.
 
         `out`, of the result's shape and dtype, is written to and returned.
@@ -295,7 +288,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             return self.gate_(rows.table, rows=rows, out=out, groups=groups)
 
     @like_the_table
-    def predict(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[Any]:
+    def predict(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> Array:
         """The class with the largest logit for accepted rows, `reject_label` for rejected ones."""
         with self._rows(X, reset=False) as rows:
             return self.gate_.decide(rows, probabilities=False, groups=groups).label  # type: ignore[return-value]

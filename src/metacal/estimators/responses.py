@@ -6,17 +6,17 @@ import warnings
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InputError, MetacalWarning
-from metacal.formulas import Codes
+from metacal.formulas import Array, Codes
 from metacal.rows import validate
+from metacal.rows.arrays import one_of
 
 #: The methods that answer with a number per class, in the order "auto" looks for them.
 METHODS = ("predict_proba", "decision_function")
 
 
-def logits_of(classifier: Any, X: Any, method: str = "auto") -> NDArray[Any]:
+def logits_of(classifier: Any, X: Any, method: str = "auto") -> Array:
     """The classifier's answers as logits: the logarithm of its probabilities, or its decision values.
 
     Two classes by decision values s give the columns [0, s]: s > 0 means the second class, as scikit-learn has it.
@@ -28,8 +28,7 @@ def logits_of(classifier: Any, X: Any, method: str = "auto") -> NDArray[Any]:
     >>> logits_of(machine, [[3.0]]).argmax(axis=1)
     array([1])
     """
-    if method not in ("auto", *METHODS):
-        raise InputError(f"response_method must be 'auto', 'predict_proba' or 'decision_function', got {method!r}.")
+    one_of("response_method", method, "auto", *METHODS)
     names = METHODS if method == "auto" else (method,)
     name = next((name for name in names if hasattr(classifier, name)), None)
     if name is None:
@@ -48,12 +47,12 @@ def logits_of(classifier: Any, X: Any, method: str = "auto") -> NDArray[Any]:
     return table
 
 
-def classes_of(classifier: Any, n_columns: int) -> NDArray[Any]:
+def classes_of(classifier: Any, n_columns: int) -> Array:
     """The classes in column order; 0 … K-1 where the classifier does not say."""
     return np.asarray(getattr(classifier, "classes_", np.arange(n_columns)))
 
 
-def spread_columns(table: NDArray[Any], own: NDArray[Any], classes: NDArray[Any]) -> NDArray[Any]:
+def spread_columns(table: Array, own: Array, classes: Array) -> Array:
     """Logits over `classes` from those over the classifier's `own`, some of which it may never have seen.
 
     An unseen class gets what a probability of zero gets elsewhere: 2.2e-16 of the top class, or the row's lowest.
@@ -73,7 +72,7 @@ def spread_columns(table: NDArray[Any], own: NDArray[Any], classes: NDArray[Any]
     return full
 
 
-def codes_of(y: NDArray[Any], classes: NDArray[Any]) -> Codes:
+def codes_of(y: Array, classes: Array) -> Codes:
     """The column of each label; -1 for a label that the classifier was not fitted on, which it gets wrong.
 
     Leaving such rows out, or sending rare labels to the fit, would certify an accuracy that new rows do not have.

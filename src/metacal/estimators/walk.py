@@ -13,10 +13,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.formulas import Codes, Flags, Float
+from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Gate, Table
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
@@ -37,7 +36,7 @@ def softmax_gate(n_classes: int) -> Gate:
     return Gate.of(Table(_SOFTMAX, np.arange(n_classes)))
 
 
-def room_for_table(table: Any, *, over: bool = False) -> NDArray[Any]:
+def room_for_table(table: Any, *, over: bool = False) -> Array:
     """Where the gate's probabilities go: in place of the logits where these are to be written over and can be."""
     if over and type(table) is np.ndarray and table.flags.writeable and table.dtype in (np.float32, np.float64):
         return table
@@ -66,14 +65,7 @@ class MeasuredRows:
 
 
 def measured_rows(
-    gate: Gate,
-    rows: Rows,
-    codes: Codes,
-    n_bins: int,
-    groups: Any = None,
-    *,
-    beside: bool,
-    room: NDArray[Any] | None = None,
+    gate: Gate, rows: Rows, codes: Codes, n_bins: int, groups: Any = None, *, beside: bool, room: Array | None = None
 ) -> MeasuredRows:
     """Score and map every row once, and reduce it to a few numbers where it is read.
 
@@ -102,13 +94,7 @@ def measured_rows(
 
 
 def _numbers(
-    gate: Gate,
-    beside: bool,
-    unseen: bool,
-    block: NDArray[Any],
-    codes: Codes,
-    groups: Any = None,
-    room: NDArray[Any] | None = None,
+    gate: Gate, beside: bool, unseen: bool, block: Array, codes: Codes, groups: Any = None, room: Array | None = None
 ) -> tuple[Float, Flags, list[CheckedTable]]:
     """The columns of a block of rows, which of them are accepted, and the probabilities."""
     logits = gate.read(block) if unseen else block

@@ -14,6 +14,7 @@ from metacal.errors import InputError, spelled
 from metacal.gate import Gate, Table
 from metacal.gate.gate import gate_in
 from metacal.maps.methods import method_of_map
+from metacal.rows.arrays import one_of
 from metacal.scores import NAMED, name_of, needs_logits
 
 #: How far a row of probabilities may be from summing to one, as in `metacal.rows.validate`.
@@ -55,8 +56,7 @@ def exportable(gate: Gate, input: str | None = None) -> Gate:
 
 def _reading(source: Any, input: str | None, promised: bool) -> Table:
     kind = source.input if input is None else input
-    if kind not in ("logits", "probabilities"):
-        raise InputError(f"input must be 'logits' or 'probabilities', got {kind!r}.")
+    one_of("input", kind, "logits", "probabilities")
     if kind == "logits" and source.input == "probabilities":
         raise InputError(
             "this was fitted on probabilities and cannot take logits; fit it on logits, or attach it to a model that "

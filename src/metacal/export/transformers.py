@@ -6,11 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
 import metacal
 from metacal.errors import InputError, MissingExtraError
 from metacal.export.fitted import gate_of
+from metacal.formulas import Array
 
 try:
     from transformers import TextClassificationPipeline
@@ -53,7 +52,7 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
             raise InputError("this gate has a threshold for each group of rows, and a pipeline knows no groups.")
         self._check_classes(gate_of(fitted).classes)
 
-    def _check_classes(self, classes: NDArray[Any]) -> None:
+    def _check_classes(self, classes: Array) -> None:
         config = self.model.config
         names = [config.id2label[i] for i in range(config.num_labels)]
         if config.problem_type in ("regression", "multi_label_classification"):

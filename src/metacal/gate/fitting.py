@@ -54,7 +54,7 @@ from metacal.promises.rules.two_sided import Sided
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows import Rows, run_rows, validate
-from metacal.rows.arrays import on_host
+from metacal.rows.arrays import on_host, one_of
 from metacal.rows.executors import started
 from metacal.rows.plausibility import Suspicion, warn_of_suspicion
 from metacal.scores import Score, ranked
@@ -269,8 +269,7 @@ def _confidence(fitted: Map, block: NDArray[Any], at: NDArray[np.float64]) -> ND
 
 def check_gate(promise: Any, score: str | Score, input: str, decision: str = "largest") -> None:
     """Raise unless these can make a gate."""
-    if decision not in ("largest", "calibrated"):
-        raise InputError(f"decision must be 'largest' or 'calibrated', got {decision!r}.")
+    one_of("decision", decision, "largest", "calibrated")
     if isinstance(promise, Promise) and promise.sided and decision == "calibrated":
         raise InputError(f"{type(promise).__name__} has decisions of its own; leave out decision='calibrated'.")
     if isinstance(promise, type) or not isinstance(promise, Promise):

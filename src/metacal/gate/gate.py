@@ -31,6 +31,7 @@ from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.sequential.profile import Profile
 from metacal.rows import Rows
+from metacal.rows.arrays import one_of
 from metacal.rows.labels import labels_or
 from metacal.rows.validate import room_for_probabilities
 
@@ -311,8 +312,7 @@ class Gate(Verbs):
         `probabilities` there is no confidence either, and a gate does not compute its map. `groups` has the group of
         each row, where the gate has a threshold for each.
         """
-        if rejected not in ("calibrated", "uniform"):
-            raise InputError(f"rejected must be 'calibrated' or 'uniform', got {rejected!r}.")
+        one_of("rejected", rejected, "calibrated", "uniform")
         rows = self.source.rows(given[0])
         asked = Asked(self.policy, self.group_codes(groups, len(rows)), rejected, probabilities, self.is_calibrator)
         first: Decision = self.source.decide(rows, asked)

@@ -18,11 +18,11 @@ from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.fingerprint import RUN
 from metacal.promises.parts.thresholds import One, Policy
 from metacal.promises.promise import Promise
+from metacal.rows.arrays import one_of
 from metacal.rows.score_columns import correct_column, loss_column, score_column
 
 #: What a higher score says of a row.
 HigherIs = Literal["surer", "doubtful"]
-HIGHER_IS: tuple[HigherIs, ...] = ("surer", "doubtful")
 #: What is known of a row: whether it is right, or its loss between 0 and 1.
 Truth = Literal["correct", "losses"]
 #: Longer names of scores are cut: they stand in certificates.
@@ -192,5 +192,4 @@ def check_scored(promise: Any, higher_is: Any) -> None:
             f"{type(promise).__name__} is about what rows of two classes are called, and takes rows with their labels: "
             "MetaCal(promise).fit(scores, labels), with one score per row or a column per class."
         )
-    if higher_is not in HIGHER_IS:
-        raise InputError(f"higher_is must be 'surer' or 'doubtful', got {higher_is!r}.")
+    one_of("higher_is", higher_is, "surer", "doubtful")

@@ -34,6 +34,7 @@ from metacal.io.formats.arrow import (
 )
 from metacal.io.predictions import order_of_classes
 from metacal.rows import Rows
+from metacal.rows.arrays import one_of
 
 #: Gates that a process keeps, by the fingerprint of their file: a gate unpickled a thousand times is loaded once.
 _KEPT = 8
@@ -105,8 +106,7 @@ class BatchGate:
 
         if isinstance(keep, str):
             raise InputError(f"keep must be a list of columns, such as keep=[{keep!r}].")
-        if rejected not in ("calibrated", "uniform"):
-            raise InputError(f"rejected must be 'calibrated' or 'uniform', got {rejected!r}.")
+        one_of("rejected", rejected, "calibrated", "uniform")
         self.path = os.fspath(gate) if isinstance(gate, str | os.PathLike) else None
         self.name = self.path or "the gate"
         self.text = text_that_loads(Content(gate_in(gate))) if self.path is None else None

@@ -21,6 +21,7 @@ from metacal.io.many import Paths
 from metacal.io.opening import two_columns_hint
 from metacal.io.reading import read_columns
 from metacal.io.strays import strays_among
+from metacal.rows.arrays import one_of
 from metacal.rows.labels import as_class_names, several_labels
 from metacal.rows.plausibility import suspicion_in
 from metacal.rows.stored import StoredTable
@@ -137,8 +138,7 @@ def read_predictions(
     Traceback (most recent call last):
     metacal.errors.InputError: predictions.xlsx: cannot read '.xlsx' files; ...
     """
-    if input not in TABLE_KEYS:
-        raise InputError(f"input must be 'logits' or 'probabilities', got {input!r}.")
+    one_of("input", input, *TABLE_KEYS)
     request = Request(
         "",
         input,

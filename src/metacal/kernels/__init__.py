@@ -19,10 +19,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.formulas import Codes, Flags, Float, rowwise
+from metacal.formulas import Array, Codes, Flags, Float, rowwise
 from metacal.formulas.inside import ends
 from metacal.formulas.operations import NUMPY
 from metacal.kernels import numpy as definition
@@ -164,19 +163,19 @@ def _for_either(host: Callable[..., Any]) -> Any:
 
 
 @_for_either
-def label_is_possible(block: NDArray[Any], labels: Codes) -> Flags:
+def label_is_possible(block: Array, labels: Codes) -> Flags:
     """Whether the true class of each row is not masked."""
     return np.asarray(block[np.arange(len(block)), labels] > -np.inf)
 
 
 @_for_either
-def mixed_softmax(block: NDArray[Any], inverse_temperature: float, uniform: float, out: NDArray[Any]) -> None:
+def mixed_softmax(block: Array, inverse_temperature: float, uniform: float, out: Array) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`, K the number of classes that are not masked."""
     write_mixed(block, inverse_temperature, 1.0 - uniform, uniform, out)
 
 
 def write_mixed(
-    block: NDArray[Any], inverse_temperature: float, share: float, uniform: float, out: NDArray[Any], other: Any = None
+    block: Array, inverse_temperature: float, share: float, uniform: float, out: Array, other: Any = None
 ) -> None:
     """Write w·softmax(b·x) + ε/K of each row into `out`, and add what else there is; no prediction is lost."""
     possible = block > -np.inf if np.fmin.reduce(block, axis=None) == -np.inf else None  # NaN aside
@@ -192,7 +191,7 @@ def write_mixed(
     keep_winner(winner, out)
 
 
-def keep_winner(winner: Codes, out: NDArray[Any]) -> None:
+def keep_winner(winner: Codes, out: Array) -> None:
     """Where rounding has tied a row's predicted class with a lower column, lift it by the smallest step."""
     lines = np.flatnonzero(out.argmax(axis=1) != winner)
     if len(lines):
@@ -200,7 +199,7 @@ def keep_winner(winner: Codes, out: NDArray[Any]) -> None:
 
 
 @_for_either
-def put_inside(out: NDArray[Any], block: NDArray[Any], possible: Flags | None = None) -> None:
+def put_inside(out: Array, block: Array, possible: Flags | None = None) -> None:
     """What `formulas.inside` says, in place; `possible` where the block has been written over."""
     least, most = ends(np.finfo(out.dtype))
     if possible is None and takes_whole_blocks and active.inside(block, least, most, out):

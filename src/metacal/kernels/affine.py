@@ -9,19 +9,17 @@ logsumexp). A masked class (-inf) stays masked; as a feature of other classes it
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from metacal.formulas import Codes, Flags, Float
+from metacal.formulas import Array, Codes, Flags, Float
 from metacal.formulas.logits import within_reach
 
 #: From a block of logits to features, and the mask of -inf entries (None when there are none).
-Features = Callable[[NDArray[Any]], tuple[Float, Flags | None]]
+Features = Callable[[Array], tuple[Float, Flags | None]]
 
 
-def centred(block: NDArray[Any]) -> tuple[Float, Flags | None]:
+def centred(block: Array) -> tuple[Float, Flags | None]:
     """u = x - mean x, over the classes that are not masked."""
     table = np.array(within_reach(block), dtype=np.float64, order="C")
     masked = _fill_masked(table)
@@ -29,7 +27,7 @@ def centred(block: NDArray[Any]) -> tuple[Float, Flags | None]:
     return table, masked
 
 
-def log_probabilities(block: NDArray[Any], inverse_temperature: float = 1.0) -> tuple[Float, Flags | None]:
+def log_probabilities(block: Array, inverse_temperature: float = 1.0) -> tuple[Float, Flags | None]:
     """u = log softmax(b·x)."""
     table = np.array(within_reach(block), dtype=np.float64, order="C")
     table -= table.max(axis=1, keepdims=True)
@@ -39,7 +37,7 @@ def log_probabilities(block: NDArray[Any], inverse_temperature: float = 1.0) -> 
     return table, _fill_masked(table)
 
 
-def write_features(block: NDArray[Any], out: NDArray[Any], features: Features) -> None:
+def write_features(block: Array, out: Array, features: Features) -> None:
     """Write the features of a block into `out`, -inf where a class is masked: what `given` takes back."""
     table, masked = features(block)
     if masked is not None:
@@ -47,7 +45,7 @@ def write_features(block: NDArray[Any], out: NDArray[Any], features: Features) -
     out[...] = table
 
 
-def given(block: NDArray[Any]) -> tuple[Float, Flags | None]:
+def given(block: Array) -> tuple[Float, Flags | None]:
     """Features that were made before, a copy."""
     table = np.array(block, dtype=np.float64, order="C")
     return table, _fill_masked(table)
@@ -64,16 +62,14 @@ def _fill_masked(table: Float) -> Flags | None:
     return masked
 
 
-def loss(
-    block: NDArray[Any], labels: Codes, weights: Float | None, features: Features, unit: float, theta: Float
-) -> Float:
+def loss(block: Array, labels: Codes, weights: Float | None, features: Features, unit: float, theta: Float) -> Float:
     """Sum over rows of the negative log-likelihood of softmax(A u + c), as an array of one number."""
     _, sums, scores, _ = _powers(block, features, unit, theta)
     return np.asarray(_losses(labels, weights, sums, scores).sum(keepdims=True))
 
 
 def loss_and_gradient(
-    block: NDArray[Any], labels: Codes, weights: Float | None, features: Features, unit: float, theta: Float
+    block: Array, labels: Codes, weights: Float | None, features: Features, unit: float, theta: Float
 ) -> Float:
     """The loss, followed by its gradient in θ, flattened: Σ (p - e_y) ⊗ (u, 1)."""
     powers, sums, scores, table = _powers(block, features, unit, theta)
@@ -87,7 +83,7 @@ def loss_and_gradient(
 
 
 def curvature(
-    block: NDArray[Any], labels: Codes, weights: Float | None, features: Features, unit: float, theta: Float
+    block: Array, labels: Codes, weights: Float | None, features: Features, unit: float, theta: Float
 ) -> Float:
     """What the preconditioner needs of the Hessian, one class to a column, with r = p(1-p).
 
@@ -106,7 +102,7 @@ def curvature(
     return np.concatenate(rows)
 
 
-def whole_curvature(block: NDArray[Any], weights: Float | None, features: Features, unit: float, theta: Float) -> Float:
+def whole_curvature(block: Array, weights: Float | None, features: Features, unit: float, theta: Float) -> Float:
     """The Hessian in (scales, intercepts) of a diagonal A, 2K × 2K: with v = (p·u, p), Σ diag(p u², p u, p) - v vᵀ."""
     powers, sums, _, table = _powers(block, features, unit, theta)
     powers /= sums[:, None]
@@ -123,14 +119,14 @@ def whole_curvature(block: NDArray[Any], weights: Float | None, features: Featur
     return found
 
 
-def squared_features(block: NDArray[Any], weights: Float | None, features: Features) -> Float:
+def squared_features(block: Array, weights: Float | None, features: Features) -> Float:
     """Σ of the squared features, as an array of one number."""
     table, _ = features(block)
     squares = np.einsum("ij,ij->i", table, table)
     return np.asarray((squares if weights is None else squares * weights).sum(keepdims=True))
 
 
-def _powers(block: NDArray[Any], features: Features, unit: float, theta: Float) -> tuple[Float, Float, Float, Float]:
+def _powers(block: Array, features: Features, unit: float, theta: Float) -> tuple[Float, Float, Float, Float]:
     """With z = A u + c less its largest entry: e^z, Σ e^z, z, and the features u in units."""
     table, masked = features(block)
     if unit != 1.0:

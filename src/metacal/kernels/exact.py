@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.formulas import Codes, Flags, Float
+from metacal.formulas import Array, Codes, Flags, Float
 from metacal.kernels.numpy import workplace
 
 #: The coarse unit and the fine one.
@@ -23,7 +23,7 @@ MOST = 1 << 31
 _SHIFTS = tuple(1.5 * 2.0**52 * unit for unit in UNITS)
 
 
-def in_units(block: NDArray[Any]) -> Iterator[Float]:
+def in_units(block: Array) -> Iterator[Float]:
     """Each entry rounded to coarse units, then what is left of it rounded to fine ones.
 
     An entry lies in [0, 1] or hardly above.
@@ -50,7 +50,7 @@ def counted(parts: Float, unit: float) -> NDArray[np.int64]:
     return (parts / unit).astype(np.int64)
 
 
-def class_units(block: NDArray[Any], accept: Flags, edges: Float, totals: Float, above: Any) -> None:
+def class_units(block: Array, accept: Flags, edges: Float, totals: Float, above: Any) -> None:
     """Add the probabilities of a block up in whole units, rows that are rejected and those that are accepted apart.
 
     Each class's sum goes to `totals`, shape (units, accepted, classes), as floats, which hold those of 2²¹ rows. An
@@ -67,7 +67,7 @@ def class_units(block: NDArray[Any], accept: Flags, edges: Float, totals: Float,
         np.subtract.at(sums, (accept[row].astype(np.intp), cell), counted(own, unit))
 
 
-def entries_above(block: NDArray[Any], edges: Float) -> tuple[Codes, Float]:
+def entries_above(block: Array, edges: Float) -> tuple[Codes, Float]:
     """The places in a block, row after row, of the entries above the first bin, and the entries."""
     flat = np.ascontiguousarray(block).reshape(-1)
     edge = edges[1] if len(edges) > 2 else np.inf

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import metacal.kernels._fused as _fused
-from metacal.formulas import Codes, Flags, Float
+from metacal.formulas import Array, Codes, Flags, Float
 from metacal.kernels.columns import Curve
 from metacal.kernels.grid import Grid
 
@@ -33,14 +33,14 @@ _MAY_BE_MASKED = -2
 instruction_sets = _fused.instruction_sets
 
 
-def predicted(block: NDArray[Any], *, rows: Chosen = None) -> Codes:
+def predicted(block: Array, *, rows: Chosen = None) -> Codes:
     """ŷ = argmax x, the lowest index on an exact tie."""
     out = np.empty(_count(block, rows), dtype=np.int64)
     _fused.predicted(_readable(block), rows, out)
     return out.astype(np.intp, copy=False)
 
 
-def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any], *, rows: Chosen = None) -> None:
+def softmax(block: Array, inverse_temperature: float, out: Array, *, rows: Chosen = None) -> None:
     """Write softmax(b·x) of each row into `out`."""
     written = out if walkable(out) else np.empty(out.shape, dtype=out.dtype)
     _fused.softmax(_readable(block), rows, inverse_temperature, written)
@@ -48,9 +48,7 @@ def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any], 
         out[...] = written
 
 
-def lifted_softmax(
-    block: NDArray[Any], inverse_temperature: float, uniform: float, curve: Curve, out: NDArray[Any]
-) -> None:
+def lifted_softmax(block: Array, inverse_temperature: float, uniform: float, curve: Curve, out: Array) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K, the largest probability of each row through a curve, into `out`."""
     written = out if walkable(out) else np.empty(out.shape, dtype=out.dtype)
     _fused.lifted(_readable(block), inverse_temperature, uniform, curve.packed, written)
@@ -58,7 +56,7 @@ def lifted_softmax(
         out[...] = written
 
 
-def inside(block: NDArray[Any], least: float, most: float, out: NDArray[Any]) -> bool:
+def inside(block: Array, least: float, most: float, out: Array) -> bool:
     """Bring the probabilities of rows of logits between the two, in place; False where the C code cannot walk them."""
     fits = walkable(out) and out.dtype.itemsize >= 4
     if fits:
@@ -67,7 +65,7 @@ def inside(block: NDArray[Any], least: float, most: float, out: NDArray[Any]) ->
 
 
 def tempered_loss(
-    block: NDArray[Any],
+    block: Array,
     labels: Codes,
     weights: Float | None,
     inverse_temperature: float,
@@ -88,7 +86,7 @@ def tempered_loss(
 
 
 def mixed_rows(
-    block: NDArray[Any], labels: Codes, inverse_temperature: float, *, rows: Chosen = None, out: Float | None = None
+    block: Array, labels: Codes, inverse_temperature: float, *, rows: Chosen = None, out: Float | None = None
 ) -> Float:
     """What each row says of a temperature with a uniform part: eight numbers a row, as in `numpy.py`.
 
@@ -101,14 +99,14 @@ def mixed_rows(
 
 
 def ranked_rows(
-    block: NDArray[Any], scores: Float, right: Flags, labels: Codes, *, score: str, grid: Grid, careful: bool = False
+    block: Array, scores: Float, right: Flags, labels: Codes, *, score: str, grid: Grid, careful: bool = False
 ) -> None:
     """Write the score of each row, on its grid, and whether its largest logit is the true class, in one walk."""
     labels = np.require(labels, np.int64, _COLUMN)
     _fused.ranked_rows(_readable(block), _SCORES.index(score), careful, labels, grid.dropped, grid.floor, scores, right)
 
 
-def class_units(block: NDArray[Any], accept: Flags, edges: Float, totals: Float, above: Any) -> None:
+def class_units(block: Array, accept: Flags, edges: Float, totals: Float, above: Any) -> None:
     """Add the probabilities of a block up in whole units, as `kernels.exact.class_units` does."""
     accept = np.ascontiguousarray(accept, dtype=bool)
     _fused.class_units(_readable(block), accept, edges, totals.reshape(-1), above.reshape(-1))
@@ -146,7 +144,7 @@ def mixed_sums(
     return out
 
 
-def members(block: NDArray[Any], labels: Codes, inverse_temperature: float, *, rows: Chosen = None) -> Float:
+def members(block: Array, labels: Codes, inverse_temperature: float, *, rows: Chosen = None) -> Float:
     """The true class's probability under softmax(b·x), under softmax(x), and uniformly among the possible classes."""
     out = np.empty((len(labels), 3))
     labels = np.require(labels, np.int64, _COLUMN)
@@ -154,7 +152,7 @@ def members(block: NDArray[Any], labels: Codes, inverse_temperature: float, *, r
     return out
 
 
-def looked_over(block: NDArray[Any]) -> tuple[int | None, bool]:
+def looked_over(block: Array) -> tuple[int | None, bool]:
     """The first bad row, and whether some finite logit is so low that it may stand for a mask; in one pass."""
     found = _fused.first_bad_row(_readable(block))
     return (found if found >= 0 else None), found == _MAY_BE_MASKED
@@ -182,9 +180,7 @@ def count_in_cells(scores: Float, flags: Flags, stretches: NDArray[np.int64], co
     _fused.count_in_cells(np.require(scores, np.float64, _COLUMN), flags, stretches.reshape(-1), counts, seen)
 
 
-def _score(
-    kind: int, block: NDArray[Any], *, rows: Chosen = None, top: Codes | None = None, careful: bool = False
-) -> Float:
+def _score(kind: int, block: Array, *, rows: Chosen = None, top: Codes | None = None, careful: bool = False) -> Float:
     """One score per row; predicted columns go into `top`.
 
     Carefully, for a table not looked over yet, a row that has to be looked at (`looked_over` says why) gets no score.
@@ -197,11 +193,11 @@ def _score(
 entropy, doubt, negative_margin, free_energy = (partial(_score, kind) for kind in range(len(_SCORES)))
 
 
-def _count(block: NDArray[Any], rows: Chosen) -> int:
+def _count(block: Array, rows: Chosen) -> int:
     return len(block) if rows is None else len(rows)
 
 
-def _readable(block: NDArray[Any]) -> NDArray[Any]:
+def _readable(block: Array) -> Array:
     """A block whose rows the C code can walk: native floats side by side. A strip is small, so a copy is cheap."""
     if block.dtype.kind != "f" or block.dtype.itemsize > 8:
         block = block.astype(np.float64)
@@ -210,7 +206,7 @@ def _readable(block: NDArray[Any]) -> NDArray[Any]:
     return block if walkable(block) else block.copy(order="C")
 
 
-def walkable(block: NDArray[Any]) -> bool:
+def walkable(block: Array) -> bool:
     """Whether the C code can walk the rows where they lie.
 
     NumPy calls an array contiguous wherever its bytes begin, and `ascontiguousarray` would leave such a one as it is;

@@ -11,9 +11,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from metacal.formulas import Codes, Float
+from metacal.formulas import Array, Codes, Float
 from metacal.formulas.gp import REACH, centred, latent
 from metacal.formulas.logits import within_reach
 from metacal.formulas.operations import NUMPY, Operations
@@ -22,7 +21,7 @@ from metacal.formulas.operations import NUMPY, Operations
 CENTRES = ("mean", "log_softmax")
 
 
-def tempered(block: NDArray[Any], centre: str, inverse_temperature: float) -> Float:
+def tempered(block: Array, centre: str, inverse_temperature: float) -> Float:
     """t = b·(x - centre of the row), a fresh array."""
     table = np.asarray(within_reach(block), dtype=np.float64)
     return np.asarray(NUMPY.run(centred, table, centre) * inverse_temperature)
@@ -88,7 +87,7 @@ class Curve:
 _Found = tuple[Float, Codes, Float, Float, Float]
 
 
-def _probabilities(block: NDArray[Any], curve: Curve, centre: str, inverse_temperature: float) -> _Found:
+def _probabilities(block: Array, curve: Curve, centre: str, inverse_temperature: float) -> _Found:
     """t, its place on the grid (two arrays), π = softmax(E f + ½ Var f) and its log-sum-exp."""
     values = tempered(block, centre, inverse_temperature)
     below, part = curve.place(values)
@@ -106,7 +105,7 @@ def _probabilities(block: NDArray[Any], curve: Curve, centre: str, inverse_tempe
 
 
 def sums(
-    block: NDArray[Any],
+    block: Array,
     labels: Codes,
     weights: Float | None,
     curve: Curve,
@@ -168,7 +167,7 @@ def _covariances(found: _Found, shape: tuple[int, ...], weights: Float | None, c
 
 
 def probability_mass(
-    block: NDArray[Any], labels: Codes, weights: Float | None, centre: str, inverse_temperature: float
+    block: Array, labels: Codes, weights: Float | None, centre: str, inverse_temperature: float
 ) -> Float:
     """(t, weight · (softmax(t) + 1 for the true class)) of every entry: where on the line the data speak."""
     values = tempered(block, centre, inverse_temperature)

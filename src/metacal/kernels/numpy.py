@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.formulas import Codes, Float
+from metacal.formulas import Array, Codes, Float
 from metacal.formulas.logits import LOWEST_ORDINARY
 from metacal.kernels import columns as definition
 from metacal.kernels.columns import Curve, cumulants, lifted
@@ -50,7 +50,7 @@ class Workplace(threading.local):
     def __init__(self) -> None:
         self.kept: dict[str, NDArray[np.uint8]] = {}
 
-    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """An unwritten contiguous array; the same memory for the same name."""
         dtype = np.dtype(dtype)
         size = prod(shape) * dtype.itemsize
@@ -65,7 +65,7 @@ class Workplace(threading.local):
 workplace = Workplace()
 
 
-def _work_type(block: NDArray[Any]) -> np.dtype[Any]:
+def _work_type(block: Array) -> np.dtype[Any]:
     return np.dtype(np.float64 if block.dtype.itemsize == 8 else np.float32)  # of either byte order
 
 
@@ -90,7 +90,7 @@ def _from_half(block: NDArray[np.float16]) -> NDArray[np.float32]:
 
 
 @np.errstate(over="ignore")  # a gap beyond the range is -inf
-def _gaps_and_top(block: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _gaps_and_top(block: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
     """d = x - max x of each row, in an array to work in, and max x."""
     if block.dtype == np.float16 and block.size:
         block = _from_half(block)
@@ -104,7 +104,7 @@ def _gaps_and_top(block: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[An
     return gaps, top
 
 
-def _laid_out(block: NDArray[Any], labels: Codes) -> tuple[NDArray[Any], int, Float]:
+def _laid_out(block: Array, labels: Codes) -> tuple[Array, int, Float]:
     """d in an array to work in, the axis along which its classes lie, and d of each row's true class in float64.
 
     Short rows are laid out as columns: NumPy adds long rows to one another fast, and the entries of short ones slowly.
@@ -124,14 +124,14 @@ def _laid_out(block: NDArray[Any], labels: Codes) -> tuple[NDArray[Any], int, Fl
     return gaps, axis, own
 
 
-def _exp(exponents: NDArray[Any]) -> NDArray[Any]:
+def _exp(exponents: Array) -> Array:
     """e^exponents, in another array to work in."""
     terms = workplace.array("terms", exponents.shape, exponents.dtype)
     np.exp(exponents, out=terms)
     return terms
 
 
-def _tail(block: NDArray[Any]) -> tuple[Float, Float, Float]:
+def _tail(block: Array) -> tuple[Float, Float, Float]:
     """Return d, e^d with the top entry's e^d set to zero (what surrounds the winner), and the largest logits."""
     gaps, top = _gaps_and_top(block, np.dtype(np.float64))
     weights = _exp(gaps)
@@ -145,14 +145,14 @@ def _of_legal_rows(values: Float, top: Float) -> Float:
     return values if legal.all() else np.where(legal, values, np.nan)
 
 
-def predicted(block: NDArray[Any]) -> Codes:
+def predicted(block: Array) -> Codes:
     """ŷ = argmax x, the lowest index on an exact tie."""
     if block.dtype == np.float16 and block.size:
         block = _from_half(block)
     return np.asarray(block.argmax(axis=1))
 
 
-def entropy(block: NDArray[Any]) -> Float:
+def entropy(block: Array) -> Float:
     """Entropy of softmax(x): log1p(S) - Σ_{j≠top} e^{d_j} d_j / (1 + S), with S = Σ_{j≠top} e^{d_j}.
 
     Leaving the winner out of S keeps full precision for confident rows, whose 1 - max p is lost in rounding otherwise.
@@ -167,7 +167,7 @@ def entropy(block: NDArray[Any]) -> Float:
     return _of_legal_rows(np.log1p(mass) - moment / (1.0 + mass), top)
 
 
-def doubt(block: NDArray[Any]) -> Float:
+def doubt(block: Array) -> Float:
     """1 - max p = S / (1 + S), without cancellation."""
     _, weights, top = _tail(block)
     mass = weights.sum(axis=1)
@@ -175,7 +175,7 @@ def doubt(block: NDArray[Any]) -> Float:
 
 
 @np.errstate(over="ignore")  # a gap beyond the range is -inf
-def negative_margin(block: NDArray[Any]) -> Float:
+def negative_margin(block: Array) -> Float:
     """Second largest logit minus the largest; the most negative float where every other class is masked."""
     if block.dtype == np.float16 and block.size:
         block = _from_half(block)
@@ -189,7 +189,7 @@ def negative_margin(block: NDArray[Any]) -> Float:
     return _of_legal_rows(np.maximum(second, -np.finfo(np.float64).max), top)
 
 
-def free_energy(block: NDArray[Any]) -> Float:
+def free_energy(block: Array) -> Float:
     """-logsumexp(x)."""
     _, weights, top = _tail(block)
     with np.errstate(invalid="ignore"):
@@ -197,7 +197,7 @@ def free_energy(block: NDArray[Any]) -> Float:
 
 
 @np.errstate(over="ignore")  # a gap beyond the range is -inf
-def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any]) -> None:
+def softmax(block: Array, inverse_temperature: float, out: Array) -> None:
     """Write softmax(b·x) of each row into `out`."""
     dtype = _work_type(block)
     direct = out.dtype == dtype and out.flags.c_contiguous
@@ -211,9 +211,7 @@ def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any]) 
     np.divide(work, work.sum(axis=1, keepdims=True), out=out, casting="same_kind")
 
 
-def lifted_softmax(
-    block: NDArray[Any], inverse_temperature: float, uniform: float, curve: Curve, out: NDArray[Any]
-) -> None:
+def lifted_softmax(block: Array, inverse_temperature: float, uniform: float, curve: Curve, out: Array) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K, the largest probability of each row through a curve, into `out`."""
     masked = block == -np.inf if np.fmin.reduce(block, axis=None) == -np.inf else None  # NaN aside
     possible = np.full(len(block), block.shape[1]) if masked is None else block.shape[1] - masked.sum(axis=1)
@@ -230,7 +228,7 @@ def lifted_softmax(
     out[line, winner] = top
 
 
-def tempered_loss(block: NDArray[Any], labels: Codes, weights: Float | None, inverse_temperature: float) -> Float:
+def tempered_loss(block: Array, labels: Codes, weights: Float | None, inverse_temperature: float) -> Float:
     """Sum over rows of the negative log-likelihood of softmax(b·x) and its first three derivatives in b.
 
     With m_k the k-th moment of d under softmax(b·x): L = log Σ e^{bd} - b·d_y, L' = m_1 - d_y, L'' = Var(d),
@@ -242,7 +240,7 @@ def tempered_loss(block: NDArray[Any], labels: Codes, weights: Float | None, inv
     return np.asarray(rows.sum(axis=1))
 
 
-def mixed_rows(block: NDArray[Any], labels: Codes, inverse_temperature: float) -> Float:
+def mixed_rows(block: Array, labels: Codes, inverse_temperature: float) -> Float:
     """What each row says of a temperature with a uniform part: eight columns, one row per row.
 
     With d = x - max x: the tail Σ e^{bd} - 1 without cancellation; the first four cumulants of d under softmax(b·x);
@@ -267,7 +265,7 @@ def mixed_rows(block: NDArray[Any], labels: Codes, inverse_temperature: float) -
     return found.T
 
 
-def _derivatives(block: NDArray[Any], labels: Codes, b: float) -> tuple[Float, Float, Float, Float]:
+def _derivatives(block: Array, labels: Codes, b: float) -> tuple[Float, Float, Float, Float]:
     """The loss of each row and its first three derivatives in b."""
     exponents, classes, own = _laid_out(block, labels)
     exponents *= exponents.dtype.type(b)
@@ -285,7 +283,7 @@ def _derivatives(block: NDArray[Any], labels: Codes, b: float) -> tuple[Float, F
     return np.log(s0) - b * own, m1 - own, variance, third
 
 
-def members(block: NDArray[Any], labels: Codes, inverse_temperature: float) -> Float:
+def members(block: Array, labels: Codes, inverse_temperature: float) -> Float:
     """The true class's probability under softmax(b·x), under softmax(x), and uniformly among the possible classes.
 
     Three columns, one row per row: what ensemble temperature scaling mixes.
@@ -300,7 +298,7 @@ def members(block: NDArray[Any], labels: Codes, inverse_temperature: float) -> F
     return np.stack([tempered, plain, np.where(own > -np.inf, 1.0 / possible, 0.0)], axis=1)
 
 
-def looked_over(block: NDArray[Any]) -> tuple[int | None, bool]:
+def looked_over(block: Array) -> tuple[int | None, bool]:
     """The first row with NaN or +inf, or with every class masked, and whether some finite logit may stand for a mask.
 
     (It is so low that it may: `formulas.logits`.)
@@ -331,7 +329,7 @@ def mixed_log_odds(columns: Float, walked: float, b: float, uniform: float, firs
     out[first:last] = definition.mixed_log_odds(np, columns[:, first:last], walked, b, uniform)
 
 
-def _times(terms: NDArray[Any], factors: NDArray[Any]) -> NDArray[Any]:
+def _times(terms: Array, factors: Array) -> Array:
     with np.errstate(invalid="ignore"):
         np.multiply(terms, factors, out=terms)
     return terms

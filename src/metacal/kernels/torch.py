@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from metacal.formulas import Codes, Flags, rowwise
+from metacal.formulas import Array, Codes, Flags, rowwise
 from metacal.formulas.inside import inside
 from metacal.formulas.logits import LOWEST_ORDINARY, read_masks, without_zeros
 from metacal.formulas.torch import TORCH
@@ -323,7 +322,7 @@ def log_probabilities(table: Tensor) -> Tensor:
     return out
 
 
-def own_entries(table: Tensor, columns: Codes) -> NDArray[Any]:
+def own_entries(table: Tensor, columns: Codes) -> Array:
     """One entry of each row, at its column, brought to the host."""
     at = torch.from_numpy(np.ascontiguousarray(columns)).to(table.device)
     return table.gather(1, at[:, None])[:, 0].cpu().numpy()

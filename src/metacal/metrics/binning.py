@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.formulas import Codes, Float
+from metacal.formulas import Array, Codes, Float
 
 if TYPE_CHECKING:
     from metacal.metrics.toplabel import TopLabel
 
 
 #: Whole numbers: floats that lie in memory with the resamples of a row side by side, or bytes for what is `wide`.
-Weights = NDArray[Any]
+Weights = Array
 
 #: Batch of row weights, shape (resamples, rows) -> one value per resample.
 Statistic = Callable[[Weights], Float]
@@ -105,7 +105,7 @@ def distinct_codes(values: Float) -> Codes:
     return np.unique(values, return_inverse=True)[1].reshape(-1)
 
 
-def sums_per_code(codes: Codes, values: NDArray[Any], n_codes: int = 0) -> Float:
+def sums_per_code(codes: Codes, values: Array, n_codes: int = 0) -> Float:
     """Return the sum of the values of each code, in float64."""
     return np.asarray(np.bincount(codes, values, n_codes), dtype=np.float64)
 

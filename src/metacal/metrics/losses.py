@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from metacal.errors import InputError
-from metacal.formulas import Codes, Flags, Float
+from metacal.formulas import Array, Codes, Flags, Float
 from metacal.rows.score_columns import score_column
 
-Function = TypeVar("Function", bound=Callable[..., NDArray[Any]])
+Function = TypeVar("Function", bound=Callable[..., Array])
 #: Every loss by its name.
-LOSSES: dict[str, Callable[..., NDArray[Any]]] = {}
+LOSSES: dict[str, Callable[..., Array]] = {}
 
 
 def loss(function: Function) -> Function:
@@ -164,7 +164,7 @@ def marks(mark: ArrayLike, *, best: float = 1.0, worst: float = 0.0) -> Float:
     return np.asarray(lacking)
 
 
-def _alike(first: NDArray[Any], second: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _alike(first: Array, second: Array) -> tuple[Array, Array]:
     if first.shape != second.shape:
         raise InputError(f"truth and answer must have the same shape; got {first.shape} and {second.shape}.")
     return first, second

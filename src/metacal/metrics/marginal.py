@@ -32,10 +32,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import chdtrc
 
-from metacal.formulas import Codes, Flags, Float
+from metacal.formulas import Array, Codes, Flags, Float
 from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 
 #: Rows of a class, or of a bin, whose variance is smaller are taken together with others.
@@ -137,7 +137,7 @@ class ByClass(NamedTuple):
     """What the marginal check needs: the predicted column of each row, names, whether a map was fitted on the rows."""
 
     predicted: Codes
-    classes: Sequence[Any] | NDArray[Any] | None = None
+    classes: Sequence[Any] | Array | None = None
     fitted: bool = False
 
     def checked(self, top: TopLabel, accept: Flags | None) -> MarginalCheck | None:
@@ -159,7 +159,7 @@ def checked(
     correct: ArrayLike,
     predicted: Codes,
     *,
-    classes: Sequence[Any] | NDArray[Any] | None = None,
+    classes: Sequence[Any] | Array | None = None,
     fitted: bool = False,
 ) -> MarginalCheck:
     """The check from columns; `predicted` may be any number of a row that does not depend on its label."""

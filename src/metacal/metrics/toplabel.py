@@ -16,10 +16,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from metacal.errors import InputError
-from metacal.formulas import Codes, Flags, Float
+from metacal.formulas import Array, Codes, Flags, Float
 from metacal.rows import validate
 from metacal.rows.arrays import plain_array
 
@@ -77,9 +77,9 @@ class CheckedTable:
         Which rows of `whole` count; all when None.
     """
 
-    whole: NDArray[Any]
+    whole: Array
     codes: Codes
-    top: NDArray[Any]
+    top: Array
     keep: Flags | None = None
 
     def __len__(self) -> int:
@@ -91,7 +91,7 @@ class CheckedTable:
         return int(self.whole.shape[1])
 
     @property
-    def table(self) -> NDArray[Any]:
+    def table(self) -> Array:
         """The rows that count as one table: a copy where only some do; `blocks` needs less memory."""
         return self.whole if self.keep is None else self.whole[self.keep]
 
@@ -99,11 +99,11 @@ class CheckedTable:
         """Some rows of a whole table, which is not copied."""
         return self if keep.all() else CheckedTable(self.whole, self.codes[keep], self.top[keep], keep)
 
-    def rows(self, start: int, stop: int) -> NDArray[Any]:
+    def rows(self, start: int, stop: int) -> Array:
         """Rows `start` to `stop` of those that count; the same blocks, to the bit, as of a copy of them."""
         return self.whole[start:stop] if self.keep is None else self.whole[self._places[start:stop]]
 
-    def blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
+    def blocks(self) -> Iterator[tuple[int, Array]]:
         """Yield blocks of the rows that count, each with the number of its first row."""
         step = max(1, _BLOCK_ELEMENTS // self.n_classes)
         for start in range(0, len(self), step):
@@ -129,7 +129,7 @@ class CheckedTable:
         return TopLabel(np.minimum(self.top.astype(np.float64), 1.0), correct)
 
     @cached_property
-    def _at_label(self) -> NDArray[Any]:
+    def _at_label(self) -> Array:
         return self.whole[self._places, self.codes]
 
     @cached_property
@@ -211,7 +211,7 @@ def number_column(values: ArrayLike, name: str) -> Float:
     return column
 
 
-def same_length(**columns: NDArray[Any]) -> None:
+def same_length(**columns: Array) -> None:
     """Raise unless all columns have the same number of rows."""
     if len({len(column) for column in columns.values()}) > 1:
         came = ", ".join(f"{name} has {len(column)}" for name, column in columns.items())
@@ -243,7 +243,7 @@ def shape_of(values: ArrayLike) -> tuple[int, ...]:
         return ()
 
 
-def refuse_correct_first(values: NDArray[Any], correct: NDArray[Any], name: str) -> None:
+def refuse_correct_first(values: Array, correct: Array, name: str) -> None:
     """Raise when whole 0/1 numbers or booleans come first and fractions where they should be.
 
     Examples
@@ -261,7 +261,7 @@ def refuse_correct_first(values: NDArray[Any], correct: NDArray[Any], name: str)
         )
 
 
-def _checked_maxima(proba: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+def _checked_maxima(proba: ArrayLike) -> tuple[Array, Array]:
     if isinstance(proba, np.ndarray) and type(proba) in (np.ndarray, np.memmap) and _reads_in_place(proba):
         top = _quick_maxima(proba)
         if top is not None:
@@ -273,12 +273,12 @@ def _checked_maxima(proba: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
     return table, table.max(axis=1)
 
 
-def _reads_in_place(array: NDArray[Any]) -> bool:
+def _reads_in_place(array: Array) -> bool:
     plain = array.dtype.kind == "f" and array.dtype.itemsize <= 8 and array.dtype.isnative
     return plain and array.ndim == 2 and len(array) > 0 and array.shape[1] > 1
 
 
-def _quick_maxima(table: NDArray[Any]) -> NDArray[Any] | None:
+def _quick_maxima(table: Array) -> Array | None:
     """Row maxima if every row is plainly a probability vector, else None."""
     size = table.dtype.itemsize
     unsigned = np.dtype(f"u{size}")

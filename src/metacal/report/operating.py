@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metacal.formulas import Codes
+from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.rules.bands import Band, certified_frontier, operating_bands, run_ends
-
-if TYPE_CHECKING:
-    from metacal.formulas import Flags, Float
 
 #: Promises are rounded to so many decimals, to the safe side.
 _DECIMALS = 4

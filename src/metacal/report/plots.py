@@ -13,12 +13,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from metacal.errors import InputError
 from metacal.promises.words import at_least, at_most, percent
 from metacal.report.display import BAND, BLUE, GREEN, GREY, ORANGE, Display, n_named, once
 from metacal.report.operating import Series
 from metacal.report.reliability import Bins
 from metacal.report.summary import Summary
+from metacal.rows.arrays import one_of
 
 _PERFECT = "perfectly calibrated"
 
@@ -49,8 +49,7 @@ class ReliabilityDisplay(Display):
             As in `Display.plot`; the keywords are those of the curve after calibration.
         binning : "equal_width" or "equal_mass"
         """
-        if binning not in ("equal_width", "equal_mass"):
-            raise InputError(f"binning must be 'equal_width' or 'equal_mass', got {binning!r}.")
+        one_of("binning", binning, "equal_width", "equal_mass")
         return self._plotted(ax, name, line_kw, binning=binning)
 
     def _draw(self, ax: Any, name: str | None, line_kw: Mapping[str, Any], binning: str = "equal_width") -> None:

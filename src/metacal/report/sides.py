@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from metacal.formulas import Array
 from metacal.maps.monotone import log_odds
 from metacal.metrics.intervals import clopper_pearson
 from metacal.metrics.ranking import auroc
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _POINTS, _NEAR, _FEWEST = 200, 20, 50
 
 
-def sides_of(gate: Gate, rows: Rows, codes: Codes, names: NDArray[Any], delta: float, level: float) -> dict[str, Any]:
+def sides_of(gate: Gate, rows: Rows, codes: Codes, names: Array, delta: float, level: float) -> dict[str, Any]:
     """Rows above the log-odds `threshold` called positive, rows at or below negative, for about 200 of them.
 
     `called` is P(above), `recall` and `false_positive_rate` are P(above | positive) and P(above | negative), the ROC
@@ -68,7 +68,7 @@ def _thresholds(gate: Gate) -> dict[int, float]:
     return {code: at + (margin if code else -margin) for code, margin in enumerate(margins) if np.isfinite(margin)}
 
 
-def _second(gate: Gate, block: NDArray[Any]) -> Float:
+def _second(gate: Gate, block: Array) -> Float:
     return np.asarray(gate.source.map(block)[:, 1], dtype=np.float64)
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from metacal.errors import InputError, spelled
-from metacal.formulas import Codes
+from metacal.formulas import Array, Codes
 from metacal.gate import Gate
 from metacal.gate.judged import opened
 from metacal.maps.composed import default_base
@@ -141,7 +141,7 @@ def summarise(
     gate: Gate | Any = None,
     *,
     large: Any = None,
-    classes: Sequence[Any] | NDArray[Any] | None = None,
+    classes: Sequence[Any] | Array | None = None,
     class_names: Sequence[str] | None = None,
     ids: Any = None,
     groups: Any = None,
@@ -261,7 +261,7 @@ def _resamples(wanted: int | None, n: int, n_classes: int) -> int:
     return next((draws for draws in (1000, 200) if n * draws <= _RESAMPLED_ROWS), 0)
 
 
-def _names(class_names: Any, classes: NDArray[Any]) -> NDArray[Any]:
+def _names(class_names: Any, classes: Array) -> Array:
     """How to print the classes."""
     n = len(classes)
     if class_names is not None and len(class_names) != n:
@@ -276,7 +276,7 @@ def _calibrator(gate: Gate | None) -> str | None:
     return ", ".join(dict.fromkeys(gate.stage(k).source.calibrator_name for k in range(len(gate.stages))))
 
 
-def _parts(gate: Gate, data: Measured, names: NDArray[Any], groups: Any, level: float) -> tuple[PartTable, ...]:
+def _parts(gate: Gate, data: Measured, names: Array, groups: Any, level: float) -> tuple[PartTable, ...]:
     """By predicted class, and by group where the rows have one, each side of it where there are two."""
     by = [("class", names, data.predicted)] if len(names) else []
     if groups is not None:

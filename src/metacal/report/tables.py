@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betainc
 
-from metacal.formulas import Codes, Flags, Float
+from metacal.formulas import Array, Codes, Flags, Float
 from metacal.metrics.intervals import exact_limits
 from metacal.promises.certificate import Certificate
 from metacal.promises.quantity import COVERAGE_ACCURACY, Quantity
@@ -53,7 +52,7 @@ class ClassTable:
     order: str
 
 
-def class_table(names: NDArray[Any], rows: Measured) -> ClassTable:
+def class_table(names: Array, rows: Measured) -> ClassTable:
     """Shares by true class, worst first: by what can be said of its miscoverage, or without a gate of its errors.
 
     That is the lower end of the exact 95% interval: a class with a single row, wrong or rejected, is no headline.
@@ -131,7 +130,7 @@ class PartTable:
 
 def part_table(
     by: str,
-    names: NDArray[Any],
+    names: Array,
     codes: Codes,
     correct: Flags,
     accept: Flags | None,
@@ -192,7 +191,7 @@ def _judged_by(certificate: Certificate | None, by: str, accept: Flags, correct:
     return COVERAGE_ACCURACY, min(max(hit / of if of else 0.5, 1e-9), 1.0 - 1e-9), "none"
 
 
-def _thresholds(certificate: Certificate | None, by: str, names: NDArray[Any]) -> Float:
+def _thresholds(certificate: Certificate | None, by: str, names: Array) -> Float:
     found = np.full(len(names), np.nan)
     if certificate is None or certificate.parts is None or certificate.parts.by != by:
         return found
@@ -223,7 +222,7 @@ class Row:
     accepted: bool | None
 
 
-def striking_rows(rows: Measured, chosen: Flags, by: Float, names: NDArray[Any], ids: Any = None) -> tuple[Row, ...]:
+def striking_rows(rows: Measured, chosen: Flags, by: Float, names: Array, ids: Any = None) -> tuple[Row, ...]:
     """Of the chosen rows those where `by` is lowest, ties by row number; no class and no answer without names."""
     candidates = np.flatnonzero(chosen)
     if len(candidates) > ROWS_SHOWN:  # a sort of the few that matter
@@ -244,7 +243,7 @@ def striking_rows(rows: Measured, chosen: Flags, by: Float, names: NDArray[Any],
     )
 
 
-def _counts(codes: Codes, names: NDArray[Any]) -> Float:
+def _counts(codes: Codes, names: Array) -> Float:
     return np.bincount(codes, minlength=len(names))[: len(names)].astype(np.float64)
 
 

@@ -132,6 +132,20 @@ def _numbers(weights: ArrayLike, name: str) -> Float:
     raise InputError(f"{name} must be numbers, one per row; got an array of type {array.dtype}.")
 
 
+def one_of(name: str, value: object, *choices: str) -> None:
+    """Raise unless `value` is one of these words.
+
+    Examples
+    --------
+    >>> one_of("input", "probs", "logits", "probabilities")
+    Traceback (most recent call last):
+    metacal.errors.InputError: input must be 'logits' or 'probabilities', got 'probs'.
+    """
+    if value not in choices:
+        *first, last = map(repr, choices)
+        raise InputError(f"{name} must be {', '.join(first)} or {last}, got {value!r}.")
+
+
 def fraction(name: str, value: object) -> float:
     """Return `value` as a float strictly between 0 and 1, or raise.
 

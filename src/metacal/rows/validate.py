@@ -19,7 +19,7 @@ from metacal.formulas import Float
 from metacal.formulas.logits import finite_masks, with_masks, without_zeros
 from metacal.formulas.operations import NUMPY
 from metacal.rows.arrays import on_host as on_host
-from metacal.rows.arrays import plain_array
+from metacal.rows.arrays import one_of, plain_array
 from metacal.rows.arrays import refuse_masked as refuse_masked
 from metacal.rows.arrays import row_weights as row_weights
 from metacal.rows.labels import class_list as class_list
@@ -201,8 +201,7 @@ def logits_from(
         return _float_table(table, "logits")
     if kind == "logits":
         return logits_table(table, executor=executor)
-    if kind != "probabilities":
-        raise InputError(f"input must be 'logits' or 'probabilities', got {kind!r}.")
+    one_of("input", kind, "logits", "probabilities")
     array: Any = probability_table(table)
     if kernels.on_device(array):
         return kernels.device_kernels().log_probabilities(array)

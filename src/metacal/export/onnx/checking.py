@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from metacal.errors import ArtifactError, InputError, option
 from metacal.export.fitted import SUM_TOLERANCE
 from metacal.export.onnx.probe import GUARD
-from metacal.formulas import Flags
+from metacal.formulas import Array, Flags
 from metacal.gate import Gate
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ class Checked:
     #: Whether the whole model ran; a model whose inputs cannot be made up is only loaded.
     ran: bool
     metadata: dict[str, str]
-    answers: dict[str, NDArray[Any]]
+    answers: dict[str, Array]
     #: Why it did not run.
     why_not: str = ""
     #: What made-up whole numbers were.
     made_up: int = 1
 
 
-def probe_rows(gate: Gate, dtype: str) -> tuple[list[NDArray[Any]], Flags]:
+def probe_rows(gate: Gate, dtype: str) -> tuple[list[Array], Flags]:
     """What each stage is given to be tried on, and of which rows (n × stages) Python would not refuse it.
 
     Of a cascade each row of one stage comes with several of the next.
@@ -64,7 +64,7 @@ def probe_rows(gate: Gate, dtype: str) -> tuple[list[NDArray[Any]], Flags]:
     )
 
 
-def probe_batch(source: Any, dtype: str) -> tuple[NDArray[Any], Flags]:
+def probe_batch(source: Any, dtype: str) -> tuple[Array, Flags]:
     """Ordinary rows of several scales, a tie, a masked class, all but one masked; NaN, +inf and all masked last.
 
     Examples
@@ -95,7 +95,7 @@ def probe_batch(source: Any, dtype: str) -> tuple[NDArray[Any], Flags]:
     return table.astype(dtype), usable
 
 
-def _probe_scores(source: Any, dtype: str) -> tuple[NDArray[Any], Flags]:
+def _probe_scores(source: Any, dtype: str) -> tuple[Array, Flags]:
     """Scores around the threshold and all along the curve, far beyond it, and what is no number."""
     corners = [] if source.curve is None else source.curve.knots.tolist()
     near = (doubt for _, *beside in source.beside for doubt in beside if doubt is not None)
@@ -123,7 +123,7 @@ def check_alone(path: Path, alone: Attached, dtype: str, n_bytes: int) -> Checke
     return checked
 
 
-def check_behind(path: Path, served: Attached, n_bytes: int, inputs: dict[str, NDArray[Any]] | None = None) -> Checked:
+def check_behind(path: Path, served: Attached, n_bytes: int, inputs: dict[str, Array] | None = None) -> Checked:
     """Check a model with its gate; where it runs, on made-up inputs or these, compare what it says with Python."""
     gate, (logits,), groups = served.gate, served.given, None
     try:
@@ -157,7 +157,7 @@ def _other_width(said: str, logits: str, n_classes: int) -> InputError:
     )
 
 
-def _check_kind(table: NDArray[Any], kind: str, logits: str) -> None:
+def _check_kind(table: Array, kind: str, logits: str) -> None:
     """Raise if the answers are probabilities where logits were calibrated, or the other way round.
 
     Logits between 0 and 1 that sum to one in every row do not come about by chance.
@@ -178,11 +178,7 @@ def _check_kind(table: NDArray[Any], kind: str, logits: str) -> None:
 
 
 def compare(
-    gate: Gate,
-    given: list[NDArray[Any]],
-    answers: dict[str, NDArray[Any]],
-    usable: Flags,
-    groups: NDArray[np.int64] | None = None,
+    gate: Gate, given: list[Array], answers: dict[str, Array], usable: Flags, groups: NDArray[np.int64] | None = None
 ) -> None:
     """Raise unless the answers are Python's, and what no stage could read, or of a group unknown, is rejected."""
     names = None
@@ -203,7 +199,7 @@ def compare(
             raise ArtifactError(f"exported {column} is off by {off:.2g}; please report this.")
 
 
-def run_child(path: Path, inputs: dict[str, NDArray[Any]] | None, n_bytes: int) -> Checked:
+def run_child(path: Path, inputs: dict[str, Array] | None, n_bytes: int) -> Checked:
     """Check, load and run a model file in a child process, or raise with what it said."""
     seconds = _SECONDS + n_bytes // _BYTES_PER_SECOND
     with tempfile.TemporaryDirectory(prefix="metacal-") as scratch:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequ
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError, MissingExtraError
+from metacal.formulas import Array
 
 #: The oldest operator set that has every operator used here (ScatterND, and Equal on floats).
 OLDEST_OPSET = 11
@@ -88,7 +88,7 @@ class Graph:
                     if old == value:
                         names[place] = name
 
-    def constant(self, array: NDArray[Any]) -> str:
+    def constant(self, array: Array) -> str:
         """The name of a constant with these values. Constants of a branch lie outside it, where both can see them."""
         if self._outer is not None:
             return self._outer.constant(array)

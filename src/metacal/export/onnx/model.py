@@ -25,6 +25,7 @@ from metacal.io.artifact.document import Content, document_of
 from metacal.io.artifact.wrapping import checksum
 from metacal.io.disk import plain_write_errors
 from metacal.io.writing import atomic_path
+from metacal.rows.arrays import one_of
 
 #: Old enough for every onnxruntime of the last years, new enough for every operator.
 OPSET, IR_VERSION = 17, 8
@@ -97,8 +98,7 @@ def to_onnx(
 def _alone(cal: Any, opset: int | None, ir_version: int | None, dtype: str, input: str | None) -> Attached:
     """The gate behind a model that has inputs and no nodes."""
     onnx = onnx_library("ONNX export")
-    if dtype not in DTYPES:
-        raise InputError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}.")
+    one_of("dtype", dtype, *DTYPES)
     opset = _whole("opset", OPSET if opset is None else opset)
     ir_version = _whole("ir_version", IR_VERSION if ir_version is None else ir_version)
     fitted = gate_of(cal)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.export.onnx.graph import ELEMENT_TYPES, Graph
+from metacal.formulas import Array
 from metacal.formulas.logits import LOWEST_ORDINARY, read_masks
 from metacal.formulas.operations import Operations
 
@@ -201,7 +201,7 @@ class Traced(Operations):
     def take(self, values: Any, places: Value) -> Value:
         return self.op("Gather", values, places, axis=0)
 
-    def piece(self, knots: NDArray[Any], offsets: NDArray[Any], longest: int, at: Value) -> Value:
+    def piece(self, knots: Array, offsets: Array, longest: int, at: Value) -> Value:
         whole = self.to("int64")
         first, end = (whole.value(whole.name(side[None])) for side in (offsets[:-1], offsets[1:]))
         place = whole.op("Expand", first, whole.op("Shape", at))
