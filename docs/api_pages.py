@@ -56,11 +56,10 @@ def rooms() -> dict[str, ModuleType]:
 
 
 def names(module: ModuleType) -> list[str]:
-    """The public names of a module: `__all__`, or what its `__dir__` lists, or what is defined in it."""
-    if hasattr(module, "__all__"):
-        return sorted(set(module.__all__))
-    if "__dir__" in vars(module):
-        return sorted(module.__dir__())
+    """The public names of a module, modules aside: `__all__`, or what its `__dir__` lists, or what is defined in it."""
+    listed = getattr(module, "__all__", None) or (module.__dir__() if "__dir__" in vars(module) else None)
+    if listed is not None:
+        return sorted({name for name in listed if not inspect.ismodule(getattr(module, name))})
     return sorted(
         name
         for name, value in vars(module).items()
