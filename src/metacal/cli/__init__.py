@@ -272,8 +272,8 @@ def stoppable() -> Iterator[None]:
     ...     with stoppable():
     ...         os.kill(os.getpid(), signal.SIGTERM)
     ... except Stopped as stopped:
-    ...     print(stopped.exit_code)
-    143
+    ...     print(stopped)
+    15
     """
 
     def stop(number: int, frame: FrameType | None) -> Any:
