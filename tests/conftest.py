@@ -6,6 +6,7 @@ tests skip, and that skip alone is never a failure. `METACAL_REQUIRE_ALL=1` make
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -168,6 +169,11 @@ def pytest_collection_modifyitems(config, items):
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
+def pytest_collection_finish():
+    """What was imported stays: the garbage collector need not walk torch's and the others' objects ever again."""
+    gc.freeze()
 
 
 @pytest.hookimpl(hookwrapper=True)
