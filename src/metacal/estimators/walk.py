@@ -118,9 +118,7 @@ class _Gathered:
     def __init__(self, n_classes: int, n_bins: int, n_tables: int) -> None:
         made = [metric for metric in registry.evaluated(PROBABILITIES) if metric.sums is not None]
         self.columns: list[Float] = []
-        self.sums: Sums = [
-            {metric.name: metric.sums(n_classes, n_bins) for metric in made if metric.sums} for _ in range(n_tables)
-        ]
+        self.sums: Sums = [{one.name: one.sums(n_classes, n_bins) for one in made if one.sums} for _ in range(n_tables)]
 
     def add(self, part: tuple[Float, Flags, list[CheckedTable]]) -> None:
         columns, accept, tables = part

@@ -79,9 +79,7 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         logits = model_outputs["logits"].float()
         probs, _, accept = self.gate(logits)
         names, accepted = self.model.config.id2label, bool(accept[0])
-        predicted = int(logits[0].argmax())
-        ranked = sorted(
-            range(self.gate.n_classes), key=lambda i: (i != predicted, -float(probs[0, i]), -float(logits[0, i]))
-        )
-        results = [{"label": names[i], "score": float(probs[0, i]), "accept": accepted} for i in ranked]
+        best = int(logits[0].argmax())
+        order = sorted(range(self.gate.n_classes), key=lambda i: (i != best, -float(probs[0, i]), -float(logits[0, i])))
+        results = [{"label": names[i], "score": float(probs[0, i]), "accept": accepted} for i in order]
         return results[0] if top_k == 1 and _legacy else results[:top_k]

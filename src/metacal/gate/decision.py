@@ -122,9 +122,7 @@ class Decision:
 def joined(first: Decision, answers: list[tuple[Codes, Decision]], stages: tuple[str, ...]) -> Decision:
     """What a cascade says: the first stage's decision, and each later one's in the rows that it was asked about."""
     n = len(first)
-    columns = {
-        name: getattr(first, name) for name in ("accept", "top", "confidence", "answer", "label", "probabilities")
-    }
+    columns = {one: getattr(first, one) for one in ("accept", "top", "confidence", "answer", "label", "probabilities")}
     by, later = np.where(first.accept, 0, len(stages)), np.full((n, len(stages) - 1), np.nan)
     for number, (rows, decision) in enumerate(answers, start=1):
         for name, column in columns.items():

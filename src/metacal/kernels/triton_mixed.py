@@ -42,9 +42,8 @@ def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float, floor:
 def rivals(block: Tensor, inverse_temperature: float, floor: float) -> Tensor | None:
     """Of softmax(b·x): the sum and the largest of all but the predicted class, the possible classes, the prediction."""
     out = torch.empty((len(block), 4), dtype=torch.float64, device=block.device)
-    return (
-        out if _walked(_Layout(block, WHOLE_ROW), "rivals", block, out, None, out, inverse_temperature, floor) else None
-    )
+    layout = _Layout(block, WHOLE_ROW)
+    return out if _walked(layout, "rivals", block, out, None, out, inverse_temperature, floor) else None
 
 
 def _walked(

@@ -347,9 +347,7 @@ class RowMetrics:
 
 def row_losses(checked: CheckedTable) -> dict[str, Float]:
     """One column for each evaluated metric that is a mean over rows of something a row has by itself."""
-    return {
-        metric.name: metric.losses(checked) for metric in registry.evaluated(PROBABILITIES) if metric.losses is not None
-    }
+    return {one.name: one.losses(checked) for one in registry.evaluated(PROBABILITIES) if one.losses is not None}
 
 
 def gate_wanted(top: TopLabel, accept: Flags | None, correct: ArrayLike | None, score: ArrayLike | None) -> Wanted:

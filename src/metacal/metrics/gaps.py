@@ -97,9 +97,7 @@ def ks_statistic(top: TopLabel) -> Statistic:
     """max_z (1/n) |Σ_{conf_i <= z} (c_i - conf_i)|."""
     codes, residual = distinct_codes(top.confidence), top.correct - top.confidence
     sums = CodeSums(codes, int(codes.max(initial=0)) + 1, residual)
-    return lambda batch: np.asarray(
-        np.abs(np.cumsum(np.ascontiguousarray(sums(batch)), axis=1)).max(axis=1) / batch.shape[1]
-    )
+    return lambda batch: np.abs(np.cumsum(np.ascontiguousarray(sums(batch)), axis=1)).max(axis=1) / batch.shape[1]
 
 
 def _sums_per_bin(top: TopLabel, n_bins: int, binning: Binning, *columns: Float) -> list[CodeSums]:

@@ -210,9 +210,7 @@ class Resampling:
             for metric, found in rows:
                 if callable(found) and metric.needs_errors and isfinite(drawn[metric.name].estimate):
                     drawn[metric.name] = replace(self.bare(drawn[metric.name].estimate), method=TOO_FEW_ERRORS)
-        return {
-            metric.name: drawn[metric.name] if callable(found) else self._without_draws(found) for metric, found in rows
-        }
+        return {one.name: drawn[one.name] if callable(own) else self._without_draws(own) for one, own in rows}
 
     def _without_draws(self, found: tuple[int, int] | float) -> Interval:
         if not isinstance(found, tuple):
@@ -226,10 +224,8 @@ class Resampling:
 
     def intervals(self, targets: Mapping[str, Target], n_rows: int) -> dict[str, Interval]:
         """Return the intervals of several statistics from the same resamples; each is what it would be alone."""
-        values = {name: estimate(target.statistic, n_rows) for name, target in targets.items()}
-        return (
-            self._drawn(targets, values, n_rows) if self.n_resamples else {n: self.bare(v) for n, v in values.items()}
-        )
+        plain = {name: estimate(target.statistic, n_rows) for name, target in targets.items()}
+        return self._drawn(targets, plain, n_rows) if self.n_resamples else {n: self.bare(v) for n, v in plain.items()}
 
     @one_blas_thread()
     def _drawn(self, targets: Mapping[str, Target], values: Mapping[str, float], n_rows: int) -> dict[str, Interval]:

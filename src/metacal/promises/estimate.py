@@ -163,10 +163,8 @@ def next_rows(rows: int, level: float, reviewed: Reviewed, *, each: Literal["row
     if not a or not b:
         return NextRows(int(rows), float(level), *((int(rows),) * 2 if a else (0, 0)), each)
     n = int(rows)
-    count = np.arange(n + 1.0)
-    log_mass = (
-        gammaln(n + 1.0) - gammaln(count + 1.0) - gammaln(n - count + 1.0) + gammaln(count + a) + gammaln(n - count + b)
-    )
+    k = np.arange(n + 1.0)
+    log_mass = gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0) + gammaln(k + a) + gammaln(n - k + b)
     mass = np.exp(log_mass - log_mass.max())
     below = np.cumsum(mass) / mass.sum()
     tail = (1.0 - level) / 2.0

@@ -272,9 +272,7 @@ Compared = tuple[float, float, float]
 def calibration_harms(*, rows: int, log_loss: Compared | None, ece: Compared | None, softmax: bool) -> str:
     """The calibrator does not help; `softmax`: it has given way."""
     measures = (("log loss", log_loss), ("ECE", ece))
-    told = " and ".join(
-        f"{name} {one[0]:.4f}, without {one[1]:.4f} (± {one[2]:.4f})" for name, one in measures if one is not None
-    )
+    told = " and ".join(f"{name} {one[0]:.4f}, without {one[1]:.4f} (± {one[2]:.4f})" for name, one in measures if one)
     end = "; the probabilities are the softmax of the logits, not calibrated." if softmax else "."
     return f"calibration does not help: cross-fitted on {rows:,} accepted rows, {told}{end}"
 

@@ -307,10 +307,8 @@ def _lines_of_parts(parts: Parts, score: str) -> list[tuple[str, str]]:
     counts = {status: sum(part.status == status for part in parts.items) for status in _STATUSES}
     said = ", ".join(_STATUSES[status].format(n) for status, n in counts.items() if n)
     lines = [(parts.plural, f"{sum(len(part.names) for part in parts.items):,}: {said}")]
-    if parts.pooled:
-        lines.append(
-            ("pooled", ", ".join(map(str, parts.pooled[:_FEW])) + (", ..." if len(parts.pooled) > _FEW else ""))
-        )
+    if pooled := parts.pooled:
+        lines.append(("pooled", ", ".join(map(str, pooled[:_FEW])) + (", ..." if len(pooled) > _FEW else "")))
     lines += [("rejected", f"{part.name}: {why_rejected(part)}") for part in parts.rejected[:_FEW]]
     if len(parts.rejected) > _FEW:
         lines.append(("rejected", f"and {len(parts.rejected) - _FEW:,} more"))
