@@ -162,7 +162,9 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if slow_as_a_whole(item.path):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: item.path.stem == "test_site")  # last: until then the site is being built
+    # The browser's tests first, in one worker: while they wait, linters and the other worker compute. Those of the site
+    # last: until then it is being built.
+    items.sort(key=lambda item: (item.path.stem == "test_site", item.path.parent.name != "browser"))
     if config.getoption("--long"):
         return
     left_out = [item for item in items if item.get_closest_marker("long")]
