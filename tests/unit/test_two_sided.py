@@ -259,6 +259,13 @@ def test_groups_that_cannot_carry_a_side():
     assert [part.status for part in north] == ["always rejected"] * 2
     few = mc.MetaCal(mc.PerGroup(mc.MinRecall(0.99))).fit(SHIFTED[:N], FRAUD[:N], groups=GROUP[:N])
     assert "rare: nothing is called False: recall 0.99 is not certified; it takes at least" in str(few.certificate_)
+    certificate, parts = few.certificate_, few.certificate_.parts
+    closed = next(part for part in parts.items if part.rows_needed)
+    for forged in (replace(closed, target=0.8), replace(closed, rows_needed=7), replace(closed, delta=None)):
+        items = tuple(forged if part is closed else part for part in parts.items)
+        said = few.promise.impossible(replace(certificate, parts=replace(parts, items=items)))
+        assert said is None or "group rare: class False: it does not belong" in said
+        assert (said is None) == (forged == closed)
     with pytest.raises(mc.InfeasibleTargetError, match=r"of these 200 rows \(3 of them\).* it takes at least"):
         mc.MetaCal(mc.PerGroup(mc.MinRecall(0.99))).fit(SHIFTED[:200], FRAUD[:200], groups=GROUP[:200])
     pooled = mc.PerGroup(mc.MinRecall(0.97), fallback="pooled")

@@ -21,8 +21,9 @@ from metacal.cli.options import (
     shared,
     threads_for,
     with_options,
+    wrong,
 )
-from metacal.cli.outputs import OutputPath, check_not_an_input, is_folder
+from metacal.cli.outputs import check_not_an_input, is_folder, output_option
 from metacal.cli.printing import note, progress_bar, say_json
 from metacal.io.formats import endings
 
@@ -35,11 +36,8 @@ if TYPE_CHECKING:
 class Options:
     """What `metacal apply` is told."""
 
-    output: str | None = option(
-        "Where the rows go: .npz, .csv, .tsv, .jsonl, .parquet, .arrow or .feather; - is csv on stdout.",
-        *("-o", "--output"),
-        type=OutputPath(),
-        metavar="OUT",
+    output: str | None = output_option(
+        "Where the rows go: .npz, .csv, .tsv, .jsonl, .parquet, .arrow or .feather; - is csv on stdout.", "OUT"
     )
     output_format: str | None = option(
         "What OUT is, where its name does not say.  [default for -: csv]",
@@ -202,8 +200,5 @@ def _check_output(output: str | None, output_format: str | None, as_json: bool) 
         and output_format is None
         and not str(output).lower().endswith(endings(written=True))
     ):
-        raise click.BadParameter(
-            f"{output} must end in {', '.join(endings(written=True))} (or be -), or say what it is with "
-            "--output-format.",
-            param_hint="'-o'",
-        )
+        known = ", ".join(endings(written=True))
+        raise wrong("-o", f"{output} must end in {known} (or be -), or say what it is with --output-format.")

@@ -22,7 +22,7 @@ from metacal.cli.options import (
     threads_for,
     with_options,
 )
-from metacal.cli.outputs import check_can_sign, check_not_an_input, save, say_saved, sign_field
+from metacal.cli.outputs import check_can_sign, check_not_an_input, output_option, save, say_saved, sign_field
 from metacal.cli.printing import progress_bar, say, wrapped
 from metacal.cli.promise_options import min_accuracy_field
 from metacal.errors import InputError
@@ -72,9 +72,7 @@ class Options:
     reject_label: str | None = option("Prediction where people answer.  [default: -1, or 'rejected']", metavar="LABEL")
     reading: Reading = reading_options()
     n_jobs: int | None = shared(jobs_option)
-    output: str | None = option(
-        "Save the cascade here, for apply and verify.", "-o", "--output", type=click.Path(), metavar="JSON"
-    )
+    output: str | None = output_option("Save the cascade here, for apply and verify.", "JSON")
     key: str | None = sign_field()
     as_json: bool = shared(json_option, False)
 

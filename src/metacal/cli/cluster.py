@@ -8,16 +8,15 @@ from typing import Any
 
 import click
 
+from metacal.cli.options import wrong
 from metacal.errors import InputError, MissingExtraError
 
 
 def _checked(ctx: click.Context, parameter: click.Parameter, where: str | None) -> str | None:
     """Refuse what names no cluster, before anything is read."""
     if where is not None and where != "dask" and not where.startswith("dask://"):
-        raise click.BadParameter(
-            f"{where!r} names no cluster; give dask, or dask://HOST:PORT, the address of a scheduler.",
-            param_hint="'--executor'",
-        )
+        known = "dask, or dask://HOST:PORT, the address of a scheduler"
+        raise wrong("--executor", f"{where!r} names no cluster; give {known}.")
     return where
 
 

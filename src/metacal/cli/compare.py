@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from metacal.cli.cluster import cluster, executor_option
 from metacal.cli.options import (
@@ -22,6 +21,7 @@ from metacal.cli.options import (
     shared,
     threads_for,
     with_options,
+    wrong,
 )
 from metacal.cli.printing import note, progress_bar, say
 from metacal.maps.methods import METHODS, estimator_names
@@ -31,20 +31,11 @@ def _compared() -> list[str]:
     return [name for name in estimator_names() if name != "auto"]
 
 
-def _complete_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the last name of a list with commas."""
-    before, comma, last = incomplete.rpartition(",")
-    names = (name for name in _compared() if name.startswith(last) and name not in before.split(","))
-    return [CompletionItem(f"{before}{comma}{name}") for name in names]
-
-
 @dataclass(frozen=True)
 class Options:
     """What `metacal compare` is told."""
 
-    calibrators: str | None = option(
-        f"Which to compare.  [default: all: {', '.join(_compared())}]", metavar="A,B,C", shell_complete=_complete_names
-    )
+    calibrators: str | None = option(f"Which to compare.  [default: all: {', '.join(_compared())}]", metavar="A,B,C")
     folds: int = option("Folds of a repeat.", type=FOLDS, default=5)
     repeats: int = option("How often folds are drawn.", type=REPEATS, default=2)
     seed: int = option("Seed of the folds.", type=SEED, default=0)
@@ -123,5 +114,5 @@ def calibrator_names(calibrators: str | None) -> list[str] | None:
     for name in names:
         if name not in _compared():
             known = ", ".join(_compared())
-            raise click.BadParameter(f"{name!r} is no calibrator; there are {known}.", param_hint="--calibrators")
+            raise wrong("--calibrators", f"{name!r} is no calibrator; there are {known}.")
     return names

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import SEED, json_option, option, shared, with_options
+from metacal.cli.outputs import output_option
 from metacal.cli.printing import WIDTH, note, say, wrapped
 from metacal.display import aligned
 
@@ -75,9 +76,7 @@ class Options:
 
     dataset: str = option("Which logits.", type=click.Choice(list(DATASETS)), default="cifar10-resnet110")
     seed: int = option("Which random split.", type=SEED, default=0)
-    output: str = option(
-        "Where the report goes.", "-o", "--output", type=click.Path(), metavar="HTML", default="metacal-demo.html"
-    )
+    output: str = output_option("Where the report goes.", "HTML", default="metacal-demo.html")
     as_json: bool = shared(json_option, False)
 
 

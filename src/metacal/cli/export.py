@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from metacal.cli.options import json_option, key_option, option, shared, with_options
+from metacal.cli.options import json_option, key_option, option, shared, with_options, wrong
 from metacal.cli.outputs import check_not_an_input
 from metacal.cli.printing import note, say_json
 
@@ -84,7 +84,7 @@ def command(artifact: str, options: Options) -> None:
 def check_onnx_name(output: str) -> None:
     """Refuse an output that is no .onnx file as wrong usage."""
     if not output.lower().endswith(".onnx"):
-        raise click.BadParameter(f"{output} must end in .onnx.", param_hint="'-o'")
+        raise wrong("-o", f"{output} must end in .onnx.")
 
 
 def report(saved: Any, artifact: str, as_json: bool) -> None:

@@ -26,12 +26,13 @@ from metacal.cli.options import (
     shared,
     threads_for,
     with_options,
+    wrong,
 )
 from metacal.cli.outputs import (
-    OutputPath,
     check_can_sign,
     check_is_a_file,
     check_not_an_input,
+    output_option,
     save,
     say_saved,
     sign_field,
@@ -101,9 +102,7 @@ class Options:
     reading: Reading = reading_options()
     n_jobs: int | None = shared(jobs_option)
     executor: str | None = shared(executor_option)
-    output: str | None = option(
-        "Save the result here, for apply and evaluate.", "-o", "--output", type=OutputPath(), metavar="JSON"
-    )
+    output: str | None = output_option("Save the result here, for apply and evaluate.", "JSON")
     key: str | None = sign_field()
     as_json: bool = shared(json_option, False)
 
@@ -263,8 +262,7 @@ def _fitted(found: Predictions, options: Options) -> Gate:
         known["counted"] = counted_rows(len(found), options.units(found), random_state=seed)
         if found.labels is None and not promise.needs_labels:
             if calibrator is not None:
-                why = "a calibrator learns from labels, and FILE has none."
-                raise click.BadParameter(why, param_hint="'--calibrator'")
+                raise wrong("--calibrator", "a calibrator learns from labels, and FILE has none.")
             return fit_gate(rows, None, promise, score, fit_map, **known)
         codes = validate.label_codes(found.require_truth(), len(table), classes)
         known |= {"gives_way": calibrator is None, "decision": options.decision, "prior": _prior(options)}
@@ -331,9 +329,7 @@ def reject_label_for(text: str | None, found: Predictions) -> str | int | None:
     try:
         return int(text)
     except ValueError:
-        raise click.BadParameter(
-            f"{text!r} must be a whole number, as the classes are.", param_hint="'--reject-label'"
-        ) from None
+        raise wrong("--reject-label", f"{text!r} must be a whole number, as the classes are.") from None
 
 
 def _described(gate: Gate) -> dict[str, Any]:

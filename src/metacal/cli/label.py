@@ -21,8 +21,9 @@ from metacal.cli.options import (
     share_option,
     shared,
     with_options,
+    wrong,
 )
-from metacal.cli.outputs import OutputPath, check_is_a_file, check_not_an_input, save, say_saved
+from metacal.cli.outputs import OutputPath, check_is_a_file, check_not_an_input, output_option, save, say_saved
 from metacal.cli.printing import echo, note, say_json, wrapped
 from metacal.cli.promise_options import PromiseOptions, max_miscoverage_field, min_accuracy_field
 from metacal.scores.registry import NAMED
@@ -51,12 +52,8 @@ class Options:
         "First call: --extend may draw on once, to 4 N rows. Costs a fifth of the doubt that C leaves.", default=False
     )
     extend: bool = option("Draw on, as --may-extend declared.", default=False)
-    output: str = option(
-        "The rows to label now, with an empty column; fill it in and call again.",
-        *("-o", "--output"),
-        required=True,
-        type=OutputPath(),
-        metavar="CSV",
+    output: str = output_option(
+        "The rows to label now, with an empty column; fill it in and call again.", "CSV", required=True
     )
     gate_file: str | None = option(
         "Save the gate here, as certified by now.", "--gate", type=OutputPath(), metavar="JSON"
@@ -162,7 +159,7 @@ def _asked(options: Options, journal: str, *, begins: bool) -> PromiseOptions | 
 def _journal(output: str, gate: str | None, pool: str, reading: Reading) -> str:
     """The journal's name, once all names are such that nothing is overwritten."""
     if os.path.splitext(output)[1].lower() not in (".csv", ".tsv"):
-        raise click.BadParameter(f"{output} must end in .csv or .tsv: people fill it in.", param_hint="'-o'")
+        raise wrong("-o", f"{output} must end in .csv or .tsv: people fill it in.")
     journal = os.path.splitext(output)[0] + ".journal"
     for path in (output, journal, gate):
         check_is_a_file(path)
@@ -190,7 +187,7 @@ def _pool(path: str, reading: Reading, show: str | None) -> Predictions | Scores
     from metacal.cli.reading import read, read_scored
 
     if show is not None and show.lower() in ("row", "id", "prediction", "label", "right"):
-        raise click.BadParameter(f"{show} is a column of CSV already; call it otherwise.", param_hint="'--show'")
+        raise wrong("--show", f"{show} is a column of CSV already; call it otherwise.")
     reading = replace(reading, group_key=show)
     return read(path, reading) if reading.score_key is None else read_scored(path, reading)
 

@@ -45,6 +45,11 @@ SEED = click.IntRange(0, 2**32 - 1)
 MOST_JOBS = 1024
 
 
+def wrong(name: str, why: str) -> click.BadParameter:
+    """What is said of an option whose value cannot be."""
+    return click.BadParameter(why, param_hint=f"'{name}'")
+
+
 def between(low: float, high: float, wanted: str, why: str) -> Callable[[Any], float]:
     """What parses a number strictly between two: what is `wanted` instead of another text, `why` not another number.
 
@@ -335,11 +340,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the an
 def _checked_jobs(ctx: click.Context, parameter: click.Parameter, n_jobs: int | None) -> int | None:
     """Refuse 0 threads and absurdly many as wrong usage."""
     if n_jobs == 0:
-        raise click.BadParameter("0 threads cannot work; give 1 or more, or -1 for one per core.", param_hint="'-n'")
+        raise wrong("-n", "0 threads cannot work; give 1 or more, or -1 for one per core.")
     if n_jobs is not None and abs(n_jobs) > MOST_JOBS:
-        raise click.BadParameter(
-            f"{n_jobs} threads are too many; give at most {MOST_JOBS}, or -1 for one per core.", param_hint="'-n'"
-        )
+        raise wrong("-n", f"{n_jobs} threads are too many; give at most {MOST_JOBS}, or -1 for one per core.")
     return n_jobs
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import Reading, option
+from metacal.cli.options import Reading, option, wrong
 from metacal.cli.printing import note
 from metacal.io.formats import endings
 
@@ -23,6 +23,11 @@ class OutputPath(click.Path):
         return "-" if value in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1") else super().convert(value, param, ctx)
 
 
+def output_option(help: str, metavar: str, **more: Any) -> Any:
+    """A field for -o."""
+    return option(help, "-o", "--output", type=OutputPath(), metavar=metavar, **more)
+
+
 def is_folder(output: str | None) -> bool:
     """Whether results go to a folder, a file for each that is read: one that is there, or a name that ends in /."""
     return output is not None and output != "-" and (output.endswith(("/", os.sep)) or os.path.isdir(output))
@@ -31,10 +36,8 @@ def is_folder(output: str | None) -> bool:
 def check_is_a_file(output: str | None) -> None:
     """Refuse to save a gate on standard output, where the certificate goes, or where there is no folder."""
     if output == "-":
-        raise click.BadParameter(
-            "what is saved goes into a file, such as -o cal.json; --json prints the certificate on standard output.",
-            param_hint="'-o'",
-        )
+        where = "a file, such as -o cal.json; --json prints the certificate on standard output"
+        raise wrong("-o", f"what is saved goes into {where}.")
     if output is not None:
         from metacal.io.writing import check_folder
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from metacal.cli.options import between, file_option, flag, option, share_option
+from metacal.cli.options import between, file_option, flag, option, share_option, wrong
 from metacal.errors import InputError
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def read_costs(path: str, classes: list[Any] | None) -> tuple[tuple[float, ...],
         return checked_costs(rows)  # type: ignore[return-value]
     except ValueError as error:
         said = str(error) if isinstance(error, InputError) else "every cost must be a number"
-        raise click.BadParameter(f"{path}: {said}", param_hint="'--cost-matrix'") from None
+        raise wrong("--cost-matrix", f"{path}: {said}") from None
 
 
 def _by_name(path: str, table: list[list[str]], classes: list[Any] | None) -> list[list[str]]:
@@ -282,12 +282,10 @@ def _by_name(path: str, table: list[list[str]], classes: list[Any] | None) -> li
     answers, truths = table[0][1:], [line[0] for line in table[1:]]
     own = [str(name) for name in (range(len(answers)) if classes is None else classes)]
     if sorted(answers) != sorted(own) or sorted(truths) != sorted(own):
-        raise click.BadParameter(
-            f"{path}: the first line must name every answer and the first column every true class, as the predictions "
-            f"do: {', '.join(own[:8])}{', ...' if len(own) > 8 else ''}.",
-            param_hint="'--cost-matrix'",
-        )
+        few = f"{', '.join(own[:8])}{', ...' if len(own) > 8 else ''}"
+        must = "the first line must name every answer and the first column every true class, as the predictions do"
+        raise wrong("--cost-matrix", f"{path}: {must}: {few}.")
     if any(len(line) != len(own) + 1 for line in table):
-        raise click.BadParameter(f"{path}: some line has too few or too many costs.", param_hint="'--cost-matrix'")
+        raise wrong("--cost-matrix", f"{path}: some line has too few or too many costs.")
     rows = {line[0]: dict(zip(answers, line[1:], strict=True)) for line in table[1:]}
     return [[rows[truth][answer] for answer in own] for truth in own]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import Reading, flag
+from metacal.cli.options import Reading, flag, wrong
 from metacal.cli.printing import note
 from metacal.errors import InputError, warn_caller
 
@@ -60,9 +60,7 @@ def class_names(text: str | None) -> tuple[str | int, ...] | None:
     else:
         names = [name.strip() for name in text.split(",")]
     if len(names) < 2 or "" in names:
-        raise click.BadParameter(
-            f"{text!r} must list at least two classes, separated by commas.", param_hint="'--classes'"
-        )
+        raise wrong("--classes", f"{text!r} must list at least two classes, separated by commas.")
     return as_class_names(names)
 
 
@@ -128,10 +126,8 @@ def check_reading(gate: Gate, artifact: str, reading: Reading, *, any_groups: bo
     else:
         refuse_scores(reading, f"{artifact} was fitted on {gate.source.input}")
         if reading.input not in (None, gate.source.input):
-            raise click.BadParameter(
-                f"{artifact} was fitted on {gate.source.input}, so FILE must hold {gate.source.input}.",
-                param_hint="'--input'",
-            )
+            kind = gate.source.input
+            raise wrong("--input", f"{artifact} was fitted on {kind}, so FILE must hold {kind}.")
     if gate.by_group and reading.group_key is None:
         raise click.UsageError(
             f"{artifact} has a threshold for each group of rows; say where FILE has the groups: --group-key NAME."

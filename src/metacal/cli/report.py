@@ -30,7 +30,7 @@ from metacal.cli.options import (
     with_gate_and_file,
     with_options,
 )
-from metacal.cli.outputs import OutputPath, check_not_an_input
+from metacal.cli.outputs import check_not_an_input, output_option
 from metacal.cli.printing import echo, echo_data, note, progress_bar, say_json, wrapped
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ COMPARED = ("temperature", "ensemble-temperature", "vector", "structured", "spli
 class Options:
     """What `metacal report` is told."""
 
-    output: str = option("- is stdout.", "-o", "--output", type=OutputPath(), metavar="HTML", default="report.html")
+    output: str = output_option("- is stdout.", "HTML", default="report.html")
     title: str | None = option("Heading of the page.  [default: Report on FILE]", metavar="TEXT")
     comparing: bool = option("Compare calibrators on these rows too, cross-validated.", "--compare", default=False)
     calibrators: str | None = option(

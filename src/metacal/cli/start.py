@@ -20,6 +20,7 @@ from metacal.cli.options import (
     share_option,
     with_options,
 )
+from metacal.cli.outputs import output_option
 from metacal.cli.printing import echo, note
 from metacal.display import aligned
 
@@ -39,7 +40,7 @@ class Options:
     mistake_cost: float | None = option("What a mistake costs, in reviews.  [default: 20]", type=_cost, metavar="N")
     review: float | None = share_option("The share of rows that people can review.  [default: 0.2]", "S")
     positive: str | None = option("With one score for two classes: the class it speaks for.", metavar="LABEL")
-    output: str = option("Folder for what is written.", "-o", "--output", type=click.Path(), metavar="DIR", default=".")
+    output: str = output_option("Folder for what is written.", "DIR", default=".")
     reading: Reading = reading_options()
 
 

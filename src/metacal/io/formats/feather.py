@@ -87,9 +87,6 @@ class _Reader(io.RawIOBase):
         self.place = max(0, offset + {0: 0, 1: self.place, 2: self.file.size}[whence])
         return self.place
 
-    def tell(self) -> int:
-        return self.place
-
     def seekable(self) -> bool:
         return True
 

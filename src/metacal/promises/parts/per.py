@@ -136,8 +136,7 @@ class Per(Promise):
             table = [replace(rows, scouts=scouts.of(own)) for rows, own in zip(table, members)]
         settled = settle_parts(self.promise, table, self.delta, self.shares)
         tested = sum(level is not None for *_, level in settled)
-        # What one part more is tested at.
-        spare = self.delta / (tested + 1) if self.shares == "together" else self.delta
+        spare = self._spare(tested)
         families = [
             self.promise.parts_of(tuple(names[i] for i in own), rows, found, level, spare)
             for own, rows, (found, _, level) in zip(members, table, settled)
@@ -166,17 +165,23 @@ class Per(Promise):
             return f"it does not belong to the promise {self!r}; fit again"
         if parts.pooled and self.fallback != "pooled":
             return f"{parts.plural} are pooled, which was not asked for"
+        tested = sum(_level(family) is not None for family in parts.families)
         for family in parts.families:
             opened = any(part.status != "always rejected" for part in family)
-            if opened and (why := self._impossible_part(family)) is not None:
+            if (opened or self.sided) and (why := self._impossible_part(family, opened, tested)) is not None:
                 return f"{self.by} {family[0].whole}: {why}"
         return self._impossible_levels(parts)
 
-    def _impossible_part(self, family: tuple[Part, ...]) -> str | None:
+    def _impossible_part(self, family: tuple[Part, ...], opened: bool, tested: int) -> str | None:
         level = _level(family)
-        if level is None and self.promise.unproven == -math.inf:
+        if level is None and opened and self.promise.unproven == -math.inf:
             return "it accepts rows, but was never tested"
-        return self.promise.impossible_part(family, self.delta if level is None else level)
+        spare = self._spare(tested) if self.sided else self.delta
+        return self.promise.impossible_part(family, spare if level is None else level)
+
+    def _spare(self, tested: int) -> float:
+        """What one part more is tested at."""
+        return self.delta / (tested + 1) if self.shares == "together" else self.delta
 
     def _impossible_levels(self, parts: Parts) -> str | None:
         tested = [(level, family) for family in parts.families if (level := _level(family)) is not None]

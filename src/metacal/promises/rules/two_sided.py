@@ -162,13 +162,16 @@ class Sided(ByPart):
         names = [part.names[0] if part.called is None else part.called for part in family]
         sides = self.at_level(level).sides(names)
         for code, part in enumerate(family):
-            side = sides.get(code)
-            said, own = (part.quantity, part.target), (None, None) if side is None else side.limits[0]
-            if said != own or not math.isclose(part.delta or 0.0, 0.0 if side is None else side.delta, rel_tol=1e-12):
+            side, tested = sides.get(code), any(other.delta is not None for other in family)
+            closed, own = part.threshold == -math.inf, (None, None) if side is None else side.limits[0]
+            needed = side.fewest(part.delta or side.delta) if side is not None and closed else None
+            delta = side.delta if side is not None and tested else 0.0
+            same = (part.quantity, part.target) == own and part.rows_needed == needed
+            if not same or not math.isclose(part.delta or 0.0, delta, rel_tol=1e-12):
                 return f"class {names[code]}: it does not belong to the promise {self!r}; fit again"
             wrong = part.n_accepted - part.n_correct_accepted
             must_not = part.n_rows - part.n_correct + family[1 - code].n_correct
-            if part.threshold != -math.inf and (side is None or not side.carries(part.n_accepted, wrong, must_not)):
+            if not closed and (side is None or not side.carries(part.n_accepted, wrong, must_not)):
                 return f"class {names[code]}: {wrong:,} wrong of {part.n_accepted:,} rows called so certify nothing"
         return None
 
