@@ -6,6 +6,7 @@ tests skip, and that skip alone is never a failure. `METACAL_REQUIRE_ALL=1` make
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -161,13 +162,20 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if slow_as_a_whole(item.path):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: item.path.stem == "test_site")  # last: until then the site is being built
+    # The browser's tests first, in one worker: while they wait, linters and the other worker compute. Those of the site
+    # last: until then it is being built.
+    items.sort(key=lambda item: (item.path.stem == "test_site", item.path.parent.name != "browser"))
     if config.getoption("--long"):
         return
     left_out = [item for item in items if item.get_closest_marker("long")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
+def pytest_collection_finish():
+    """What was imported stays: the garbage collector need not walk torch's and the others' objects ever again."""
+    gc.freeze()
 
 
 @pytest.hookimpl(hookwrapper=True)
