@@ -106,7 +106,7 @@ class Sample(Evidence):
         scores = np.asarray(scores, dtype=np.float64)
         if correct is None:
             if scores.ndim != 1 or not len(scores) or np.isnan(scores).any():
-                raise InputError(f"certify needs a score for each row, and at least one row; got shape {scores.shape}.")
+                raise InputError(f"certify needs a score for every row, and at least one; got shape {scores.shape}.")
             return cls(RELATIVE.rounded(scores), **more)
         correct = np.asarray(correct)
         if scores.ndim != 1 or scores.shape != correct.shape or correct.dtype != bool:

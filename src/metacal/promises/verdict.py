@@ -121,6 +121,7 @@ class Seen:
         Small is bad news. Bets stake what suits a test at `level`.
 
         >>> from metacal.promises.quantity import COVERAGE_ACCURACY
+        >>> import numpy as np
         >>> right = np.arange(20) >= 3
         >>> seen = Seen.of(COVERAGE_ACCURACY, 0.95, np.ones(20, dtype=bool), right)
         >>> round(seen.p_value(0.05), 4)
@@ -303,6 +304,7 @@ def judge(
     they belong together, and every one counts.
 
     >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
+    >>> import numpy as np
     >>> right = np.ones(100, dtype=bool)
     >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), right)
     >>> print(judge(certificate, np.arange(100) >= 4, right, 0.95))
