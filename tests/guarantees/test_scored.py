@@ -60,7 +60,7 @@ def test_accuracy_of_coarse_scores_is_kept(name, n):
     _, f1, coverage = np.array(found).T
     assert np.mean((coverage > 0) & (f1 < beta)) <= LIMIT
     if n == 2000:  # and it accepts something: a gate that is always shut keeps every promise
-        assert np.mean(coverage > 0) > 0.9
+        assert np.mean(coverage > 0) > 0.8
 
 
 @pytest.mark.slow

@@ -244,4 +244,4 @@ def test_a_table_ten_times_larger_than_the_memory_that_is_left(large):
     assert out.metadata.num_rows == 90_000
     first = out.read_row_group(0)["probs"].combine_chunks().flatten().to_numpy().reshape(-1, 1000)
     block = np.load(large / "table.npy", mmap_mode="r")[: len(first)]
-    np.testing.assert_array_equal(first, mc.load_gate(large / "gate.json").map(block))
+    np.testing.assert_array_equal(first, mc.load(large / "gate.json").calibrator_.predict_proba(block))

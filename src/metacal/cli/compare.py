@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from metacal.cli.cluster import cluster, executor_option
 from metacal.cli.options import (
@@ -31,11 +32,20 @@ def _compared() -> list[str]:
     return [name for name in estimator_names() if name != "auto"]
 
 
+def _complete_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the last name of a list with commas."""
+    before, comma, last = incomplete.rpartition(",")
+    names = (name for name in _compared() if name.startswith(last) and name not in before.split(","))
+    return [CompletionItem(f"{before}{comma}{name}") for name in names]
+
+
 @dataclass(frozen=True)
 class Options:
     """What `metacal compare` is told."""
 
-    calibrators: str | None = option(f"Which to compare.  [default: all: {', '.join(_compared())}]", metavar="A,B,C")
+    calibrators: str | None = option(
+        f"Which to compare.  [default: all: {', '.join(_compared())}]", metavar="A,B,C", shell_complete=_complete_names
+    )
     folds: int = option("Folds of a repeat.", type=FOLDS, default=5)
     repeats: int = option("How often folds are drawn.", type=REPEATS, default=2)
     seed: int = option("Seed of the folds.", type=SEED, default=0)
