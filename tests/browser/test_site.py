@@ -83,14 +83,14 @@ def asked_for(driver):
 
 
 def public_names():
-    """Every public name, as it is written after `mc.`: all of `metacal`, and all that a room lists in `__all__`."""
+    """Every public name, as it is written after `mc.`: all of `metacal`, and what a room lists, modules aside."""
     rooms = [name for name in mc.__all__ if inspect.ismodule(getattr(mc, name))]
     for name in mc.__all__:
         yield name, getattr(mc, name)
     for room in rooms:
         module = importlib.import_module(getattr(mc, room).__name__)
-        for name in getattr(module, "__all__", ()):
-            yield f"{room}.{name}", getattr(module, name)
+        listed = {name: getattr(module, name) for name in getattr(module, "__all__", ())}
+        yield from ((f"{room}.{name}", thing) for name, thing in listed.items() if not inspect.ismodule(thing))
 
 
 # ── every name ───────────────────────────────────────────────────────────────────────────────────────────────────────
