@@ -130,6 +130,7 @@ TABLES: dict[str, Table] = {
     "memory": Table("memory", rules_tables.memory),
     "false-coverage": Table("false-coverage", rules_tables.false_coverage),
     "ties": Table("ties", rules_tables.ties),
+    "ties-peers": Table("ties", rules_tables.ties_peers),
     "ties-labels": Table("ties-labels", rules_tables.ties_labels),
     "ties-marks": Table("ties", rules_tables.marks),
     "ties-promises": Table("ties", rules_tables.promises_on_marks),

@@ -196,10 +196,20 @@ def _with_the_best(own: dict[tuple[Any, ...], Results], by: str) -> dict[tuple[A
 
 
 def ties(results: Results) -> list[str]:
+    """What can be done about ties, rule by rule."""
+    return _shares(results, (*_VALUES, "best start"))
+
+
+def ties_peers(results: Results) -> list[str]:
+    """What `ScoreGate` does, beside the rules of others."""
+    return _shares(results, ("set aside", *_PEERS))
+
+
+def _shares(results: Results, asked: tuple[str, ...]) -> list[str]:
     """Share of the oracle's coverage by digits, size and target, a column for each rule; the most broken file."""
     own = {(r["variant"], r["n"], r["beta"], r["rule"]): r for r in results["summary"]}
     own = _with_the_best(own, "share")
-    rules = [rule for rule in _FOR_TIES if any(key[3] == rule for key in own)]
+    rules = [rule for rule in asked if any(key[3] == rule for key in own)]
     rows = []
     for variant, n, beta in dict.fromkeys(key[:3] for key in own):
         cells = [own.get((variant, n, beta, rule)) for rule in rules]
