@@ -267,16 +267,15 @@ def false_coverage(results: Results) -> list[str]:
 
 
 def marks(results: Results) -> list[str]:
-    """Coverage on a judge's five marks, a column for each rule, beside what is possible."""
+    """Coverage on a judge's five marks, a line for each rule, and what is possible."""
     all_rules = [*results["records"], *same_rows(results["records"], results.get("mapie", []))]
     own = {(r["n"], r["beta"], r["rule"]): r for r in all_rules if r["population"] == "five marks"}
     own = _with_the_best(own, "coverage")
     rules = [rule for rule in _FOR_TIES if any(key[2] == rule for key in own)]
-    rows = []
-    for n, beta in dict.fromkeys(key[:2] for key in own):
-        cells = (number(own[n, beta, rule]["coverage"], 3) for rule in rules)
-        rows.append((f"{n:,}", number(beta, 2), *cells, number(own[n, beta, rules[0]]["oracle"], 2)))
-    return table(("n", "β", *rules, "possible"), rows)
+    cells = list(dict.fromkeys(key[:2] for key in own))
+    rows = [(rule, *(number(own[*cell, rule]["coverage"], 3) for cell in cells)) for rule in rules]
+    possible = ("possible", *(number(own[*cell, rules[0]]["oracle"], 2) for cell in cells))
+    return table(("rule", *(f"n = {n:,}, β = {number(beta, 2)}" for n, beta in cells)), [*rows, possible])
 
 
 def promises_on_marks(results: Results) -> list[str]:
