@@ -102,7 +102,7 @@ class Promise(ABC):
 
     def from_sample(self, sample: Sample) -> Certificate:
         """The rule for rows: that for their ranking, where it takes no more."""
-        return self.from_ranking(sample.ranking, labelled=sample.correct is not None)
+        return replace(self.from_ranking(sample.ranking), labelled=sample.correct is not None)
 
     def from_units(self, sample: Sample) -> Certificate:
         """The rule for rows that belong together, where every row counts."""
@@ -119,7 +119,7 @@ class Promise(ABC):
     def impossible(self, certificate: Any) -> str | None:
         """What in the counts of a certificate, or of a part, cannot be under this promise; None when all agrees."""
 
-    def from_ranking(self, ranking: Ranking, *, labelled: bool = True) -> Certificate:
+    def from_ranking(self, ranking: Ranking) -> Certificate:
         """The rule for a ranking, where there is one; `Undecided` where rows are only counted and it must know more."""
         raise NotImplementedError
 
@@ -231,14 +231,13 @@ class Promise(ABC):
         type(self)(**self.get_params(deep=False))
         return self
 
-    def _certificate(self, sample: Sample, threshold: float, notes: tuple[Note, ...] = ()) -> Certificate:
+    def _certificate(self, ranking: Ranking, threshold: float, notes: tuple[Note, ...] = ()) -> Certificate:
         """A certificate for `threshold`, settled, with what the calibration rows look like under it.
 
         The scores are grid points: settling the threshold moves it past none of them.
         """
         threshold = RELATIVE.settled(threshold)
-        labelled = sample.correct is not None
-        return self._certified(threshold, sample.ranking.outcome(threshold), notes, labelled=labelled)
+        return self._certified(threshold, ranking.outcome(threshold), notes)
 
     def _certified(
         self, threshold: float, outcome: Outcome, notes: tuple[Note, ...] = (), *, labelled: bool = True

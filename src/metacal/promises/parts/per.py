@@ -150,7 +150,7 @@ class Per(Promise):
         doubt, right, called = self.promise.decided(sample, at)
         accept = accepts(doubt, limits[codes, called])
         certificate = replace(
-            self._certificate(sample, -math.inf),
+            self._certificate(sample.ranking, -math.inf),
             n_correct=int(right.sum()),
             n_accepted=int(accept.sum()),
             n_correct_accepted=int((accept & right).sum()),

@@ -152,10 +152,9 @@ class Costed(Promise):
                 "needs a row and a column for each."
             )
 
-    def ranked(self, sample: Sample, largest: float) -> CostRanking:
-        """The rows by rising score with their costs, as shares of the largest; the seed orders the bets on them."""
-        losses = self.losses_of(sample.right) if sample.losses is None else sample.losses
-        return CostRanking.of(sample.score, losses.answered / largest, self.random_state)
+    def losses_in(self, sample: Sample) -> Losses:
+        """The costs that a sample has, or those of its right and wrong rows."""
+        return self.losses_of(sample.right) if sample.losses is None else sample.losses
 
     @property
     def _all_or_nothing(self) -> bool:
@@ -163,7 +162,9 @@ class Costed(Promise):
 
     def __repr__(self) -> str:
         shown = {name: value for name, value in self.get_params().items() if name != "wrong"}
-        table = self.wrong if isinstance(self.wrong, float) else _few(self.wrong)
+        table: Any = self.wrong
+        if not isinstance(table, float) and len(table) > 4:
+            table = f"<{len(table)} x {len(table)} costs of up to {self.largest:g}>"
         listed = ", ".join(f"{name}={value!r}" for name, value in shown.items())
         return f"{type(self).__name__}(wrong={table}, {listed})"
 
@@ -245,7 +246,3 @@ def _shape(wrong: Any) -> str:
     if shape is not None:
         return f"an array of shape {shape}"
     return f"{len(wrong)} rows" if isinstance(wrong, list | tuple) else repr(wrong)[:60]
-
-
-def _few(table: tuple[tuple[float, ...], ...]) -> str:
-    return repr(table) if len(table) <= 4 else f"<{len(table)} x {len(table)} costs of up to {largest_cost(table):g}>"

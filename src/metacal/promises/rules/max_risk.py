@@ -90,7 +90,7 @@ class MeanLimit(Costed):
         return self.delta is not None
 
     def from_sample(self, sample: Sample) -> Certificate:
-        losses = self.losses_of(sample.right) if sample.losses is None else sample.losses
+        losses = self.losses_in(sample)
         rule = None if self.delta is None else self.exact_rule(losses)
         shares, counted = losses.answered / self.largest, sample
         if rule == ROUNDED:
@@ -102,7 +102,7 @@ class MeanLimit(Costed):
         rank = self._certified_rows(ranked, self.share, rule)
         if rank == 0:
             raise self._infeasible(ranked, rule)
-        certificate = self._certificate(sample, ranked.blocks.just_below_next(rank))
+        certificate = self._certificate(sample.ranking, ranked.blocks.just_below_next(rank))
         mean = float(ranked.losses[: certificate.n_accepted].mean())
         return replace(certificate, rule=rule or self.rule, mean_cost=mean * self.largest)
 

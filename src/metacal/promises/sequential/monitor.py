@@ -20,10 +20,10 @@ from numpy.typing import ArrayLike
 
 from metacal import display
 from metacal.errors import InputError
-from metacal.formulas import Flags, Float
+from metacal.formulas import Flags
 from metacal.promises.certificate import Certificate
 from metacal.promises.counts import OPTIONAL
-from metacal.promises.parts.part import Name, Part
+from metacal.promises.parts.part import Name
 from metacal.promises.quantity import Quantity, amount, quantity
 from metacal.promises.sequential.wager import Capital, Monitor, Together, Wager, above, listed, sampling_weights
 from metacal.promises.words import at_most
@@ -142,16 +142,18 @@ class PromiseMonitor(Monitor):
         [('coverage accuracy', 0.03)]
         """
         if certificate.parts is not None:
-            promised, target = certificate.quantity, certificate.target
             sides = [(part, family) for family in certificate.parts.families for part in family]
             named = [pair for pair in sides if pair[0].status == "certified"]
             named += [pair for pair in sides if pair[0].accepts_everything]
             made = partial(cls, delta=delta / max(1, len(named)), least_probability=least_probability)
-            own = [(part.quantity or promised, part.target or target, part, family) for part, family in named]
-            return tuple(
-                made(each, each.limit_on_bad(limit), parts=part.cells, among=_among(each, part, family))
-                for each, limit, part, family in own
-            )
+            monitors = []
+            for part, family in named:
+                promised, target = part.quantity or certificate.quantity, part.target or certificate.target
+                # Both sides of a group, where all of its rows count for one of them.
+                of_group = promised.of_class and part.called is not None
+                among = tuple(cell for side in family for cell in side.cells) if of_group else ()
+                monitors.append(made(promised, promised.limit_on_bad(target), parts=part.cells, among=among))
+            return tuple(monitors)
         if largest is None and any(promised.mean for promised, _ in certificate.limits):
             raise InputError("to watch a cost, say what a row can cost at most: largest=gate.promise.largest.")
         share, unit = delta / len(certificate.limits), 1.0 if largest is None else largest
@@ -200,12 +202,17 @@ class PromiseMonitor(Monitor):
         kept, right, weight = kept[own], None if right is None else right[own], weight[own]
         together = None if together is None else together.of(own)
         counts = self.promised.flags(kept, np.zeros_like(kept) if self.promised.mean else right)[1]
-        happened = self._costs(kept, losses) if self.promised.mean else self.promised.events(kept, right).astype(float)
+        if not self.promised.mean:
+            happened = self.promised.events(kept, right).astype(np.float64)
+        elif losses is None or len(losses.answered) != len(kept) or losses.largest != self.largest:
+            raise InputError("to watch a cost, give losses=gate.losses(codes, answers) of the same rows and promise.")
+        else:
+            happened = losses.of(self.promised, kept) / self.largest
         if len(happened):
             values, weights = happened, weight[counts]
             if together is not None:
                 values, weights = together.of(counts).summed(happened, weights)
-            self.money.bet([above(values, np.full(len(values), self.limit), weights)])
+            self.money.bet([above(values, self.limit, weights)])
             self.rows += len(happened)
             self.events += float(happened.sum()) if self.promised.mean else int(happened.sum())
         return self
@@ -230,8 +237,7 @@ class PromiseMonitor(Monitor):
         >>> both.rows, both.events, abs(both.log_evidence - one.log_evidence - two.log_evidence) < 1e-9
         (80, 20, True)
         """
-        same = ("quantity", "limit", "delta", "largest", "parts", "among", "least_probability")
-        for name in same:
+        for name in ("quantity", "limit", "delta", "largest", "parts", "among", "least_probability"):
             if getattr(self, name) != getattr(other, name):
                 raise InputError(
                     f"monitors of different promises cannot be merged: {name} is {getattr(self, name)!r} in one and "
@@ -239,11 +245,6 @@ class PromiseMonitor(Monitor):
                 )
         capital = self.money.merged(other.money)
         return replace(self, rows=self.rows + other.rows, events=self.events + other.events, capital=capital)
-
-    def _costs(self, kept: Flags, losses: Losses | None) -> Float:
-        if losses is None or len(losses.answered) != len(kept) or losses.largest != self.largest:
-            raise InputError("to watch a cost, give losses=gate.losses(codes, answers) of the same rows and promise.")
-        return losses.of(self.promised, kept) / self.largest
 
     @property
     def seen(self) -> str:
@@ -288,12 +289,6 @@ class PromiseMonitor(Monitor):
 
     def _verdict(self) -> str:
         return f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
-
-
-def _among(promised: Quantity, part: Part, family: tuple[Part, ...]) -> tuple[Name, ...]:
-    """Both sides of a group, where all of its rows count for one of them."""
-    of_group = promised.of_class and part.called is not None
-    return tuple(cell for side in family for cell in side.cells) if of_group else ()
 
 
 def _flags(values: ArrayLike, name: str) -> Flags:

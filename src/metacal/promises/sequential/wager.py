@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -56,25 +56,23 @@ class Play(NamedTuple):
 
     `gain` is the payoff g_t, weight included; `weight` says how much the row counts in the mean (0: not at all);
     `spread` is the variance of an unweighted payoff under the hypothesis; the stake is kept between `low` and `high`.
+    One number stands for all rows.
     """
 
     gain: Float
-    weight: Float
-    spread: Float
-    low: Float
-    high: Float
+    weight: Float | float
+    spread: Float | float
+    low: Float | float
+    high: Float | float
 
 
-def above(values: Float, limits: Float, weights: Float | None = None) -> Play:
+def above(values: Float, limit: float, weights: Float | float = 1.0) -> Play:
     """A play against "the mean is at most the limit", for values in [0, 1]; a limit of one cannot be beaten.
 
     With weights w in [0, 1] the payoff is w (x - m): of a row that was labelled with probability π give π_min/π.
     """
-    possible = limits < 1.0
-    m = np.clip(limits, 1e-12, 1.0 - 1e-12)
-    w = np.ones(len(values)) if weights is None else weights
-    w = np.where(possible, w, 0.0)
-    return Play(w * (values - m), w, m * (1.0 - m), np.zeros(len(m)), MOST / m)
+    m, w = min(max(limit, 1e-12), 1.0 - 1e-12), weights if limit < 1.0 else 0.0
+    return Play(w * (values - m), w, m * (1.0 - m), 0.0, MOST / m)
 
 
 def sampling_weights(probability: ArrayLike | None, n: int, least: float) -> Float:
@@ -131,7 +129,7 @@ class Wager:
 
     >>> events = np.array([0.0, 1.0, 0.0, 1.0] * 10)
     >>> wager = Wager(guess=1 / 0.1, guess_gain=1.0)
-    >>> path = wager.bet(above(events, np.full(40, 0.1)))
+    >>> path = wager.bet(above(events, 0.1))
     >>> bool(path[-1] > 3.0), wager.rows
     (True, 40)
     """
@@ -152,9 +150,7 @@ class Wager:
 
     def bet(self, play: Play) -> Float:
         """Bet on rows in the order they came; the logarithm of the money after each."""
-        n = len(play.gain)
-        if not n:
-            return np.empty(0)
+        play, n = Play(*np.broadcast_arrays(*play)), len(play.gain)
         scale = self._scale(play.weight)
         working, idle, gamblers = np.empty((len(WINDOWS), n)), np.zeros(n), []
         for k, (window, state) in enumerate(zip(WINDOWS, self.gamblers)):
@@ -195,15 +191,10 @@ class Wager:
             stake = np.clip(mean / (play.spread[part] * scale[part]), play.low[part], play.high[part])
             monies = np.cumsum(np.concatenate(([money], np.log1p(stake * play.gain[part]))))
             path[part] = monies[1:]
-            if window:
-                idle[part] += _idle(stretch)
+            if window:  # what it has still to put to work: 1/2 less Σ_{k <= stretch} 1/(2k(k+1))
+                idle[part] += 0.5 / (stretch + 1.0)
             gain, weight, money, at = float(gains[-1]), float(weights[-1]), float(monies[-1]), part.stop
         return before_gain, before_weight, gain, weight, money
-
-
-def _idle(stretch: int) -> float:
-    """What a gambler has still to put to work in a stretch: 1/2 less Σ_{k <= stretch} 1/(2k(k+1))."""
-    return 0.5 / (stretch + 1.0)
 
 
 def log_sum(logs: Float, plain: Float | float = 0.0) -> Float:
@@ -261,6 +252,8 @@ class Monitor:
 
     delta: float
     capital: Capital | None
+    #: The share of delta that the bets have.
+    of_bets: ClassVar[float] = 1.0
     #: The class or group that is watched, several where they are pooled; empty: all rows.
     parts: tuple[str | int, ...] = ()
 
@@ -288,11 +281,11 @@ class Monitor:
     @property
     def log_needed(self) -> float:
         """The logarithm of the evidence that is an alarm."""
-        return -math.log(self.delta)
+        return -math.log(self.of_bets * self.delta)
 
     @property
     def alarm(self) -> bool:
-        """Whether the evidence has ever reached what is needed, 1/delta. It stays: begin anew after you have acted."""
+        """Whether the evidence has ever reached what is needed. It stays: begin anew after you have acted."""
         return self.log_peak >= self.log_needed
 
     @property
