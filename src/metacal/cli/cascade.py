@@ -151,17 +151,13 @@ def _fitted(small: str, large: str, promise: Promise, people: bool, options: Opt
     from metacal.gate.table import check_score
     from metacal.promises.rules.cascade_walks import Plan
     from metacal.rows import Rows, validate, workers
-    from metacal.rows.labels import codes_where_known, reject_label_of
     from metacal.scores import score_rows
 
     one, other = read(small, options.reading), read(large, options.reading)
     _check_same_rows(one, other, small, large)
     check_score(options.score, one.input)
     tables = [validate.logits_from(found.table, found.input) for found in (one, other)]
-    classes = validate.class_list(one.class_names, tables[0].shape[1])
     truth = truth_of_both(one, other, small, large)
-    codes = codes_where_known(one.require_truth() if truth is None else truth, len(one), classes)
-    label = reject_label_of(reject_label_for(options.reject_label, one), classes)
     scores = None
     if options.thresholds_from is not None:
         more = read(options.thresholds_from, options.reading)
@@ -170,13 +166,13 @@ def _fitted(small: str, large: str, promise: Promise, people: bool, options: Opt
         return fit_cascade(
             Rows(tables[0], executor=executor),
             Rows(tables[1], executor=executor),
-            codes,
+            one.require_truth() if truth is None else truth,
             promise,
             options.score,
             method_named(options.calibrator, options.seed, tables[0].shape[1])[0],
             plan=Plan(people, options.review_cost, options.seed, scores),
-            classes=classes,
-            reject_label=label,
+            classes=one.class_names,
+            reject_label=reject_label_for(options.reject_label, one),
             input=one.input,
             classes_given=one.class_names is not None,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -236,38 +236,39 @@ def _fitted(found: Predictions, options: Options) -> Gate:
     from metacal.promises.notes import remark
     from metacal.promises.parts.units import counted_rows
     from metacal.rows import Rows, validate, workers
-    from metacal.rows.labels import reject_label_of
 
-    seed, score, calibrator, threads = options.seed, options.score, options.calibrator, threads_for(options.n_jobs)
-    names = None if found.class_names is None else list(found.class_names)
+    seed, calibrator, threads = options.seed, options.calibrator, threads_for(options.n_jobs)
     own = None if found.class_names or found.table.shape[1] != 2 else _two_labels(found, options.positive)
-    named = names if own is None else own.tolist()
+    names = found.class_names if own is None else own.tolist()
     promise: Any = options.asked.promise(
-        seed, named, per_group=found.groups is not None, positive=_named(options.positive, named)
+        seed, names, per_group=found.groups is not None, positive=_named(options.positive, names)
     )
-    label = reject_label_for(options.reject_label, found)
-    check_gate(promise, score, found.input, options.decision)
+    check_gate(promise, options.score, found.input, options.decision)
+    bare = found.labels is None and not promise.needs_labels
+    if bare and calibrator is not None:
+        raise wrong("--calibrator", "a calibrator learns from labels, and FILE has none.")
     fit_map, recipe = method_named(calibrator or promise.calibrator, seed, found.table.shape[1])
     with cluster(options.executor, threads) as remote, workers(threads, remote) as executor:
         table = validate.logits_from(found.table, found.input, executor=executor, later=True)
         classes = validate.class_list(found.class_names if own is None else own, table.shape[1])
-        rows = Rows(table, executor=executor, unseen=validate.may_wait(table, found.input))
-        known: dict[str, Any] = {
-            "classes": classes,
-            "classes_given": names is not None or classes.tolist() != [*range(len(classes))],
-            "input": found.input,
-        }
-        known["notes"] = [remark(text=text) for text in found.remarks]
-        known["reject_label"] = reject_label_of(label, classes)
-        known["counted"] = counted_rows(len(found), options.units(found), random_state=seed)
-        if found.labels is None and not promise.needs_labels:
-            if calibrator is not None:
-                raise wrong("--calibrator", "a calibrator learns from labels, and FILE has none.")
-            return fit_gate(rows, None, promise, score, fit_map, **known)
-        codes = validate.label_codes(found.require_truth(), len(table), classes)
-        known |= {"gives_way": calibrator is None, "decision": options.decision, "prior": _prior(options)}
-        gate = fit_gate(rows, codes, promise, score, fit_map, groups=found.groups, **known)
-    return gate.with_source(recipe=recipe(), score_column=found.score_column)
+        gate = fit_gate(
+            Rows(table, executor=executor, unseen=validate.may_wait(table, found.input)),
+            None if bare else validate.label_codes(found.require_truth(), len(table), classes),
+            promise,
+            options.score,
+            fit_map,
+            classes=classes,
+            classes_given=found.class_names is not None or classes.tolist() != [*range(len(classes))],
+            input=found.input,
+            notes=[remark(text=text) for text in found.remarks],
+            reject_label=reject_label_for(options.reject_label, found),
+            counted=counted_rows(len(found), options.units(found), random_state=seed),
+            gives_way=calibrator is None,
+            decision=options.decision,
+            prior=_prior(options),
+            groups=found.groups,
+        )
+    return gate if bare else gate.with_source(recipe=recipe(), score_column=found.score_column)
 
 
 def _two_labels(found: Predictions, positive: str | None) -> Any:
@@ -280,7 +281,7 @@ def _two_labels(found: Predictions, positive: str | None) -> Any:
     return two_classes(found.labels, named, one_score=positive is not None)
 
 
-def _named(positive: str | None, labels: list[Any] | None) -> Any:
+def _named(positive: str | None, labels: Sequence[Any] | None) -> Any:
     """The label that is written so."""
     if positive is None:
         return None
