@@ -9,23 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.cluster import cluster, executor_option
+from metacal.cli.cluster import cluster, executor_field
 from metacal.cli.options import (
     SEED,
     OneOf,
     Reading,
-    Sectioned,
+    as_command,
     file_option,
     group,
-    jobs_option,
-    json_option,
+    jobs_field,
     name_option,
     numbers,
     option,
     reading_options,
-    shared,
     threads_for,
-    with_options,
     wrong,
 )
 from metacal.cli.outputs import (
@@ -100,11 +97,10 @@ class Options:
     )
     reject_label: str | None = option("Prediction for rejected rows.  [default: -1, or 'rejected']", metavar="LABEL")
     reading: Reading = reading_options()
-    n_jobs: int | None = shared(jobs_option)
-    executor: str | None = shared(executor_option)
+    n_jobs: int | None = jobs_field()
+    executor: str | None = executor_field()
     output: str | None = output_option("Save the result here, for apply and evaluate.", "JSON")
     key: str | None = sign_field()
-    as_json: bool = shared(json_option, False)
 
     def units(self, found: Predictions | Scores) -> Any:
         """Which rows of FILE belong together, and what is counted of them; None where each is alone."""
@@ -115,9 +111,7 @@ class Options:
         return Units(found.units, "row" if self.every_row else "unit", self.largest_unit)
 
 
-@click.command(cls=Sectioned)
-@click.argument("file", type=click.Path())
-@with_options(Options)
+@as_command(Options, "FILE", sectioned=True)
 def command(file: str, options: Options) -> None:
     """Fit a calibrator and a gate that carries a written promise.
 
@@ -180,9 +174,9 @@ def command(file: str, options: Options) -> None:
         gate = fitted(found, options)
     save(gate, output, key, options.n_jobs)
     about = {"file": file, "artifact": output, "n_rows": len(found)}
-    _report(gate, about, signed=key is not None, as_json=options.as_json)
+    _report(gate, about, signed=key is not None)
     then, without = f"metacal evaluate {output} TEST", "-o cal.json saves the gate for metacal apply."
-    say_saved(output, key, then=then, without=without, as_json=options.as_json)
+    say_saved(output, key, then=then, without=without)
 
 
 def _fitted_on_scores(found: Scores, options: Options) -> Gate:
@@ -305,7 +299,7 @@ def method_named(name: str | None, seed: int, n_classes: int) -> tuple[FitMap, C
     return partial(method.fit_function(), **options), lambda: Recipe(method.public_name, options)
 
 
-def _report(gate: Gate, about: dict[str, Any], *, signed: bool, as_json: bool) -> None:
+def _report(gate: Gate, about: dict[str, Any], *, signed: bool) -> None:
     """Print the certificate and what was fitted."""
     assert gate.certificate is not None
     ahead = gate.certificate.next_rows(NEXT)
@@ -320,7 +314,7 @@ def _report(gate: Gate, about: dict[str, Any], *, signed: bool, as_json: bool) -
         about["accept_if"] = gate.condition
         lines.append(curve_line(gate))
     certified = {"certificate": gate.certificate.to_dict(words=True), "next_rows": ahead.to_dict(), "signed": signed}
-    say({**about, **certified}, wrapped("\n".join(lines)), as_json=as_json)
+    say({**about, **certified}, wrapped("\n".join(lines)))
 
 
 def reject_label_for(text: str | None, found: Predictions) -> str | int | None:

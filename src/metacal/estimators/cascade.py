@@ -163,7 +163,7 @@ class Cascade(GateEstimator, kw_only=False):
         for score in (self.score, self.large_score or self.score):
             check_score(score, self.input)
         one, other = self.tables(X, large)
-        own = getattr(self.small, "classes_", None) if self.classes is None else self.classes
+        classes = getattr(self.small, "classes_", None) if self.classes is None else self.classes
         with workers(self.n_jobs) as executor:
             self.gate_ = fit_cascade(
                 Rows(one, executor=executor),
@@ -174,10 +174,10 @@ class Cascade(GateEstimator, kw_only=False):
                 self._fit_base,
                 plan=self._plan(thresholds_from),
                 large_score=self.large_score,
-                classes=own,
+                classes=classes,
                 reject_label=self.reject_label,
                 input=self.input if self.small is None else "logits",
-                classes_given=own is not None,
+                classes_given=classes is not None,
             )
         self.classes_ = self.gate_.classes
         return self
