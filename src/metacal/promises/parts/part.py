@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -27,8 +27,6 @@ Name = str | int
 Status = Literal["certified", "accepts everything", "always rejected"]
 
 _PLURAL = {"class": "classes", "group": "groups"}
-#: Entries of a part that is a side of two classes.
-_OF_SIDES = ("quantity", "target", "called", "at")
 
 
 def jsonable(value: Any) -> Any:
@@ -147,11 +145,9 @@ class Part:
         return np.isin(names, own) if alike else np.zeros(len(names), dtype=bool)
 
     def to_dict(self) -> dict[str, Any]:
-        own = {"quantity": self.quantity.name, "target": self.target} if self.quantity is not None else {}
-        own |= {} if self.called is None else {"called": self.called}
-        own |= {"at": self.at} if self.at else {}
-        plain = {name: value for name, value in vars(self).items() if name not in _OF_SIDES}
-        return jsonable({**plain, **own, "status": self.status})
+        silent = {each.name for each in fields(self) if each.metadata and getattr(self, each.name) == each.default}
+        plain = {name: value for name, value in vars(self).items() if name not in silent}
+        return jsonable({**plain, "status": self.status})
 
 
 @dataclass(frozen=True)

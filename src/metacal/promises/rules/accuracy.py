@@ -115,8 +115,8 @@ class MinAccuracy(OfUnits, ByPart):
         best = answers.at_best
         now = walk(best, self.beta, self.delta, known=answers.known).best
         reach = last_passed(best, self.beta, self.delta)
-        thresholds = (RELATIVE.settled(best.threshold_at(rank)) if rank else None for rank in (now, reach))
-        return Standing(*thresholds, int(best.ranks[best.at_least(reach)]) if reach else 0)
+        thresholds = [RELATIVE.settled(best.threshold_at(rank)) if rank else None for rank in (now, reach)]
+        return Standing(thresholds[0], thresholds[1], int(best.ranks[best.at_least(reach)]) if reach else 0)
 
     def from_answers(self, answers: Answers) -> Certificate:
         """The certificate of the highest rank that passed among those up to which all labels are known."""

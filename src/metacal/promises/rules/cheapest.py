@@ -152,7 +152,7 @@ class Cheapest(Costed):
             return self.review  # nothing is ever accepted
         if kept == n:
             return answers_cost  # the threshold is +inf
-        band = DistributionBand(np.arange(float(n)), n)
+        band = DistributionBand(np.arange(float(n)))
         at, half = np.array([kept - 1.0]), _COVERAGE_SHARE * self.delta / 2
         share = band.lower(at, half) if answers_cost < self.review else band.upper(at, half)
         return float(self.review + share[0] * (answers_cost - self.review))

@@ -14,7 +14,7 @@ from metacal.formulas import Codes
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import cannot_certify
 from metacal.promises.quantity import COST, RISK
-from metacal.promises.rules import bounds
+from metacal.promises.rules import betting, bounds
 from metacal.promises.rules.accuracy import FALLBACK_SEQUENCE, MinAccuracy, certified_prefix
 from metacal.promises.rules.costs import (
     Costed,
@@ -159,10 +159,7 @@ class MeanLimit(Costed):
 
     def _best(self, ranked: CostRanking, rule: str | None) -> float | None:
         """The smallest limit, to three digits, that these rows certify for any prefix; None when there is none."""
-        low, high = self.share, 1.0
-        for _ in range(14):
-            middle = (low + high) / 2
-            low, high = (low, middle) if self._certified_rows(ranked, middle, rule) else (middle, high)
+        _, high = betting.halved(lambda share: self._certified_rows(ranked, share, rule) > 0, self.share, 14)
         unit = 10.0 ** (math.floor(math.log10(high * self.largest)) - 2)
         best = math.ceil(high * self.largest / unit) * unit
         known = best < self.largest and self._certified_rows(ranked, best / self.largest, rule)

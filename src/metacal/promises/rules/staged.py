@@ -35,6 +35,7 @@ left are harder than their score says, the second where there are few of them.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -271,7 +272,6 @@ class Staged(Evidence):
             f"max loss {promise.epsilon:g} cannot be certified: {n:,} labelled rows are tested, and with no "
             f"disagreement at all it takes {needed:,} {promise.surely}; allow more, or label more rows.",
             target=promise.epsilon,
-            best=None,
             rows_needed=needed,
         )
 
@@ -313,11 +313,8 @@ class Law:
 
     def fewest(self, n: int, k: int, *, alone: bool) -> int:
         """The smallest number of rows with the same k."""
-        low, high = k, n  # the chance falls as n grows
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.chance(k, middle, alone=alone) <= self.delta else (middle, high)
-        return high
+        more = range(k + 1, n)  # the chance falls as n grows
+        return k + 1 + bisect_left(more, True, key=lambda rows: self.chance(k, rows, alone=alone) <= self.delta)
 
 
 def labels_that_pay(promise: MaxLoss, n_rows: int) -> int:

@@ -98,7 +98,7 @@ class Sided(ByPart):
         accepted, _ = self.settle(sample, self.delta)
         if accepted is None:
             said = "; ".join(side.too_few(codes, names) for side in sides)
-            raise InfeasibleTargetError(f"{said}.", target=self.limits[0][1], best=None, rows_needed=None)
+            raise InfeasibleTargetError(f"{said}.", target=self.limits[0][1])
         parts = Parts("class", "together", self.parts_of((), sample, accepted, self.delta, self.delta))
         counts = {name: sum(getattr(part, name) for part in parts.items) for name in Outcome._fields[:4]}
         found = self._certified(-math.inf, Outcome(**counts, highest_accepted=None, lowest_rejected=None))
@@ -337,7 +337,7 @@ class TwoSided(Sided):
     delta: float = 0.1
 
     def __post_init__(self) -> None:
-        for side in (self.first, self.second):
+        for side in self.each:
             if not isinstance(side, Side):
                 raise InputError(
                     f"TwoSided takes two of MinPrecision(...), MinRecall(...), MaxFalsePositiveRate(...); got {side!r}."
@@ -356,14 +356,13 @@ class TwoSided(Sided):
 
     @property
     def scouted(self) -> bool:
-        return self.first.scouted or self.second.scouted
+        return any(side.scouted for side in self.each)
 
     def sides(self, names: Sequence[Name]) -> dict[int, Side]:
-        both = {side.calls(names): side for side in (self.first, self.second)}
+        both = {side.calls(names): side for side in self.each}
         if len(both) == 1:
-            (code,) = both
             raise InputError(
-                f"both promises are about what is called {names[code]}; give one about either side, say "
+                f"both promises are about what is called {names[min(both)]}; give one about either side, say "
                 "TwoSided(MinPrecision(0.9), MinRecall(0.95))."
             )
         first = 0.5  # the share of delta of the first class's side

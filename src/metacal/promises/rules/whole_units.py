@@ -146,10 +146,7 @@ def _infeasible(
     promise: Promise, tested: Sample, n_units: int, walked: Callable[[float], float | None]
 ) -> InfeasibleTargetError:
     ((quantity, target),) = promise.limits
-    low, high = quantity.limit_on_bad(target), 1.0
-    for _ in range(12):
-        middle = (low + high) / 2
-        low, high = (middle, high) if walked(middle) is None else (low, middle)
+    _, high = betting.halved(lambda limit: walked(limit) is not None, quantity.limit_on_bad(target), 12)
     best = math.floor(1e4 * (1.0 - high)) / 1e4 if high < 1.0 else None
     of = "on average over units" if tested.units is not None and tested.units.mean else "of all rows"
     can = "nothing" if best is None else f"{best:.4f} at most"

@@ -150,11 +150,11 @@ class Wager:
 
     def bet(self, play: Play) -> Float:
         """Bet on rows in the order they came; the logarithm of the money after each."""
-        play, n = Play(*np.broadcast_arrays(*play)), len(play.gain)
-        scale = self._scale(play.weight)
+        columns, n = np.broadcast_arrays(*play), len(play.gain)
+        scale = self._scale(columns[1])
         working, idle, gamblers = np.empty((len(WINDOWS), n)), np.zeros(n), []
         for k, (window, state) in enumerate(zip(WINDOWS, self.gamblers)):
-            gamblers.append(self._one(play, scale, window, state, working[k], idle))
+            gamblers.append(self._one(columns, scale, window, state, working[k], idle))
         self.rows += n
         self.gamblers = tuple(gamblers)
         return log_sum(working, idle) - math.log(len(WINDOWS))
@@ -172,10 +172,10 @@ class Wager:
         return np.asarray((squares[:-1] + 1.0) / (sums[:-1] + 1.0))
 
     def _one(
-        self, play: Play, scale: Float, window: int, state: tuple[float, ...], path: Float, idle: Float
+        self, play: Sequence[Float], scale: Float, window: int, state: tuple[float, ...], path: Float, idle: Float
     ) -> tuple[float, ...]:
         """One gambler, stretch by stretch: its path, its idle money on top of the others', what it is left with."""
-        n, at = len(play.gain), 0
+        n, at = len(path), 0
         before_gain, before_weight, gain, weight, money = state
         while at < n:
             row = self.rows + at
@@ -185,11 +185,12 @@ class Wager:
                 money = float(np.logaddexp(money, math.log(paid)))
                 before_gain, before_weight, gain, weight = gain, weight, 0.0, 0.0
             part = slice(at, min(n, at + window - within) if window else n)
-            gains = np.cumsum(np.concatenate(([gain], play.gain[part])))
-            weights = np.cumsum(np.concatenate(([weight], play.weight[part])))
+            payoff, counts, spread, low, high = (column[part] for column in play)
+            gains = np.cumsum(np.concatenate(([gain], payoff)))
+            weights = np.cumsum(np.concatenate(([weight], counts)))
             mean = (before_gain + gains[:-1] + self.guess_gain) / (before_weight + weights[:-1] + self.guess)
-            stake = np.clip(mean / (play.spread[part] * scale[part]), play.low[part], play.high[part])
-            monies = np.cumsum(np.concatenate(([money], np.log1p(stake * play.gain[part]))))
+            stake = np.clip(mean / (spread * scale[part]), low, high)
+            monies = np.cumsum(np.concatenate(([money], np.log1p(stake * payoff))))
             path[part] = monies[1:]
             if window:  # what it has still to put to work: 1/2 less Σ_{k <= stretch} 1/(2k(k+1))
                 idle[part] += 0.5 / (stretch + 1.0)
