@@ -25,7 +25,6 @@ from metacal.gate.table import Table
 from metacal.gate.verbs import Verbs
 from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import data_hash
-from metacal.promises.parts.part import one_side
 from metacal.promises.parts.thresholds import One, Policy, Thresholds, plain_groups
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
@@ -246,15 +245,13 @@ class Gate(Verbs):
     def part_names(self, top: Codes, groups: Any = None) -> NDArray[Any] | None:
         """The predicted class or the group of each row, where each has its own promise; `top` are the largest logits'.
 
-        What `judge`, `verify_decisions` and monitors ask for. Where groups have two sides, the side of its group.
+        What `judge`, `verify_decisions` and monitors ask for. Where groups have two sides there are two columns, the
+        group of each row and what it is called.
         """
         if not self.by_group:
             return None if self.policy.by is None else self.classes[top]
-        if not self.policy.at:
-            return plain_groups(groups)
-        names, place = np.unique(plain_groups(groups), return_inverse=True)
-        sides = [[one_side(name, called) for called in self.classes.tolist()] for name in names.tolist()]
-        return np.array(sides, dtype=str).reshape(-1, 2)[place, top]
+        names = plain_groups(groups)
+        return np.column_stack([names.astype(str), self.classes.astype(str)[top]]) if self.policy.at else names
 
     def losses(self, codes: Codes, answers: Codes) -> Losses | None:
         """What each answer costs, by the codes of truth and answer; None where no cost is promised."""

@@ -23,7 +23,7 @@ from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut
 from metacal.promises import fingerprint
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.notes import Note, many_ties, remarks_on_rows, too_few_errors
-from metacal.promises.promise import Promise
+from metacal.promises.promise import ByRanking, Promise
 from metacal.promises.rules.passes import Passes
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import ranks_of
@@ -45,7 +45,7 @@ def counts_instead(rows: Rows, promise: Any) -> bool:
     """
     many = len(rows) > max(MOST_SORTED, fingerprint.HASHED_WHOLE)
     whole = rows.keep is None and not rows.on_device
-    plain = Passes.certifies(promise) and type(promise).split is Promise.split
+    plain = isinstance(promise, ByRanking) and type(promise).split is Promise.split
     return many and whole and plain
 
 

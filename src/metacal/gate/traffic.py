@@ -58,14 +58,14 @@ def kept_id(name: Id) -> Id:
 class Waiting:
     """A row that waits for its label, and the row's number in the stream.
 
-    `code` is the label where it has come and the row waits for its cohort; -1 before. Of a row that waits for the rest
-    of its `unit` the `doubt` is kept, None where there is no score.
+    `group` is None where the gate goes by none. `code` is the label where it has come and the row waits for its cohort;
+    -1 before. Of a row that waits for the rest of its `unit` the `doubt` is kept, None where there is no score.
     """
 
     accept: bool
     top: int
     confidence: float | None
-    part: str | int | None
+    group: str | int | None
     probability: float | None
     position: int = 0
     code: float = -1

@@ -23,6 +23,7 @@ from metacal.gate.judged import check_watchable, of_the_given, stacked
 from metacal.gate.traffic import Counts, Id, Late, Lines, Point, Waiting, kept_id, together, unit_names
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
+from metacal.promises.parts.thresholds import plain_groups
 from metacal.promises.rules.costs import Costed
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.drift import TOLERANCE
@@ -297,22 +298,25 @@ class Watch:
         read = [stage.source.checked(one) for stage, one in zip(self.gate.stages, given)]
         decision = self.gate.decide(*read, groups=groups)
         accept, top, confidence = decision.accept, decision.top, decision.confidence
-        parts = self.gate.part_names(top, groups)
         if not self.by_unit:
-            self.alarms.decided(accept if decision.by is None else decision.by == 0, decision.doubt, parts)
+            first = accept if decision.by is None else decision.by == 0
+            self.alarms.decided(first, decision.doubt, self.gate.part_names(top, groups))
         self._count(accept, top, confidence)
         self._notice()
         nothing = [None] * len(accept)
         # Where there is no score there is no confidence; such a row is never accepted, so that nothing is made of it.
         sure = nothing if confidence is None else np.nan_to_num(np.asarray(confidence, dtype=np.float64)).tolist()
         chance = nothing if chances is None else [None if one != one else one for one in chances.tolist()]
-        named = nothing if parts is None else np.asarray(parts).tolist()
+        named = plain_groups(groups).tolist() if self.gate.by_group else nothing
         numbers = range(self.counts.rows - len(accept), self.counts.rows)
         rows = [Waiting(*row) for row in zip(accept.tolist(), top.tolist(), sure, named, chance, numbers, strict=True)]
         if self.by_unit:
             doubts = [doubt if doubt == doubt else None for doubt in np.asarray(decision.doubt, np.float64).tolist()]
             rows = [replace(row, doubt=doubt) for row, doubt in zip(rows, doubts, strict=True)]
         return rows
+
+    def _parts(self, rows: list[Waiting]) -> NDArray[Any] | None:
+        return self.gate.part_names(np.array([row.top for row in rows]), [row.group for row in rows])
 
     def _wait(self, name: Id, row: Waiting) -> None:
         name = kept_id(name)
@@ -338,7 +342,7 @@ class Watch:
             rows = [row for row, _ in told]
             units = together(rows, 0 if self._certified.units == "mean" else self._certified.largest_unit)
             accept, doubt = np.array([row.accept for row in rows]), np.array([row.doubt for row in rows], np.float64)
-            self.alarms.decided(accept, doubt, np.array([row.part for row in rows], dtype=object), units)
+            self.alarms.decided(accept, doubt, self._parts(rows), units)
             units = units.of(np.array([code >= 0 for _, code in told]))
             told = [one for one in told if one[1] >= 0]
             self._notice()
@@ -357,7 +361,7 @@ class Watch:
             correct,
             None if rows[0].confidence is None else np.array([row.confidence for row in rows], dtype=np.float64),
             losses=self.gate.losses(codes, top),
-            parts=None if rows[0].part is None else np.array([row.part for row in rows], dtype=object),
+            parts=self._parts(rows),
             probability=None if None in chance else np.array(chance, dtype=np.float64),
             together=units,
         )
