@@ -281,8 +281,8 @@ def _parts(gate: Gate, data: Measured, names: Array, groups: Any, level: float) 
     by = [("class", names, data.predicted)] if len(names) else []
     if groups is not None:
         own = plain_groups(groups)[data.numbers]
-        own = gate.part_names(data.predicted, own) if gate.policy.at else own
-        cells, place = np.unique(own, axis=0, return_inverse=True)
+        sides = gate.part_names(data.predicted, own) if gate.policy.at else None
+        cells, place = np.unique(own if sides is None else sides, axis=0, return_inverse=True)
         by.append(("group", cells, place.ravel()))
     certificate, columns = gate.certificate, (data.correct, data.accept)
     return tuple(part_table(*part, *columns, level=level, certificate=certificate) for part in by)
