@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from metacal.errors import warn_caller
 from metacal.formulas import Codes
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate
@@ -60,8 +59,7 @@ class OrderStatistic(ByRanking):
             threshold = RELATIVE.settled(float(ranking.scores[block]))
             return self._certified(threshold, ranking.outcome(threshold), labelled=labelled)
         best = bounds.smallest_certifiable_miscoverage(n, self.delta)
-        note = self._too_few(n, best, bounds.correct_rows_needed(limit, self.delta))
-        warn_caller(str(note))
+        note = self._too_few(n, best, bounds.correct_rows_needed(limit, self.delta)).warned()
         return self._certified(math.inf, ranking.outcome(math.inf), (note,), labelled=labelled)
 
 
