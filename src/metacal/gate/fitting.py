@@ -56,6 +56,7 @@ from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows import Rows, run_rows, validate
 from metacal.rows.arrays import on_host, one_of
 from metacal.rows.executors import started
+from metacal.rows.labels import reject_label_of
 from metacal.rows.plausibility import Suspicion, warn_of_suspicion
 from metacal.scores import Score, ranked
 from metacal.scores.registry import AUTO
@@ -80,7 +81,7 @@ def fit_gate(
     notes: Sequence[Note] = (),
     refit: FitMap | None = None,
     gives_way: bool = False,
-    reject_label: Any = -1,
+    reject_label: Any = None,
     decision: Decided = "largest",
     prior: Any = None,
     **known: Any,
@@ -88,7 +89,7 @@ def fit_gate(
     """Certify a threshold on the rows' scores, then fit the base map on the rows that the promise names for it.
 
     A code below 0 is a label that is none of the classes: the row counts as wrong, and no map is fitted on it. Without
-    codes, for a promise that looks at no labels, the map is the softmax.
+    codes, for a promise that looks at no labels, the map is the softmax, and the decision the largest logit's.
 
     `fit_map(rows, codes, weights)` is a method's fit function, its options bound; which rows it gets is for
     `promise.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those of `counted`
@@ -119,10 +120,11 @@ def fit_gate(
     if codes is None:
         _check_needs_no_labels(promise, score)
     classes, input = np.arange(rows.n_classes) if classes is None else classes, known.get("input", "logits")
+    reject_label = reject_label_of(reject_label, classes)
     odd = warn_of_suspicion(rows.table, input)
     memory = None if prior is None else _remembered(prior, promise, classes, input)
     there, at, early = rows, 0.0, None
-    if decision == "calibrated":
+    if decision == "calibrated" and codes is not None:
         rows = rows.looked_over()
         there, at, counted = learned_decision(rows, codes, counted)
     parts = parts_of_rows(promise, there, classes, groups)

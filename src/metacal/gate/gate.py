@@ -100,11 +100,8 @@ class Gate(Verbs):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        compared = (
-            (stage.source, f"{stage.source.score_name} <= {stage.policy.threshold:.6g}") for stage in self.stages
-        )
-        rules = "; ".join(f"{source}, accept if {condition}" for source, condition in compared)
-        return f"Gate({rules}{'' if self.certificate is None else f': {self.certificate.statement}'})"
+        each = (f"{one.source}, accept if {one.source.score_name} <= {one.policy.threshold:.6g}" for one in self.stages)
+        return f"Gate({'; '.join(each)}{'' if self.certificate is None else f': {self.certificate.statement}'})"
 
     def _repr_html_(self) -> str:
         return f"<code>{escape(repr(self))}</code>" if self.certificate is None else self.certificate._repr_html_()

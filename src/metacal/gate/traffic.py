@@ -83,9 +83,9 @@ class Counts:
     labelled_accepted: int = 0
     right_accepted: int = 0
 
-    def add(self, other: Counts) -> None:
+    def add(self, **more: int) -> None:
         """Add others to these."""
-        for name, value in vars(other).items():
+        for name, value in more.items():
             setattr(self, name, getattr(self, name) + value)
 
 
