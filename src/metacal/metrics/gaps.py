@@ -41,7 +41,7 @@ def accuracy_counts(top: TopLabel) -> tuple[int, int] | None:
     return int(top.correct.sum()), len(top)
 
 
-def ece_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width, norm: float = 1) -> Statistic:
+def ece_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width, norm: object = 1) -> Statistic:
     """(Σ_b (n_b/n) |g_b|^p)^(1/p); for p = 1 that is (1/n) Σ_b |Σ_{i in b} (c_i - conf_i)|, for p = ∞ max |g_b|."""
     if not isinstance(norm, Real) or not float(norm) >= 1.0:
         raise InputError(f"norm must be p >= 1 (1: mean gap, 2: root mean square, np.inf: largest gap); got {norm!r}.")
