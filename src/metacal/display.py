@@ -92,9 +92,9 @@ def frame(records: Sequence[Mapping[str, Any]], index: Sequence[Any] | None = No
     >>> frame([{"low": 0.1, "high": 0.2}], index=["ece"], names=["metric"]).loc["ece", "high"].item()
     0.2
     """
-    found = _pandas().DataFrame(list(records), index=index)
-    if index is not None:
-        found.index.names = list(names)
+    pandas = _pandas()
+    found = pandas.DataFrame(list(records), index=None if index is None else pandas.Index(index))
+    found.index.names = names or [None]
     return found
 
 
