@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metacal.errors import InputError
-from metacal.formulas import Flags
+from metacal.formulas import Flags, Float
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.units import unit_codes
 from metacal.promises.sequential.profile import drawn_from_positions
@@ -98,6 +98,11 @@ class Point:
     labelled_accepted: int
     right_accepted: int
     evidence: tuple[float, ...]
+
+
+def known(column: Float) -> list[float | None]:
+    """The numbers of a column, None where there is none."""
+    return [one if one == one else None for one in np.asarray(column, dtype=np.float64).tolist()]
 
 
 def together(rows: Sequence[Waiting], largest: int | None) -> Together:

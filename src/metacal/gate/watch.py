@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate, gate_in
 from metacal.gate.judged import check_watchable, of_the_given, stacked
-from metacal.gate.traffic import Counts, Id, Late, Lines, Point, Waiting, kept_id, together, unit_names
+from metacal.gate.traffic import Counts, Id, Late, Lines, Point, Waiting, kept_id, known, together, unit_names
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.promises.parts.thresholds import plain_groups
@@ -294,13 +295,13 @@ class Watch:
         given = [X] if len(self.gate.stages) == 1 else np.moveaxis(X, 1, 0)
         read = [stage.source.checked(one) for stage, one in zip(self.gate.stages, given)]
         decision = self.gate.decide(*read, groups=groups)
-        accept, top, confidence = decision.accept, decision.top, decision.confidence
+        accept, top, confidence, nothing = decision.accept, decision.top, decision.confidence, [None] * len(X)
         if not self.by_unit:
             first = accept if decision.by is None else decision.by == 0
             self.alarms.decided(first, decision.doubt, self.gate.part_names(top, groups))
+        number = self.counts.rows
         self._count(top, rows=np.ones_like(accept), accepted=accept)
         self._notice()
-        nothing = [None] * len(accept)
         sure: list[Any] = nothing
         if confidence is not None:
             # Where there is no score there is no confidence; such a row is never accepted: nothing is made of it.
@@ -308,18 +309,11 @@ class Watch:
             sure, kept = confidence.tolist(), confidence[accept]
             self.confidence = float(np.cumsum(np.append(self.confidence, kept))[-1])
             self.variance = float(np.cumsum(np.append(self.variance, kept * (1.0 - kept)))[-1])
-        columns = (
-            accept.tolist(),
-            top.tolist(),
-            sure,
-            plain_groups(groups).tolist() if self.gate.by_group else nothing,
-            nothing if chances is None else _known(chances),
-            range(self.counts.rows - len(accept), self.counts.rows),
-            codes.tolist(),
-            nothing,
-            _known(decision.doubt) if self.by_unit else nothing,
-        )
-        return [Waiting(*row) for row in zip(*columns, strict=True)]
+        named = plain_groups(groups).tolist() if self.gate.by_group else nothing
+        chance = nothing if chances is None else known(chances)
+        doubts = known(decision.doubt) if self.by_unit else nothing
+        columns = (accept.tolist(), top.tolist(), sure, named, chance, count(number), codes.tolist(), nothing, doubts)
+        return [Waiting(*row) for row in zip(*columns)]
 
     def _parts(self, rows: list[Waiting]) -> NDArray[Any] | None:
         return self.gate.part_names(np.array([row.top for row in rows]), [row.group for row in rows])
@@ -395,8 +389,3 @@ class Watch:
         if len(self.history) > MOST_POINTS:
             self.history = self.history[1::2]
             self.stride *= 2
-
-
-def _known(column: Float) -> list[float | None]:
-    """The numbers of a column, None where there is none."""
-    return [one if one == one else None for one in np.asarray(column, dtype=np.float64).tolist()]
