@@ -138,31 +138,28 @@ def _cursor(table: ParquetTable) -> _Cursor:
 
 def read(request: Request) -> Columns:
     """Read table, or scores, and what is beside it."""
-    return read_batches(request, opened(request))
+    return read_batches(request, ParquetFile(request))
 
 
-def opened(request: Request) -> Batches:
-    """The file, its footer read."""
-    pyarrow_for(request.path)
-    return _ParquetFile(request.path, request.source)
-
-
-class _ParquetFile(Batches):
-    """A file as `read_batches` wants it.
+class ParquetFile(Batches):
+    """A file as `read_batches` wants it, its footer read.
 
     In batches: before pyarrow 26, `ParquetFile.read` reserves memory for the columns that were not asked for as well.
     """
 
     kind = "a Parquet file"
 
-    def __init__(self, path: str, source: str) -> None:
-        self.path, self.source, self.file = path, source, _open(source)
-        super().__init__(self.file.schema_arrow, int(self.file.metadata.num_rows), os.path.getsize(source))
+    def __init__(self, request: Request) -> None:
+        pyarrow_for(request.path)
+        self.path, self.source, self.file = request.path, request.source, _open(request.source)
+        super().__init__(self.file.schema_arrow, int(self.file.metadata.num_rows), os.path.getsize(self.source))
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[Any]:
+        """These columns, in batches of at most so many rows."""
         return _batches(self.file, tuple(names), self.path, rows)
 
     def stored(self, layout: Layout) -> ParquetTable:
+        """The table, decoded as its rows are asked for."""
         return ParquetTable(self.source, layout, self.n_rows, self.path)
 
 
@@ -170,9 +167,8 @@ def _batches(
     file: Any, columns: tuple[str, ...], path: str, batch_rows: int, start: int = 0, row_groups: Any = None
 ) -> Iterator[Any]:
     """Record batches in order, each validated; `start` is the number of the first row."""
-    options = {} if row_groups is None else {"row_groups": row_groups}
     try:
-        for batch in file.iter_batches(batch_size=batch_rows, columns=list(columns), use_threads=False, **options):
+        for batch in file.iter_batches(batch_rows, row_groups, list(columns), use_threads=False):
             batch.validate(full=True)
             yield batch
             start += batch.num_rows
