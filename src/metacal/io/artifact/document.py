@@ -31,7 +31,7 @@ from metacal.io.artifact.wrapping import MAX_BYTES, Wrapping, read_file, text_of
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.methods import method_named
 from metacal.promises.certificate import Certificate
-from metacal.promises.parts.thresholds import One, policy_of
+from metacal.promises.parts.thresholds import One, Policy, policy_of
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile
 from metacal.scores import NAMED, grid_of, name_of, needs_logits
@@ -212,7 +212,8 @@ def _stages(saved: tuple[SavedStage, ...], certificate: Certificate | None) -> t
             raise ArtifactError(f"{where}: the score is not the same in the source and the certificate.")
         if stage.threshold != threshold:
             raise ArtifactError(f"{where}: the threshold and the certificate's differ.")
-        grid, classes, policy = RELATIVE, np.empty(0), One(threshold)
+        policy: Policy = One(threshold)
+        grid, classes = RELATIVE, np.empty(0)
         if isinstance(source, Table):
             _check_table(source, certificate, threshold, where)
             grid, classes = grid_of(source.score), source.classes

@@ -15,7 +15,7 @@ from metacal.errors import ArtifactError
 from metacal.io.artifact.messages import brief
 
 #: How far from one a row may sum, by dtype: far above rounding, far below what anybody would call probabilities.
-_TOLERANCE = {np.float32: 1e-4, np.float64: 1e-7}
+_TOLERANCE: dict[type[np.floating[Any]], float] = {np.float32: 1e-4, np.float64: 1e-7}
 
 
 def probe_rows(n_classes: int, dtype: type[np.floating[Any]]) -> dict[str, NDArray[Any]]:

@@ -87,7 +87,8 @@ def read_labels(labels: LabelList, where: str = "classes") -> NDArray[Any]:
     Traceback (most recent call last):
     metacal.errors.ArtifactError: classes[1] must be of type int8, not 300.
     """
-    kind, values = str(labels.dtype), labels.values
+    kind: str = labels.dtype
+    values: tuple[Any, ...] = labels.values
     if not values:
         raise ArtifactError(f"{where}: values must be a list with an entry per column.")
     reach = np.iinfo(kind) if DTYPES[kind] is int else None

@@ -269,9 +269,9 @@ def _fingerprint(gate: Gate) -> str:
 
 def _begun_like(alarms: Alarms, gate: Gate) -> Watch:
     """A new watch on the gate with the levels of these alarms; raises where it would watch something else."""
-    sampled = [one.least_probability for one in (*alarms.promise, *alarms.calibration)]
-    begun_with = {
-        "least_probability": min(sampled, default=1.0),
+    sampled: list[Any] = [*alarms.promise, *alarms.calibration]
+    begun_with: dict[str, Any] = {
+        "least_probability": min((one.least_probability for one in sampled), default=1.0),
         "tolerance": alarms.calibration[0].tolerance if alarms.calibration else TOLERANCE,
         "most_unreadable": alarms.unreadable[0].limit if alarms.unreadable else None,
     }

@@ -75,7 +75,7 @@ class _Reader(io.RawIOBase):
     def __init__(self, file: RawFile, place: int) -> None:
         self.file, self.place = file, place
 
-    def read(self, count: int = -1) -> memoryview:  # type: ignore[override]
+    def read(self, count: int = -1) -> memoryview:
         content = self.file.bytes(self.place, self.file.size if count < 0 else count)
         self.place += len(content)
         return content
@@ -180,7 +180,7 @@ class _Table:
             return None
         return _Table(self.data, place + struct.unpack_from("<I", self.data, place)[0])
 
-    def pairs(self, field: int) -> Iterator[tuple[int, int]]:
+    def pairs(self, field: int) -> Iterator[Sequence[int]]:
         """A vector of structures of two 64-bit numbers."""
         place = self._field(field)
         if place is None:

@@ -49,7 +49,8 @@ class RawFile:
     """
 
     def __init__(self, path: str, shown: str) -> None:
-        self.__setstate__({"path": path, "shown": shown})
+        self.path, self.shown = path, shown
+        self._descriptor, self._turn = -1, threading.Lock()
         #: Bytes in it, and when it was written: what makes it the same file.
         self.size, self.written = self._now()
 
