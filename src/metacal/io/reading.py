@@ -87,7 +87,7 @@ def _read_one(request: Request, finish: Finish, format: str | None, answers: Req
     if answers is not None and answers.path == request.path == "-":
         raise InputError("the table and the labels cannot both come from standard input; put one of them in a file.")
     with opened(request, format) as (source, ending, _):
-        columns = FORMATS[ending].reader()(source)
+        columns = FORMATS[ending].read(source)
     _check_there(request, columns)
     if columns.table.ndim and len(columns.table) == 0:
         raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
@@ -236,7 +236,7 @@ def _read_labels(request: Request) -> NDArray[Any]:
                 return read_labels(path, one.source, ending, request.label_key)
             if kind != ".npy":
                 raise wrong
-            return np.asarray(FORMATS[kind].reader()(Request(path, file=one.source, stream=False)).table)
+            return np.asarray(FORMATS[kind].read(Request(path, file=one.source, stream=False)).table)
     except NoRowsError as error:  # a table with rows is at hand: this is no part that may be left out
         raise InputError(str(error)) from None
 
