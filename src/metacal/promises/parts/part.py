@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.promises.counts import OPTIONAL
+from metacal.promises.parts.part_words import side_of
 from metacal.promises.quantity import Quantity, quantity
 
 if TYPE_CHECKING:
@@ -46,11 +47,6 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else "inf" if value > 0 else "-inf"
     return value
-
-
-def one_side(group: Any, called: Any) -> str:
-    """What rows of a group are known by that are called by one of two classes."""
-    return f"{group}, called {called}"
 
 
 @dataclass(frozen=True)
@@ -111,12 +107,12 @@ class Part:
 
     @property
     def name(self) -> str:
-        return self.whole if self.called is None else one_side(self.whole, self.called)
+        return side_of(self.whole, self.called)
 
     @property
-    def cells(self) -> tuple[Name, ...]:
-        """What its rows are known by: the classes or groups or, where groups have two sides, this side of each."""
-        return self.names if self.called is None else tuple(one_side(name, self.called) for name in self.names)
+    def cells(self) -> tuple[tuple[Name, Name | None], ...]:
+        """What its rows are known by: the class or group and, where groups have two sides, what rows are called."""
+        return tuple((name, self.called) for name in self.names)
 
     @property
     def accepts_everything(self) -> bool:
@@ -139,8 +135,10 @@ class Part:
         return self.n_correct_accepted / self.n_accepted if self.n_accepted else None
 
     def among(self, names: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which of the rows whose classes, groups or sides are given belong to it."""
-        own = np.array(self.cells)
+        """Which of the rows belong to it, by the class or group of each, or by `Gate.part_names` where it has sides."""
+        own = np.array(self.names)
+        if self.called is not None:
+            return np.isin(names[:, 0], own.astype(str)) & (names[:, 1] == str(self.called))
         alike = (own.dtype.kind == "U") == (names.dtype.kind == "U")  # no name is a number
         return np.isin(names, own) if alike else np.zeros(len(names), dtype=bool)
 
@@ -295,11 +293,10 @@ class Stages:
         own = (certificate.n_correct, certificate.n_correct_accepted) if certificate.labelled else (None, None)
         if certificate.n_accepted != self.n_answered or own != (right, right):
             return "the models answer other rows than are accepted"
-        return self._impossible(certificate.n_rows)
-
-    def _impossible(self, n_rows: int) -> str | None:
-        """What in the counts cannot be, of so many tested rows; None when all agrees."""
-        counts = [self.n_worse, self.n_better, self.n_aside, self.n_labels, *(stage.n_rows for stage in self.items)]
+        n_rows, counts = (
+            certificate.n_rows,
+            [self.n_worse, self.n_better, self.n_aside, self.n_labels, *(stage.n_rows for stage in self.items)],
+        )
         if min(counts) < 0:
             return "a count is negative"
         if len(self.items) < 2 or self.n_answered > n_rows:
@@ -311,9 +308,9 @@ class Stages:
         earlier = self.n_answered - (0 if self.people else self.items[-1].n_rows)
         if self.n_worse + self.n_better > earlier or self.n_labels > n_rows:
             return "more rows differ, or have a label, than there are"
-        wrong = [stage.n_wrong for stage in self.items]
-        if None in wrong:
-            return None if set(wrong) == {None} else "the wrong answers are known of some models alone"
-        *first, last = [int(count or 0) for count in wrong]
-        fit = self.n_worse <= sum(first) <= earlier - self.n_better and 0 <= last <= self.items[-1].n_rows
-        return None if fit and min(first) >= 0 else "more answers are wrong than were given, or fewer than differ"
+        *others, last = [stage.n_wrong or 0 for stage in self.items]
+        if wrong is None:
+            unknown = all(stage.n_wrong is None for stage in self.items)
+            return None if unknown else "the wrong answers are known of some models alone"
+        fit = self.n_worse <= sum(others) <= earlier - self.n_better and 0 <= last <= self.items[-1].n_rows
+        return None if fit and min(others) >= 0 else "more answers are wrong than were given, or fewer than differ"

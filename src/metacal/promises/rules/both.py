@@ -189,22 +189,20 @@ class AfterLooking(Promise):
 
     def impossible(self, certificate: Certificate) -> str | None:
         kept, wrong = certificate.n_correct_accepted, certificate.n_accepted - certificate.n_correct_accepted
+
+        def short(rows: str, bound: float, limit: float) -> str:
+            return f"{rows} of {bound:.4f} at every threshold at once, not of {limit:g} (delta {self.delta:g})"
+
         if self.beta is not None:
             accuracy = bands.accuracy_of_counts(kept, wrong, certificate.n_rows, self._share)
             if not accuracy >= self.beta * (1.0 - 1e-9):
-                return (
-                    f"{wrong:,} wrong of {kept + wrong:,} accepted rows certify an accuracy of "
-                    f"{rounded_down(accuracy):.4f} at every threshold at once, not of {self.beta:g} "
-                    f"(delta {self.delta:g})"
-                )
+                rows = f"{wrong:,} wrong of {kept + wrong:,} accepted rows certify an accuracy"
+                return short(rows, rounded_down(accuracy), self.beta)
         if self.alpha is not None and not certificate.accepts_everything:
             miscoverage = bands.miscoverage_of_counts(kept, certificate.n_correct, self._share)
             if not miscoverage <= self.alpha * (1.0 + 1e-9):
-                return (
-                    f"{kept:,} of {certificate.n_correct:,} right rows accepted certify a miscoverage of "
-                    f"{rounded_up(miscoverage):.4f} at every threshold at once, not of {self.alpha:g} "
-                    f"(delta {self.delta:g})"
-                )
+                rows = f"{kept:,} of {certificate.n_correct:,} right rows accepted certify a miscoverage"
+                return short(rows, rounded_up(miscoverage), self.alpha)
         return None
 
     def _for_alpha(self, sample: Sample) -> float:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise
 from metacal.promises.quantity import Quantity
 from metacal.promises.rules import betting
@@ -129,7 +128,7 @@ class Costed(Promise):
 
     def losses(self, codes: Codes, answers: Codes) -> Losses:
         """The costs of these rows: true classes and answers as column numbers; a class below 0 is none of them."""
-        return Losses(costs(self.wrong, codes, answers), self.rejected, self.largest, self._all_or_nothing)
+        return self._losses(costs(self.wrong, codes, answers))
 
     def losses_of(self, correct: Flags) -> Losses:
         """The costs of rows that are only known to be right or wrong; a table needs to know more."""
@@ -138,12 +137,11 @@ class Costed(Promise):
                 "with a table of costs, scores and right or wrong do not say what each row costs: fit "
                 "MetaCal(promise) on logits and labels, or certify a Sample with losses=promise.losses(...)."
             )
-        answered = np.where(correct, 0.0, largest_cost(self.wrong))
-        return Losses(answered, self.rejected, self.largest, self._all_or_nothing)
+        return self._losses(np.where(correct, 0.0, largest_cost(self.wrong)))
 
-    def is_counted(self, certificate: Certificate) -> bool:
-        """Whether the mean loss is that of so many wrong rows."""
-        return False
+    def _losses(self, answered: Float) -> Losses:
+        all_or_nothing = is_uniform(self.wrong) and self.rejected in (0.0, self.largest)
+        return Losses(answered, self.rejected, self.largest, all_or_nothing)
 
     def check_classes(self, n_classes: int) -> None:
         if not isinstance(self.wrong, float) and len(self.wrong) != n_classes:
@@ -155,10 +153,6 @@ class Costed(Promise):
     def losses_in(self, sample: Sample) -> Losses:
         """The costs that a sample has, or those of its right and wrong rows."""
         return self.losses_of(sample.right) if sample.losses is None else sample.losses
-
-    @property
-    def _all_or_nothing(self) -> bool:
-        return is_uniform(self.wrong) and self.rejected in (0.0, self.largest)
 
     def __repr__(self) -> str:
         shown = {name: value for name, value in self.get_params().items() if name != "wrong"}

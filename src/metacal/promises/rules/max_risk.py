@@ -76,11 +76,6 @@ class MeanLimit(Costed):
         return FALLBACK_SEQUENCE if losses.all_or_nothing else None
 
     @property
-    def all_rules(self) -> tuple[str, ...]:
-        """Which of them it is depends on the losses."""
-        return (self.rule,) if self.delta is None else (BETTING, FALLBACK_SEQUENCE, ROUNDED)
-
-    @property
     def share(self) -> float:
         """The limit as a share of the largest loss."""
         return self.limit / self.largest
@@ -94,8 +89,7 @@ class MeanLimit(Costed):
         rule = None if self.delta is None else self.exact_rule(losses)
         shares, counted = losses.answered / self.largest, sample
         if rule == ROUNDED:
-            uniform = generator(self.random_state).random(len(shares))
-            counted = replace(sample, correct=uniform >= shares)
+            counted = replace(sample, correct=generator(self.random_state).random(len(shares)) >= shares)
         ranked = CostRanking.of(sample.score, shares, self.random_state)
         blocks = counted.ranking if rule is not None else replace(ranked.blocks, scouts=sample.starts)
         ranked = replace(ranked, blocks=blocks)
@@ -132,6 +126,7 @@ class MeanLimit(Costed):
         )
 
     def is_counted(self, certificate: Certificate) -> bool:
+        """Whether the mean loss is that of so many wrong rows."""
         return certificate.rule == FALLBACK_SEQUENCE
 
     def _certified_rows(self, ranked: CostRanking, share: float, rule: str | None) -> int:
@@ -222,6 +217,11 @@ class MaxRisk(MeanLimit):
     limited: ClassVar = {"limit": RISK}
     takes_losses: ClassVar = True
 
+    @property
+    def all_rules(self) -> tuple[str, ...]:
+        """Which of them it is depends on the losses."""
+        return (self.rule,) if self.delta is None else (BETTING, FALLBACK_SEQUENCE, ROUNDED)
+
     def exact_rule(self, losses: Losses) -> str | None:
         return ROUNDED if self.near_binary and not losses.all_or_nothing else super().exact_rule(losses)
 
@@ -280,10 +280,6 @@ class MaxCost(MeanLimit):
     def rule(self) -> str:
         """Bets where there is a table; one cost for every wrong answer is a promise of accuracy."""
         return FALLBACK_SEQUENCE if self.delta is not None and is_uniform(self.wrong) else super().rule
-
-    @property
-    def all_rules(self) -> tuple[str, ...]:
-        return (self.rule,)
 
     def is_counted(self, certificate: Certificate) -> bool:
         return is_uniform(self.wrong)

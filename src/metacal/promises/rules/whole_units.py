@@ -36,9 +36,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from metacal.errors import InfeasibleTargetError, warn_caller
+from metacal.errors import InfeasibleTargetError
 from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.notes import Note, too_few_units
+from metacal.promises.notes import too_few_units
 from metacal.promises.promise import WHOLE_UNITS, Promise
 from metacal.promises.rules import betting
 from metacal.promises.rules.betting import UnitCounts
@@ -64,7 +64,7 @@ class OfUnits(Promise):
         if delta is None:
             return super().from_units(sample)
         aside, tested, units = _parted(sample)
-        thresholds, notes = _thresholds(aside), list[Note]()
+        thresholds = _thresholds(aside)
 
         def walked(limit: float) -> float | None:
             def passes(threshold: float, share: float) -> bool:
@@ -79,10 +79,8 @@ class OfUnits(Promise):
         found = walked(quantity.limit_on_bad(target))
         if found is None and not quantity.accepting_is_safe:
             raise _infeasible(self, tested, units.number, walked)
-        if found is None:
-            found, notes = math.inf, [too_few_units(units=units.number, rows=len(tested))]
-            warn_caller(str(notes[0]))
-        certificate = self._certificate(tested.ranking, found, tuple(notes))
+        notes = () if found is not None else (too_few_units(units=units.number, rows=len(tested)).warned(),)
+        certificate = self._certificate(tested.ranking, math.inf if found is None else found, notes)
         return replace(certificate, rule=WHOLE_UNITS, labelled=tested.correct is not None)
 
     def impossible_of_units(self, certificate: Certificate) -> str | None:
