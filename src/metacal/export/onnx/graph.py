@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from metacal.errors import ArtifactError, InputError, MissingExtraError
+from metacal.errors import ArtifactError, InputError, needs_extra
 from metacal.formulas import Array
 
 #: The oldest operator set that has every operator used here (ScatterND, and Equal on floats).
@@ -27,12 +27,10 @@ _AXES_AS_INPUT = {"ReduceSum": 13, "ReduceMax": 18, "ReduceMin": 18, "Squeeze": 
 
 def onnx_library(what: str) -> Any:
     """The onnx package, or the error that names the extra."""
-    try:
+    with needs_extra(what, "onnx"):
         import onnx
         import onnx.helper
         import onnx.numpy_helper
-    except ImportError:
-        raise MissingExtraError(what, "onnx") from None
     return onnx
 
 
