@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from metacal.cli.export import check_onnx_name, input_field, onnx_field, report
+from metacal.cli.export import check_onnx, input_field, onnx_field, report
 from metacal.cli.options import as_command, name_option, option
-from metacal.cli.outputs import check_not_an_input
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,7 @@ def command(model: str, artifact: str, options: Options) -> None:
       metacal attach forest.onnx cal.json --input probabilities -o served.onnx
       metacal attach model.onnx cal.json --inputs rows.npz -o served.onnx
     """  # noqa: D301
-    check_onnx_name(options.output)
-    check_not_an_input(options.output, model, artifact)  # a name that ends in .onnx is no --inputs
+    check_onnx(options.output, model, artifact)  # a name that ends in .onnx is no --inputs
 
     from metacal.cli.reading import load_gate
     from metacal.export.onnx import save_attached

@@ -16,9 +16,9 @@ from metacal.cli.options import (
     SEED,
     Reading,
     as_command,
+    group,
     jobs_field,
     option,
-    reading_options,
     threads_for,
     wrong,
 )
@@ -47,7 +47,7 @@ class Options:
     folds: int = option("Folds of a repeat.", type=FOLDS, default=5)
     repeats: int = option("How often folds are drawn.", type=REPEATS, default=2)
     seed: int = option("Seed of the folds.", type=SEED, default=0)
-    reading: Reading = reading_options()
+    reading: Reading = group(Reading)
     n_jobs: int | None = jobs_field()
     executor: str | None = executor_field()
 
@@ -118,6 +118,5 @@ def calibrator_names(calibrators: str | None) -> list[str] | None:
     names = [name.strip() for name in calibrators.split(",")]
     for name in names:
         if name not in _compared():
-            known = ", ".join(_compared())
-            raise wrong("--calibrators", f"{name!r} is no calibrator; there are {known}.")
+            raise wrong("--calibrators", f"{name!r} is no calibrator; there are {', '.join(_compared())}.")
     return names

@@ -63,8 +63,7 @@ def command(artifact: str, options: Options) -> None:
       metacal export cal.json -o gate.onnx --json
       metacal export cascade.json -o cascade.onnx
     """  # noqa: D301
-    check_onnx_name(options.output)
-    check_not_an_input(options.output, artifact)
+    check_onnx(options.output, artifact)
 
     from metacal.cli.reading import load_gate
     from metacal.export.onnx import save
@@ -77,10 +76,11 @@ def command(artifact: str, options: Options) -> None:
     report(save(exported, options.output, input=options.kind, **known), artifact)
 
 
-def check_onnx_name(output: str) -> None:
-    """Refuse an output that is no .onnx file as wrong usage."""
+def check_onnx(output: str, *inputs: str) -> None:
+    """Refuse an output that is no .onnx file, or is read, as wrong usage."""
     if not output.lower().endswith(".onnx"):
         raise wrong("-o", f"{output} must end in .onnx.")
+    check_not_an_input(output, *inputs)
 
 
 def report(saved: Any, artifact: str) -> None:

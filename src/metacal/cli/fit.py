@@ -21,7 +21,6 @@ from metacal.cli.options import (
     name_option,
     numbers,
     option,
-    reading_options,
     threads_for,
     wrong,
 )
@@ -96,7 +95,7 @@ class Options:
         default="largest",
     )
     reject_label: str | None = option("Prediction for rejected rows.  [default: -1, or 'rejected']", metavar="LABEL")
-    reading: Reading = reading_options()
+    reading: Reading = group(Reading)
     n_jobs: int | None = jobs_field()
     executor: str | None = executor_field()
     output: str | None = output_option("Save the result here, for apply and evaluate.", "JSON")

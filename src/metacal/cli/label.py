@@ -14,9 +14,9 @@ from metacal.cli.options import (
     Reading,
     as_command,
     file_option,
+    group,
     name_option,
     option,
-    reading_options,
     share_option,
     wrong,
 )
@@ -71,7 +71,7 @@ class Options:
     score: str | None = option("What ranks the rows.  [default: entropy]", type=OneOf(NAMED.keys))
     seed: int | None = option("Seed of the draw.  [default: 0]", type=SEED)
     replay: bool = option("Answer from the labels in POOL, to see how many labels it would have taken.", default=False)
-    reading: Reading = reading_options(labels=False)
+    reading: Reading = group(Reading, without=("labels",))
     key: str | None = file_option(
         "Sign every answer, and the gate, with this key: a secret, or an Ed25519 private key in PEM. Give it with "
         "every call.",
@@ -193,12 +193,10 @@ def _say(done: Outcome, call: Round, pool: str, options: Options) -> None:
     certifier, waiting = done.certifier, len(done.waiting)
     some = certifier.coverage is not None
     if as_json:
-        answer: dict[str, Any] = {"pool": pool, "journal": call.journal, "file": call.sheet if waiting else None}
-        answer["n_waiting"] = waiting
         names = ("n_drawn", "n_labels", "finished", "coverage", "within_reach")
+        answer = {"pool": pool, "journal": call.journal, "file": call.sheet if waiting else None, "n_waiting": waiting}
         answer |= {name: getattr(certifier, name) for name in names} | {"gate": gate if some else None}
-        answer["certificate"] = certifier.certificate.to_dict(words=True) if some else None
-        say_json(answer)
+        say_json({**answer, "certificate": certifier.certificate.to_dict(words=True) if some else None})
     elif some and not waiting:
         echo(wrapped(str(certifier.certificate)))
     if not some and not waiting:

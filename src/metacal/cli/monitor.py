@@ -12,10 +12,10 @@ import click
 from metacal.cli.options import (
     Reading,
     as_command,
+    group,
     large_field,
     name_option,
     option,
-    reading_options,
     share,
     share_option,
 )
@@ -79,7 +79,7 @@ class Options:
         metavar="SECONDS",
     )
     large: str | None = large_field()
-    reading: Reading = reading_options(labels=False)
+    reading: Reading = group(Reading, without=("labels",))
 
     @property
     def goes_on(self) -> bool:

@@ -314,11 +314,6 @@ def large_field() -> Any:
     )
 
 
-def reading_options(*, labels: bool = True) -> Any:
-    """A field for the options that say what is what in FILE."""
-    return group(Reading, without=() if labels else ("labels",))
-
-
 def threads_for(n_jobs: int | None) -> int:
     """The threads to use: all cores unless the user says otherwise."""
     return -1 if n_jobs is None else n_jobs

@@ -17,11 +17,11 @@ from metacal.cli.options import (
     Reading,
     as_command,
     as_words,
+    group,
     jobs_field,
     large_field,
     level_field,
     option,
-    reading_options,
     share_option,
     threads_for,
 )
@@ -49,7 +49,7 @@ class Options:
     )
     confidence: float = share_option("Of the bands under the point.", "C", default=0.9)
     large: str | None = large_field()
-    reading: Reading = reading_options()
+    reading: Reading = group(Reading)
     level: float = level_field()
     bins: int = option("Bins of the diagrams.", type=BINS, default=15)
     seed: int = option("Seed of bootstrap and folds.", type=SEED, default=0)

@@ -10,10 +10,10 @@ from metacal.cli.options import (
     Reading,
     as_command,
     between,
+    group,
     large_field,
     name_option,
     option,
-    reading_options,
 )
 from metacal.cli.printing import REFUTED, say, wrapped
 
@@ -34,7 +34,7 @@ class Options:
     )
     unit_key: str | None = name_option("Column of FILE that says which rows belong together.")
     large: str | None = large_field()
-    reading: Reading = reading_options()
+    reading: Reading = group(Reading)
 
 
 @as_command(Options, "GATE", "FILE", sectioned=True)
@@ -60,6 +60,7 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal verify cal.json lastweek.npz; test $? -ne 3 || alert "fit again"
     """  # noqa: D301
     from metacal.cli.reading import load_gate, read_rows
+    from metacal.gate.judged import judged
     from metacal.promises.parts.units import Units
     from metacal.promises.verification import verify_decisions
 
@@ -71,7 +72,8 @@ def command(artifact: str, file: str, options: Options) -> None:
         )
     given = read_rows(gate, artifact, file, replace(options.reading, unit_key=options.unit_key), options.large)
     bare = not any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
-    seen = given.judged(gate, artifact, bare=bare)
+    seen = judged(gate, given.tables, None if bare and given.truth is None else given.require_truth(), given.groups)
+    given.tell(len(seen), seen.fitted_here, artifact, "they say nothing new")
     units = None if given.found.units is None else Units(given.found.units).at(seen.rows, len(given))
     result = verify_decisions(
         gate.certificate, seen.accept, seen.correct, options.confidence, seen.losses, seen.names, units
