@@ -16,6 +16,7 @@ from metacal.cli.options import (
     jobs_field,
     large_field,
     option,
+    switch,
     threads_for,
     wrong,
 )
@@ -36,9 +37,7 @@ class Options:
         "Where the rows go: .npz, .csv, .tsv, .jsonl, .parquet, .arrow or .feather; - is csv on stdout.", "OUT"
     )
     output_format: str | None = option(
-        "What OUT is, where its name does not say.  [default for -: csv]",
-        type=click.Choice(OUTPUT_FORMATS),
-        metavar="KIND",
+        "What OUT is, where its name does not say.  [default for -: csv]", "KIND", type=click.Choice(OUTPUT_FORMATS)
     )
     rejected: Rejected = option(
         "Probabilities of rejected rows: calibrated too, or 1/K in every class, the paper's map.",
@@ -46,11 +45,9 @@ class Options:
         default="calibrated",
     )
     keep: tuple[str, ...] = option(
-        "A column of FILE to pass on to OUT: an id, a prompt, a time; once for each.", metavar="NAME", multiple=True
+        "A column of FILE to pass on to OUT: an id, a prompt, a time; once for each.", "NAME", multiple=True
     )
-    prune: bool = option(
-        "Where OUT is a folder: remove results whose source is gone, unless they were changed since.", default=False
-    )
+    prune: bool = switch("Where OUT is a folder: remove results whose source is gone, unless they were changed since.")
     large: str | None = large_field()
     reading: Reading = group(Reading, without=("labels",))
     n_jobs: int | None = jobs_field()

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from metacal.cli.export import check_onnx, input_field, onnx_field, report
-from metacal.cli.options import as_command, name_option, option
+from metacal.cli.options import as_command, name_option, option, switch
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Options:
         "The output (or inner value) that holds the logits.  [default: the only floating-point table]"
     )
     kind: str | None = input_field("What that output holds")
-    inputs: str | None = option("An .npz with inputs by name, to run MODEL on.  [default: made up]", metavar="FILE")
-    unchecked: bool = option("Write OUT even if MODEL could not be run on made-up inputs.", default=False)
+    inputs: str | None = option("An .npz with inputs by name, to run MODEL on.  [default: made up]", "FILE")
+    unchecked: bool = switch("Write OUT even if MODEL could not be run on made-up inputs.")
 
 
 @as_command(Options, "MODEL", "GATE")

@@ -21,7 +21,7 @@ def input_field(what: str) -> Any:
 
 def onnx_field() -> Any:
     """A field for -o, of a graph."""
-    return option("Where the model goes: a name that ends in .onnx.", "-o", "--output", metavar="OUT", required=True)
+    return option("Where the model goes: a name that ends in .onnx.", "-o --output OUT", required=True)
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Options:
         type=click.Choice(["float32", "float16", "float64"]),
         default="float32",
     )
-    opset: int | None = option("ONNX operator set, from 11.  [default: 17]", type=click.IntRange(1, 1000), metavar="N")
-    ir_version: int | None = option("ONNX IR version.  [default: 8]", type=click.IntRange(1, 1000), metavar="N")
+    opset: int | None = option("ONNX operator set, from 11.  [default: 17]", "N", type=click.IntRange(1, 1000))
+    ir_version: int | None = option("ONNX IR version.  [default: 8]", "N", type=click.IntRange(1, 1000))
     kind: str | None = input_field("What the gate will be given")
     part: str | None = option(
         "Of a cascade: both gates in one graph, or the small one's alone.  [default: both]",

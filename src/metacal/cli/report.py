@@ -23,6 +23,7 @@ from metacal.cli.options import (
     level_field,
     option,
     share_option,
+    switch,
     threads_for,
 )
 from metacal.cli.outputs import check_not_an_input, output_option
@@ -42,11 +43,9 @@ class Options:
     """What `metacal report` is told."""
 
     output: str = output_option("- is stdout.", "HTML", default="report.html")
-    title: str | None = option("Heading of the page.  [default: Report on FILE]", metavar="TEXT")
-    comparing: bool = option("Compare calibrators on these rows too, cross-validated.", "--compare", default=False)
-    calibrators: str | None = option(
-        f"Compare these.  [default with --compare: {', '.join(COMPARED)}]", metavar="A,B,C"
-    )
+    title: str | None = option("Heading of the page.  [default: Report on FILE]", "TEXT")
+    comparing: bool = switch("Compare calibrators on these rows too, cross-validated.", "--compare")
+    calibrators: str | None = option(f"Compare these.  [default with --compare: {', '.join(COMPARED)}]", "A,B,C")
     confidence: float = share_option("Of the bands under the point.", "C", default=0.9)
     large: str | None = large_field()
     reading: Reading = group(Reading)

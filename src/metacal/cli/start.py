@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from metacal.cli.options import (
-    Reading,
-    as_command,
-    as_words,
-    between,
-    group,
-    option,
-    share,
-    share_option,
-)
+from metacal.cli.options import Reading, as_command, as_words, between, group, option, share, share_option, switch
 from metacal.cli.outputs import output_option
 from metacal.cli.printing import echo, note
 from metacal.display import aligned
@@ -35,10 +26,10 @@ _cost = between(1.0, 1e6, "one above 1, such as 20", "is not above 1; a mistake 
 class Options:
     """What `metacal start` is told."""
 
-    yes: bool = option("Ask nothing: take the defaults.", "-y", "--yes", default=False)
-    mistake_cost: float | None = option("What a mistake costs, in reviews.  [default: 20]", type=_cost, metavar="N")
+    yes: bool = switch("Ask nothing: take the defaults.", "-y --yes")
+    mistake_cost: float | None = option("What a mistake costs, in reviews.  [default: 20]", "N", type=_cost)
     review: float | None = share_option("The share of rows that people can review.  [default: 0.2]", "S")
-    positive: str | None = option("With one score for two classes: the class it speaks for.", metavar="LABEL")
+    positive: str | None = option("With one score for two classes: the class it speaks for.", "LABEL")
     output: str = output_option("Folder for what is written.", "DIR", default=".")
     reading: Reading = group(Reading)
 

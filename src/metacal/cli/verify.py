@@ -6,15 +6,7 @@ from dataclasses import dataclass, replace
 
 import click
 
-from metacal.cli.options import (
-    Reading,
-    as_command,
-    between,
-    group,
-    large_field,
-    name_option,
-    option,
-)
+from metacal.cli.options import Reading, as_command, between, group, large_field, name_option, option
 from metacal.cli.printing import REFUTED, say, wrapped
 
 surer_than_half = between(
@@ -28,8 +20,8 @@ class Options:
 
     confidence: float = option(
         "Confidence of the interval; a kept promise is called refuted with probability at most (1 - C)/2.",
+        "C",
         type=surer_than_half,
-        metavar="C",
         default=0.95,
     )
     unit_key: str | None = name_option("Column of FILE that says which rows belong together.")
