@@ -144,7 +144,8 @@ def _content(certifier: Certifier, pool: Pool, waiting: Codes, path: str) -> byt
     if certifier.sheet.get("show") and pool.groups is not None:
         columns[certifier.sheet["show"]] = pool.groups[waiting]
     text = io.StringIO()
-    writer = TabsWriter(text) if path.lower().endswith(".tsv") else DelimitedWriter(text)
+    kind = TabsWriter if path.lower().endswith(".tsv") else DelimitedWriter
+    writer = kind(text, None, len(waiting), False)
     writer.write({**columns, answer_column(certifier): np.full(len(waiting), "")})
     return text.getvalue().encode()
 
