@@ -224,9 +224,8 @@ def unless_masked(
     xp: Traced, x: Value, plainly: Callable[[Traced], Value], masked: Callable[[Traced], Value], dtype: str = ""
 ) -> Value:
     """The first where no logit of the table is so low that it may stand for a mask, else (or of a NaN) the second."""
-    ordinary = xp.op("ReduceMin", x, keepdims=0) > LOWEST_ORDINARY
-    branches: list[Branch] = [lambda inner: [plainly(inner)], lambda inner: [masked(inner)]]
-    (chosen,) = xp.to(dtype or xp.dtype).choose(ordinary, *branches)
+    written, ordinary = xp.to(dtype or xp.dtype), xp.op("ReduceMin", x, keepdims=0) > LOWEST_ORDINARY
+    (chosen,) = written.choose(ordinary, lambda inner: [plainly(inner)], lambda inner: [masked(inner)])
     return chosen
 
 
