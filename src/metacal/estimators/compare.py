@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pickle
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -289,23 +288,10 @@ def _held_out(n_rows: int, n_splits: int, random_state: int, at: int) -> Flags:
     return np.asarray(random_folds(n_rows, n_splits, rng) == held)
 
 
-class _Kept(threading.local):
+@lru_cache(maxsize=1)
+def _whole(stored: bytes) -> Array:
     """The table that a worker read last, whole: every fit draws its folds from it."""
-
-    key: bytes = b""
-    table: Any = None
-
-    def whole(self, table: Any) -> Array:
-        if not isinstance(table, StoredTable):
-            return np.asarray(table)
-        key = pickle.dumps(table)
-        if key != self.key:
-            self.table = None  # two would be one too many
-            self.key, self.table = key, np.asarray(table)
-        return np.asarray(self.table)
-
-
-_kept = _Kept()
+    return np.asarray(pickle.loads(stored))
 
 
 class _Uncalibrated(BaseEstimator):
@@ -339,8 +325,8 @@ def _fit_and_measure(
     codes: Codes, held_out: Callable[[int], Flags], table: Any, estimator: Any, at: int
 ) -> _Fold | str:
     """What the held-out rows say; a message where the fit cannot be done."""
-    table, held = _kept.whole(table), held_out(at)
-    fresh = clone(estimator)
+    table = _whole(pickle.dumps(table)) if isinstance(table, StoredTable) else table
+    held, fresh = held_out(at), clone(estimator)
     started = time.thread_time()
     try:
         with unquestioned():
