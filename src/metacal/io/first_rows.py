@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.io.columns import Request
-from metacal.io.formats import FORMATS, feather, parquet
+from metacal.io.formats import FORMATS
 from metacal.io.formats.delimited import delimiter_of, header_of, text_in
+from metacal.io.formats.feather import ArrowFile
 from metacal.io.formats.jsonl import objects_in
+from metacal.io.formats.parquet import ParquetFile
 from metacal.io.opening import decoding
 from metacal.io.predictions import read_predictions
 from metacal.io.reading import opened
@@ -54,7 +56,7 @@ def first_rows(path: str, format: str | None) -> tuple[str, dict[str, NDArray[An
             columns = {"logits": np.asarray(found.table)[:_ROWS]}
             columns |= {} if found.labels is None else {"labels": found.labels[:_ROWS]}
             return f"tensors ({ending[1:]})", columns
-        held = (parquet if ending in (".parquet", ".pq") else feather).opened(request)
+        held = (ParquetFile if ending in (".parquet", ".pq") else ArrowFile)(request)
         batch = next(iter(held.batches(held.schema.names, _ROWS)), None)
         first = {} if batch is None else batch.slice(0, _ROWS).to_pydict()
         return held.kind, {name: _array(values) for name, values in first.items()}

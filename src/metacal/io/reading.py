@@ -117,7 +117,7 @@ def read_file(request: Request, format: str | None = None) -> Columns:
         request, ending, _ = stack.enter_context(opened(request, format))
         if FORMATS[ending].begins != ():
             stack.enter_context(decoding(request.path))
-        return FORMATS[ending].reader()(request)
+        return FORMATS[ending].read(request)
 
 
 @contextlib.contextmanager
@@ -246,7 +246,7 @@ def _read_labels(labels: Part, request: Request) -> NDArray[Any]:
             if kind != ".npy":
                 raise wrong
             with decoding(path):
-                return np.asarray(FORMATS[kind].reader()(replace(one, stream=False)).table)
+                return np.asarray(FORMATS[kind].read(replace(one, stream=False)).table)
     except NoRowsError as error:  # a table with rows is at hand: this is no part that may be left out
         raise InputError(str(error)) from None
 
