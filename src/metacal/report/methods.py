@@ -35,8 +35,7 @@ def methods(settings: Settings, score: str, kind: str) -> dict[str, Any]:
         "bootstrap": bootstrap if settings.n_resamples else "not computed for a table of this size",
     }
     written = tomllib.loads(resources.files("metacal.report").joinpath("page/methods.toml").read_text("utf-8"))
-    texts = written["logits"] | written[kind]
-    used = [(term, text.format(**filled)) for term, text in texts.items() if text]
+    used = [(term, text.format(**filled)) for term, text in (written["logits"] | written[kind]).items() if text]
     versions = {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}  # without importing them
     found = {"metacal": __version__, **versions, "python": platform.python_version()}
     return {"definitions": used, "versions": found}

@@ -109,14 +109,13 @@ def operating_curves(
     at = thresholds_between(ordered, accepted)
     bands = operating_bands(scores, correct, delta, at)
     coverage = series_of(bands.coverage)
-    review = Series(*(1000.0 * (1.0 - part) for part in (coverage.estimate, coverage.high, coverage.low)))
     return Curves(
         threshold=at,
         accepted=accepted.astype(np.float64),
         coverage=coverage,
         accuracy=series_of(bands.accuracy),
         miscoverage=series_of(bands.miscoverage),
-        review=review,
+        review=Series(*(1000.0 * (1.0 - part) for part in (coverage.estimate, coverage.high, coverage.low))),
         min_accuracy=_promised(np.floor(bands.accuracy.lower * 10**_DECIMALS) / 10**_DECIMALS),
         max_miscoverage=_promised(np.ceil(bands.miscoverage.upper * 10**_DECIMALS) / 10**_DECIMALS),
         command=command,

@@ -150,9 +150,8 @@ def _judged_by(certificate: Certificate | None, by: str, accept: Flags, correct:
 
 
 def _thresholds(certificate: Certificate | None, by: str, names: Array) -> Float:
-    found = np.full(len(names), np.nan)
     if certificate is None or certificate.parts is None or certificate.parts.by != by:
-        return found
+        return np.full(len(names), np.nan)
     own = {str(name): part.threshold for part in certificate.parts.items for name in part.cells}
     return np.array([own.get(str(name), -np.inf) for name in names])
 
@@ -176,7 +175,6 @@ def striking_rows(rows: Measured, chosen: Flags, by: Float, names: Array, ids: A
     if len(candidates) > ROWS_SHOWN:  # a sort of the few that matter
         limit = np.partition(by[candidates], ROWS_SHOWN - 1)[ROWS_SHOWN - 1]
         candidates = candidates[by[candidates] <= limit]
-    best = candidates[np.lexsort((candidates, by[candidates]))][:ROWS_SHOWN]
     return [
         {
             "row": int(rows.numbers[k]),
@@ -187,7 +185,7 @@ def striking_rows(rows: Measured, chosen: Flags, by: Float, names: Array, ids: A
             "confidence": float(rows.confidence[k]),
             "accepted": None if rows.accept is None else bool(rows.accept[k]),
         }
-        for k in best
+        for k in candidates[np.argsort(by[candidates], kind="stable")][:ROWS_SHOWN]
     ]
 
 

@@ -51,8 +51,7 @@ def families(found: dict[str, Any]) -> list[Family]:
         ]),
     ]  # fmt: skip
     if found["estimate"] is not None:
-        bar = found["estimate"]
-        of = [({"bound": name}, bar[name]) for name in ("accuracy", "low", "high")]
+        of = [({"bound": name}, found["estimate"][name]) for name in ("accuracy", "low", "high")]
         families.append(("metacal_estimated_accuracy", "gauge", "Of accepted rows, from confidence alone.", of))
     return families
 
