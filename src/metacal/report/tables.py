@@ -5,6 +5,7 @@ Nobody but the page reads them: they are mappings in the shape that `page/types.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from scipy.special import betainc
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.metrics.intervals import exact_limits
 from metacal.promises.certificate import Certificate
+from metacal.promises.parts.part_words import side_of
 from metacal.promises.quantity import COVERAGE_ACCURACY, Quantity
 from metacal.report.operating import Series
 
@@ -99,6 +101,8 @@ def part_table(
         good; limit; promised, of whom the limit is promised: of "each" part, of "all" rows together, or "none": the
         limit is then what all rows together have; n_parts, all parts that have rows here, as the table may be cut.
 
+    Where groups have two sides a name has two entries, the group and what its rows are called.
+
     Examples
     --------
     >>> codes, correct = np.repeat([0, 1, 2], [300, 300, 1]), np.ones(601, dtype=bool)
@@ -119,9 +123,10 @@ def part_table(
     order = np.lexsort((-n, evidence))[:MOST_PARTS]
     shown, each = there[order], (1.0 - level) / max(1, len(there))
     n, accepted, right, all_right, *_ = counted[:, shown]
+    cells = [(name, None) if np.ndim(name) == 0 else name for name in names[shown]]
     return {
         "by": by,
-        "name": tuple(str(names[k]) for k in shown),
+        "name": tuple(side_of(*cell) for cell in cells),
         "n": n,
         "accepted": accepted,
         "right": right,
@@ -133,7 +138,7 @@ def part_table(
         "at_most": quantity.at_most,
         "limit": limit,
         "promised": promised,
-        "threshold": _thresholds(certificate, by, names)[shown],
+        "threshold": _thresholds(certificate, by, cells),
         "n_parts": len(there),
     }
 
@@ -149,11 +154,11 @@ def _judged_by(certificate: Certificate | None, by: str, accept: Flags, correct:
     return COVERAGE_ACCURACY, min(max(hit / of if of else 0.5, 1e-9), 1.0 - 1e-9), "none"
 
 
-def _thresholds(certificate: Certificate | None, by: str, names: Array) -> Float:
+def _thresholds(certificate: Certificate | None, by: str, cells: Sequence[Sequence[Any]]) -> Float:
     if certificate is None or certificate.parts is None or certificate.parts.by != by:
-        return np.full(len(names), np.nan)
-    own = {str(name): part.threshold for part in certificate.parts.items for name in part.cells}
-    return np.array([own.get(str(name), -np.inf) for name in names])
+        return np.full(len(cells), np.nan)
+    own = {tuple(map(str, cell)): part.threshold for part in certificate.parts.items for cell in part.cells}
+    return np.array([own.get(tuple(map(str, cell)), -np.inf) for cell in cells])
 
 
 def _evidence(bad: Float, of: Float, limit: float) -> Float:
