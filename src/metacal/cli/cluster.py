@@ -24,7 +24,7 @@ def executor_field() -> Any:
     """A field for --executor."""
     return option(
         "Work on a Dask cluster: dask://HOST:PORT, or dask for processes on this machine. Never changes the result.",
-        metavar="WHERE",
+        "WHERE",
         callback=_checked,
     )
 
