@@ -113,10 +113,9 @@ class Display:
     @classmethod
     def _made(cls, table: ArrayLike, labels: ArrayLike, estimator: Any, ax: Any, options: dict[str, Any]) -> Self:
         summed = list(inspect.signature(summarise).parameters)[3:]  # after logits, labels, gate
-        drawing = {name: value for name, value in options.items() if name not in summed}
-        numbers = {name: value for name, value in options.items() if name in summed}
-        numbers.setdefault("n_resamples", 0)  # bootstrap intervals are drawn nowhere
-        return cls(summarise(table, labels, estimator, **numbers)).plot(ax, **drawing)
+        own = {name: options.pop(name) for name in summed if name in options}
+        # Bootstrap intervals are drawn nowhere.
+        return cls(summarise(table, labels, estimator, **{"n_resamples": 0, **own})).plot(ax, **options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, **line_kw: Any) -> Self:
         """Draw.
