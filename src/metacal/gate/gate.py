@@ -27,7 +27,6 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.parts.thresholds import One, Policy, Thresholds, plain_groups, policy_of
 from metacal.promises.promise import Promise
-from metacal.promises.rules.accuracy import FALLBACK_SEQUENCE
 from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.sequential.profile import Profile
 from metacal.rows import Rows
@@ -251,7 +250,7 @@ class Gate(Verbs):
         if not self.reads_losses:
             return self.promise.losses_of(codes == answers)
         # Whole numbers where it was fitted on such, as its rule tells.
-        whole = self.certificate is not None and self.certificate.rule == FALLBACK_SEQUENCE
+        whole = self.certificate is not None and self.promise.is_counted(self.certificate)
         return Losses.graded(1 - codes.astype(np.intp) if whole and np.isin(codes, (0, 1)).all() else 1.0 - codes)
 
     def fitted_on(self, doubt: Float, correct: Flags | None) -> bool:

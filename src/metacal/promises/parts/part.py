@@ -293,11 +293,8 @@ class Stages:
         own = (certificate.n_correct, certificate.n_correct_accepted) if certificate.labelled else (None, None)
         if certificate.n_accepted != self.n_answered or own != (right, right):
             return "the models answer other rows than are accepted"
-        n_rows, counts = (
-            certificate.n_rows,
-            [self.n_worse, self.n_better, self.n_aside, self.n_labels, *(stage.n_rows for stage in self.items)],
-        )
-        if min(counts) < 0:
+        n_rows, answered = certificate.n_rows, [stage.n_rows for stage in self.items]
+        if min(self.n_worse, self.n_better, self.n_aside, self.n_labels, *answered) < 0:
             return "a count is negative"
         if len(self.items) < 2 or self.n_answered > n_rows:
             return "the rows that each answers do not sum to all rows"

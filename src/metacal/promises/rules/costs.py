@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
+from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise
 from metacal.promises.quantity import Quantity
 from metacal.promises.rules import betting
@@ -138,6 +139,10 @@ class Costed(Promise):
                 "MetaCal(promise) on logits and labels, or certify a Sample with losses=promise.losses(...)."
             )
         return self._losses(np.where(correct, 0.0, largest_cost(self.wrong)))
+
+    def is_counted(self, certificate: Certificate) -> bool:
+        """Whether the mean loss is that of so many wrong rows."""
+        return False
 
     def _losses(self, answered: Float) -> Losses:
         all_or_nothing = is_uniform(self.wrong) and self.rejected in (0.0, self.largest)

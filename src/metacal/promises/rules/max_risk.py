@@ -126,7 +126,6 @@ class MeanLimit(Costed):
         )
 
     def is_counted(self, certificate: Certificate) -> bool:
-        """Whether the mean loss is that of so many wrong rows."""
         return certificate.rule == FALLBACK_SEQUENCE
 
     def _certified_rows(self, ranked: CostRanking, share: float, rule: str | None) -> int:
