@@ -70,8 +70,6 @@ class Reader:
     lists: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InputError(f"{self.request.path}: a stream is text: {', '.join(KINDS)}; not {self.kind!r}.")
         self._delimiter = {"csv": ",", "tsv": "\t"}.get(self.kind)
         #: The columns of a row, and whether it is one that holds lists; the names of labels and ids.
         self._table, self._listed = tuple[str, ...](), False

@@ -309,16 +309,32 @@ def _shown(values: object) -> str:
 
 
 def reject_label_of(reject_label: Any, classes: NDArray[Any]) -> Any:
-    """The label for rejected rows, checked; where it is None -1 (0 where that is a class), or 'rejected' beside names.
+    """The label for rejected rows; where it is None -1 (0 where that is a class), or 'rejected' beside names.
+
+    Raises unless it is of the classes' type and none of them.
 
     Examples
     --------
     >>> reject_label_of(None, np.arange(2)), reject_label_of(None, np.array(["cat", "dog"]))
     (-1, 'rejected')
     """
-    label = default_reject_label(classes) if reject_label is None else reject_label
-    check_reject_label(label, classes)
-    return label
+    reject_label = default_reject_label(classes) if reject_label is None else reject_label
+    label = np.asarray(reject_label)
+    strings = classes.dtype.kind in "UO"
+    if label.ndim or label.dtype.kind not in ("U" if strings else "iub"):
+        kind = "a string, such as reject_label='rejected'," if strings else "an integer of at most 64 bits"
+        raise InputError(f"reject_label must be {kind} like the classes; got {reject_label!r}.")
+    if not strings and not -(2**63) <= int(label) < 2**63:
+        raise InputError(f"reject_label must fit a signed integer of 64 bits; got {reject_label!r}.")
+    if label in classes:
+        raise InputError(f"reject_label {reject_label!r} is one of the classes; choose a label that is not.")
+    whole = classes.dtype.kind in "iu"
+    if whole and np.result_type(classes.dtype, label.dtype).kind == "f":  # int64 beside uint64: labels round
+        raise InputError(
+            f"no integer type holds both the classes ({classes.dtype}) and reject_label {reject_label!r}; "
+            "choose a label that the classes' type can hold."
+        )
+    return reject_label
 
 
 def default_reject_label(classes: NDArray[Any]) -> str | int:
@@ -342,22 +358,3 @@ def labels_or(reject_label: Any, accept: Flags, answers: NDArray[Any]) -> NDArra
     """
     whole = answers.astype(object) if answers.dtype.kind == "b" else answers
     return np.where(accept, whole, np.asarray(reject_label))
-
-
-def check_reject_label(reject_label: Any, classes: NDArray[Any]) -> None:
-    """Raise unless the label is of the classes' type and none of them."""
-    label = np.asarray(reject_label)
-    strings = classes.dtype.kind in "UO"
-    if label.ndim or label.dtype.kind not in ("U" if strings else "iub"):
-        kind = "a string, such as reject_label='rejected'," if strings else "an integer of at most 64 bits"
-        raise InputError(f"reject_label must be {kind} like the classes; got {reject_label!r}.")
-    if not strings and not -(2**63) <= int(label) < 2**63:
-        raise InputError(f"reject_label must fit a signed integer of 64 bits; got {reject_label!r}.")
-    if label in classes:
-        raise InputError(f"reject_label {reject_label!r} is one of the classes; choose a label that is not.")
-    whole = classes.dtype.kind in "iu"
-    if whole and np.result_type(classes.dtype, label.dtype).kind == "f":  # int64 beside uint64: labels round
-        raise InputError(
-            f"no integer type holds both the classes ({classes.dtype}) and reject_label {reject_label!r}; "
-            "choose a label that the classes' type can hold."
-        )

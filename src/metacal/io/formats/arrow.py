@@ -136,7 +136,7 @@ def read_batches(request: Request, source: Batches) -> Columns:
     own = {} if layout.width is None else {"class_names": stored_classes(schema)}
     if request.scores:
         table = _scores(chunks(picked.table[0]), picked.table[0], path)
-    return picked.columns(path, table, column, lambda name: chunks(name).to_pylist(), **own)
+    return picked.columns(table, column, lambda name: chunks(name).to_pylist(), **own)
 
 
 def pick(request: Request, schema: Any) -> Picked:
