@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, MissingExtraError, option
 from metacal.io.columns import ClassNames, Columns, Picked, Request, labels_are_in, pick_columns
 from metacal.io.opening import NoRowsError, check_texts, check_unpacked
+from metacal.rows.arrays import first_row
 from metacal.rows.labels import as_class_names
 from metacal.rows.stored import StoredTable
 
@@ -229,9 +230,7 @@ def _from_lists(column: Any, layout: Layout, path: str, start: int) -> NDArray[A
     if not _holds(lists.type, "fixed_size_list"):
         # Offsets of a slice begin where the slice does; a list array without nulls has no gaps between its lists.
         lengths = np.diff(lists.offsets.to_numpy(zero_copy_only=False))
-        wrong = lengths != layout.n_classes
-        if wrong.any():
-            row = int(wrong.argmax())
+        if (row := first_row(lengths != layout.n_classes)) is not None:
             raise InputError(
                 f"{path}: row {start + row} of column {name!r} has {int(lengths[row])} numbers but the first row has "
                 f"{layout.n_classes}; every row needs one number per class."
