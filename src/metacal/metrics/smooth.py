@@ -110,8 +110,7 @@ def _fixed_points(cosines: Float, guess: float | None = None) -> Float:
         slope = (excess - before_excess[live]) / (at - before[live])
         before[live], before_excess[live] = at, excess
         secant = at - excess / np.where(slope < 0.0, slope, -1.0)
-        sigma[live] = np.where(slope < 0.0, secant, high[live])
-        outside = ~((low[live] < sigma[live]) & (sigma[live] < high[live]))
-        sigma[live] = np.where(outside, found[live], sigma[live])
+        inside = (slope < 0.0) & (low[live] < secant) & (secant < high[live])
+        sigma[live] = np.where(inside, secant, found[live])
         live = live[high[live] - low[live] > tolerance]
     return found
