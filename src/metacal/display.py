@@ -12,7 +12,7 @@ from html import escape
 from math import floor
 from typing import IO, Any
 
-from metacal.errors import MissingExtraError
+from metacal.errors import needs_extra
 
 _LEFT = "text-align:left;vertical-align:top"
 #: What a float's last bits add to a decimal: 1e4 · 0.57 is 5699.999999999999.
@@ -120,10 +120,8 @@ def _down(value: float, digits: int) -> float:
 
 
 def _pandas() -> Any:
-    try:
+    with needs_extra("to_frame()", "pandas"):
         import pandas
-    except ImportError as error:
-        raise MissingExtraError("to_frame()", "pandas") from error
     return pandas
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.errors import InputError, MissingExtraError
+from metacal.errors import InputError, needs_extra
 from metacal.report.reliability import Diagram
 from metacal.report.summary import Summary, summarise
 
@@ -172,8 +172,6 @@ def once(ax: Any, label: str) -> bool:
 
 
 def _pyplot() -> Any:
-    try:
+    with needs_extra("drawing a plot", "plot"):
         import matplotlib.pyplot as pyplot
-    except ImportError as error:
-        raise MissingExtraError("drawing a plot", "plot") from error
     return pyplot

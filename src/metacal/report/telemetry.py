@@ -12,7 +12,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
-from metacal.errors import InputError, MissingExtraError
+from metacal.errors import InputError, needs_extra
 from metacal.gate.watch import Watch
 from metacal.io.disk import plain_write_errors
 from metacal.io.writing import atomic_path
@@ -111,10 +111,8 @@ class WatchMetrics:
 
     def collect(self) -> Iterator[Any]:
         """What a registry of `prometheus_client` asks for at each scrape."""
-        try:
+        with needs_extra("a collector for Prometheus", "monitor"):
             from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-        except ImportError:
-            raise MissingExtraError("a collector for Prometheus", "monitor") from None
         for name, kind, explained, values in families(self._status()):
             of = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
             family = of(name, explained, labels=list(values[0][0]) if values else [])
@@ -140,13 +138,11 @@ def pushed(metrics: WatchMetrics, endpoint: str, every: float = 15.0) -> Callabl
 
     What has not been sent by then is sent then.
     """
-    try:
+    with needs_extra("pushing metrics to an OpenTelemetry collector", "monitor"):
         exporter: Any = import_module("opentelemetry.exporter.otlp.proto.http.metric_exporter")
         sdk: Any = import_module("opentelemetry.sdk.metrics")
         export: Any = import_module("opentelemetry.sdk.metrics.export")
         resources: Any = import_module("opentelemetry.sdk.resources")
-    except ImportError:
-        raise MissingExtraError("pushing metrics to an OpenTelemetry collector", "monitor") from None
     if not endpoint.startswith(("http://", "https://")):
         raise InputError(f"{endpoint} must be the URL of a collector's metrics, as http://127.0.0.1:4318/v1/metrics.")
     reader = export.PeriodicExportingMetricReader(exporter.OTLPMetricExporter(endpoint=endpoint), 1000.0 * every)
