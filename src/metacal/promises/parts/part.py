@@ -145,6 +145,7 @@ class Part:
     def to_dict(self) -> dict[str, Any]:
         silent = {each.name for each in fields(self) if each.metadata and getattr(self, each.name) == each.default}
         plain = {name: value for name, value in vars(self).items() if name not in silent}
+        plain |= {} if self.quantity is None else {"quantity": self.quantity.name}
         return jsonable({**plain, "status": self.status})
 
 

@@ -108,11 +108,9 @@ class Both(Promise):
         best = largest(
             0, math.ceil(1e4 * self.beta), lambda beta: certified_prefix(sample.ranking, beta, half) >= needed
         )
-        other = (
-            f"with max miscoverage {self.alpha:g} the best min accuracy is {best / 1e4:.4f}"
-            if best
-            else f"no min accuracy goes with max miscoverage {self.alpha:g}"
-        )
+        other = f"no min accuracy goes with max miscoverage {self.alpha:g}"
+        if best:
+            other = f"with max miscoverage {self.alpha:g} the best min accuracy is {best / 1e4:.4f}"
         return InfeasibleTargetError(
             f"min accuracy {self.beta:g} and max miscoverage {self.alpha:g} cannot be certified together: on these "
             f"{len(sample):,} rows {self.surely}, with min accuracy {self.beta:g} the smallest max miscoverage is "

@@ -105,9 +105,8 @@ class MeanLimit(Costed):
         if mean is None or not accepted:
             return "a promise about losses needs accepted rows and their mean loss"
         wrong = accepted - right
-        if self.is_counted(certificate) and not math.isclose(
-            mean, wrong / accepted * self.largest, rel_tol=1e-9, abs_tol=1e-12
-        ):
+        cost = wrong / accepted * self.largest
+        if self.is_counted(certificate) and not math.isclose(mean, cost, rel_tol=1e-9, abs_tol=1e-12):
             return f"{wrong:,} wrong of {accepted:,} accepted rows do not cost {mean:g} on average"
         if self.delta is None:
             enough = mean * accepted + self.largest <= bounds.SLACK * self.limit * (accepted + 1)
@@ -120,10 +119,8 @@ class MeanLimit(Costed):
             enough = bool(bounds.binomial_p_value(bad, accepted, self.share) <= bounds.SLACK * self.delta)
         if enough and mean <= self.largest:
             return None
-        return (
-            f"{accepted:,} accepted rows that cost {mean:g} on average do not certify a {self.called} of at most "
-            f"{self.limit:g}"
-        )
+        said = f"{accepted:,} accepted rows that cost {mean:g} on average do not certify"
+        return f"{said} a {self.called} of at most {self.limit:g}"
 
     def is_counted(self, certificate: Certificate) -> bool:
         return certificate.rule == FALLBACK_SEQUENCE
@@ -136,7 +133,12 @@ class MeanLimit(Costed):
         return certified_loss_rank(ranked, share, self.delta)
 
     def _infeasible(self, ranked: CostRanking, rule: str | None) -> InfeasibleTargetError:
-        best, needed = self._best(ranked, rule), self._needed(ranked, rule)
+        # The smallest limit, to three digits, that these rows certify for any prefix.
+        _, high = betting.halved(lambda share: self._certified_rows(ranked, share, rule) > 0, self.share, 14)
+        unit = 10.0 ** (math.floor(math.log10(high * self.largest)) - 2)
+        least = math.ceil(high * self.largest / unit) * unit
+        known = least < self.largest and self._certified_rows(ranked, least / self.largest, rule)
+        best, needed = float(f"{least:.6g}") if known else None, self._needed(ranked, rule)
         what, why = f"max {self.called} {self.limit:g}", f"no part of the ranking has so low a {self.called}"
         return cannot_certify(self, what, ranked.blocks.n, best, f"{best or 0.0:g}", needed, "raise the limit", why)
 
@@ -150,14 +152,6 @@ class MeanLimit(Costed):
             return self._certified_rows(again, self.share, rule) > 0
 
         return resampled(ranked.blocks.n, certifies)
-
-    def _best(self, ranked: CostRanking, rule: str | None) -> float | None:
-        """The smallest limit, to three digits, that these rows certify for any prefix; None when there is none."""
-        _, high = betting.halved(lambda share: self._certified_rows(ranked, share, rule) > 0, self.share, 14)
-        unit = 10.0 ** (math.floor(math.log10(high * self.largest)) - 2)
-        best = math.ceil(high * self.largest / unit) * unit
-        known = best < self.largest and self._certified_rows(ranked, best / self.largest, rule)
-        return float(f"{best:.6g}") if known else None
 
 
 @dataclass

@@ -75,7 +75,7 @@ class Sided(ByPart):
     @property
     def asks_labels(self) -> bool:
         """Whether scouts are asked for their labels too: how rare a class is was not declared."""
-        return any(side.scouted and side.declared is None for side in self.each)
+        return any(side.scouted and side.share is None for side in self.each)
 
     @property
     @abstractmethod
@@ -88,6 +88,8 @@ class Sided(ByPart):
 
     #: A side that cannot carry its promise calls nothing.
     unproven: ClassVar[float] = -math.inf
+    #: About how rare the class is that rows are called by, where that was said.
+    share: float | None = None
     delta: float
 
     def from_sample(self, sample: Sample) -> Certificate:
@@ -197,11 +199,6 @@ class Side(Sided):
 
     #: Whether it speaks about what is called positive, or about what is called negative.
     calls_positive: ClassVar[bool] = True
-
-    @property
-    def declared(self) -> float | None:
-        """About how rare the class is that rows are called by, where that was said."""
-        return None
 
     @property
     def each(self) -> tuple[Side, ...]:
@@ -367,8 +364,8 @@ class TwoSided(Sided):
             )
         first = 0.5  # the share of delta of the first class's side
         for code, side in both.items():
-            if both[1 - code].scouted and side.declared is not None:
-                of_first = side.declared if code == 0 else 1.0 - side.declared
+            if both[1 - code].scouted and side.share is not None:
+                of_first = side.share if code == 0 else 1.0 - side.share
                 first = _OF_RARE if of_first <= _RARE else 1.0 - _OF_RARE if of_first >= 1.0 - _RARE else 0.5
         shares = (first, 1.0 - first)
         return {code: replace(side, delta=self.delta * shares[code]) for code, side in both.items()}

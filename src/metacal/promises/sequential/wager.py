@@ -153,20 +153,16 @@ class Wager:
     def bet(self, play: Play) -> Float:
         """Bet on rows in the order they came; the logarithm of the money after each."""
         columns, n = np.broadcast_arrays(*play), len(play.gain)
-        scale = self._scale(columns[1])
+        sums = np.cumsum(np.concatenate(([self.weights], columns[1])))
+        squares = np.cumsum(np.concatenate(([self.squares], columns[1] ** 2)))
+        # The mean weight of the rows before each, Σw²/Σw, one row of weight one thought of beforehand.
+        scale = (squares[:-1] + 1.0) / (sums[:-1] + 1.0)
         working, idle, gamblers = np.empty((len(WINDOWS), n)), np.zeros(n), []
         for k, (window, state) in enumerate(zip(WINDOWS, self.gamblers)):
             gamblers.append(self._one(columns, scale, window, state, working[k], idle))
-        self.rows += n
+        self.rows, self.weights, self.squares = self.rows + n, float(sums[-1]), float(squares[-1])
         self.gamblers = tuple(gamblers)
         return log_sum(working, idle) - math.log(len(WINDOWS))
-
-    def _scale(self, weight: Float) -> Float:
-        """The mean weight of the rows before each, Σw²/Σw, one row of weight one thought of beforehand."""
-        sums = np.cumsum(np.concatenate(([self.weights], weight)))
-        squares = np.cumsum(np.concatenate(([self.squares], weight**2)))
-        self.weights, self.squares = float(sums[-1]), float(squares[-1])
-        return np.asarray((squares[:-1] + 1.0) / (sums[:-1] + 1.0))
 
     def _one(
         self, play: Sequence[Float], scale: Float, window: int, state: tuple[float, ...], path: Float, idle: Float
