@@ -26,6 +26,7 @@ from metacal.formulas import Array, Codes, Float
 from metacal.formulas.logits import LOWEST_ORDINARY
 from metacal.kernels import columns as definition
 from metacal.kernels.columns import Curve, cumulants, lifted
+from metacal.kernels.grid import Grid
 
 #: e^d is zero in float64 (float32) below these: smaller exponents are clamped here, which keeps 0 · (-inf) = NaN out.
 _ZERO = {np.dtype(np.float64): -800.0, np.dtype(np.float32): -100.0}
@@ -145,6 +146,11 @@ def _of_legal_rows(values: Float, top: Float) -> Float:
     """NaN where the largest logit is not finite (it is NaN where any is): no row of logits, no score."""
     legal = np.isfinite(top)
     return values if legal.all() else np.where(legal, values, np.nan)
+
+
+def rounded(values: Any, grid: Grid) -> Float:
+    """The points of a grid nearest to a column of values."""
+    return grid.rounded(values)
 
 
 def predicted(block: Array) -> Codes:

@@ -22,42 +22,38 @@ except ImportError:  # as in triton.py
 _ROWS_A_PROGRAM = 1024
 
 
-def tempered_loss(
-    block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float, floor: float
-) -> Tensor | None:
-    """Sum over rows of the loss and its first three derivatives in b; exponents below `floor` count as it."""
+def floor_of(block: Tensor, inverse_temperature: float) -> float:
+    """Distances below this count as this: e^bd is zero there, as in `numpy.py`."""
+    return (-800.0 if block.dtype == torch.float64 else -100.0) / inverse_temperature
+
+
+def tempered_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float) -> Tensor | None:
+    """Sum over rows of the loss and its first three derivatives in b."""
     layout = _Layout(block, WHOLE_ROW)
     parts = torch.empty((4, layout.programs), dtype=torch.float64, device=block.device)
-    done = _walked(layout, "losses", block, labels, weights, parts, inverse_temperature, floor)
+    done = _walked(layout, "losses", block, labels, weights, parts, inverse_temperature)
     return parts.sum(dim=1) if done else None
 
 
-def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float, floor: float) -> Tensor | None:
-    """The eight columns of `mixed_rows`; exponents below `floor` count as it."""
+def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor | None:
+    """The eight columns of `mixed_rows`."""
     out = torch.empty((len(block), 8), dtype=torch.float64, device=block.device)
     layout = _Layout(block, WHOLE_ROW, many=True)
-    return out if _walked(layout, "columns", block, labels, None, out, inverse_temperature, floor) else None
+    return out if _walked(layout, "columns", block, labels, None, out, inverse_temperature) else None
 
 
-def rivals(block: Tensor, inverse_temperature: float, floor: float) -> Tensor | None:
+def rivals(block: Tensor, inverse_temperature: float) -> Tensor | None:
     """Of softmax(b·x): the sum and the largest of all but the predicted class, the possible classes, the prediction."""
     out = torch.empty((len(block), 4), dtype=torch.float64, device=block.device)
     layout = _Layout(block, WHOLE_ROW)
-    return out if _walked(layout, "rivals", block, out, None, out, inverse_temperature, floor) else None
+    return out if _walked(layout, "rivals", block, out, None, out, inverse_temperature) else None
 
 
 def _walked(
-    layout: _Layout,
-    kind: str,
-    block: Tensor,
-    labels: Tensor,
-    weights: Tensor | None,
-    out: Tensor,
-    b: float,
-    floor: float,
+    layout: _Layout, kind: str, block: Tensor, labels: Tensor, weights: Tensor | None, out: Tensor, b: float
 ) -> bool:
     counts = labels if weights is None else weights
-    arguments = (block, labels.contiguous(), counts.contiguous(), out, *_split(b), floor)
+    arguments = (block, labels.contiguous(), counts.contiguous(), out, *_split(b), floor_of(block, b))
     return layout.launch(_rows_kernel, *arguments, KIND=kind, WEIGHTED=weights is not None)
 
 
