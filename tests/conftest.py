@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from metacal import datasets
+from metacal.metrics import smooth
 from metacal.rows import Rows
 from metacal.scores import score_rows
 
@@ -187,3 +188,14 @@ def pytest_runtest_makereport(item, call):
         if NO_DATA not in reason:
             report.outcome = "failed"
             report.longrepr = f"skipped although METACAL_REQUIRE_ALL=1: {reason}"
+
+
+@pytest.fixture(scope="session")
+def smooth_ece_at():
+    """The smooth ECE at one given bandwidth, to look at the fixed point from outside."""
+
+    def area(top, bandwidth):
+        nodes = smooth._mesh_nodes(top)(np.ones((1, len(top))))
+        return float(smooth._smoothed_areas(smooth._cosines(nodes, len(top)), np.array([bandwidth]))[0])
+
+    return area

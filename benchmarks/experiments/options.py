@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import MOST_JOBS, json_option
+from metacal.cli.options import MOST_JOBS
 from metacal.cli.printing import echo, note, progress_bar, say_json
 from metacal.display import aligned
 from metacal.errors import InputError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 DRAWS = click.IntRange(0, 1_000_000)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON, and nothing else.")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from metacal.cli.options import REPEATS, SEED, json_option
+from benchmarks.experiments.options import json_option
+from metacal.cli.options import REPEATS, SEED
 from metacal.cli.printing import echo, note, progress_bar, say_json
 from metacal.display import aligned
 from metacal.errors import InputError

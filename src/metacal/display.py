@@ -93,14 +93,9 @@ def frame(records: Sequence[Mapping[str, Any]], index: Sequence[Any] | None = No
     0.2
     """
     pandas = _pandas()
-    if index is None:
-        return pandas.DataFrame.from_records(list(records))
-    rows = (
-        pandas.MultiIndex.from_tuples(index, names=list(names))
-        if len(names) > 1
-        else pandas.Index(index, name=names[0])
-    )
-    return pandas.DataFrame.from_records(list(records), index=rows)
+    found = pandas.DataFrame(list(records), index=None if index is None else pandas.Index(index))
+    found.index.names = names or [None]
+    return found
 
 
 def columns(named: Mapping[str, Any]) -> Any:
@@ -116,17 +111,12 @@ def outward(low: float, high: float, digits: int = 4) -> str:
     >>> outward(0.91482, 0.99381), outward(0.57, 0.58)
     ('[0.9148, 0.9939]', '[0.5700, 0.5800]')
     """
-    below, above = (side(value, digits) for side, value in ((_down, low), (_up, high)))
-    return f"[{below:.{digits}f}, {above:.{digits}f}]"
+    return f"[{_down(low, digits):.{digits}f}, {-_down(-high, digits):.{digits}f}]"
 
 
 def _down(value: float, digits: int) -> float:
     units = value * 10.0**digits
     return (round(units) if abs(units - round(units)) < _NOISE else floor(units)) / 10.0**digits
-
-
-def _up(value: float, digits: int) -> float:
-    return -_down(-value, digits)
 
 
 def _pandas() -> Any:

@@ -27,7 +27,7 @@ from metacal.io.formats import FORMATS
 
 for suffix, kind in list(FORMATS.items()):
     def opener(*arguments, kind=kind):
-        writer = kind.writer()(*arguments)
+        writer = kind.write(*arguments)
         inner = writer.write
         def write(columns):
             inner(columns)

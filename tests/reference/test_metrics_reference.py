@@ -14,7 +14,6 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from metacal import metrics
-from metacal.metrics.smooth import smooth_ece_at
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +64,7 @@ def test_debiased_errors(sample):
     # relplot 1.0.3, relplot.metrics.smECE_sigma(confidence, correct, bandwidth), on its mesh of 200 points
     [(0.02, 0.15007969512451735), (0.05, 0.13641735934683635), (0.1, 0.11689139076393683)],
 )
-def test_smooth_ece_at_fixed_bandwidths(sample, bandwidth, theirs):
+def test_smooth_ece_at_fixed_bandwidths(sample, bandwidth, theirs, smooth_ece_at):
     assert smooth_ece_at(metrics.top_label(*sample), bandwidth) == pytest.approx(theirs, abs=3e-4)
 
 

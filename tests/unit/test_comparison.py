@@ -132,7 +132,7 @@ def test_a_calibrator_that_cannot_be_fitted_is_named_not_fatal(rows):
 def test_infinite_losses_do_not_break_the_table():
     finite = dict.fromkeys(METRICS, Estimate(0.1, 0.01))
     infinite = {**finite, "nll": Estimate(math.inf, math.nan)}
-    table = Comparison((Entry("a", finite, 0.0), Entry("b", infinite, 0.0)), 10, 2, 2, 1)
+    table = Comparison((Entry("a", finite, 0.0), Entry("b", infinite, 0.0)), 10, 2, 2, 1, 2)
     assert table.best("nll") == "a"
     assert json.dumps(table.to_dict(), allow_nan=False)
 

@@ -598,7 +598,7 @@ def test_groups_come_with_the_one_reading(tmp_path, monkeypatch, suffix):
 
     def counted(request):
         n_reads.append(request)
-        return kind.reader()(request)
+        return kind.read(request)
 
     monkeypatch.setitem(FORMATS, path.suffix, kind._replace(read=counted))
     read = read_predictions(path, group_key="site")

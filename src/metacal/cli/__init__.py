@@ -69,11 +69,11 @@ class Commands(click.Group):
         if cmd_name not in self.summaries:
             return None
         _import_plugins(ctx)
-        from metacal.cli.options import quiet_option
+        from metacal.cli.options import quiet
 
         command: click.Command = importlib.import_module(self.place.format(cmd_name)).command
-        if not any("--quiet" in parameter.opts for parameter in command.params):
-            quiet_option(command)
+        if quiet not in command.params:
+            command.params.append(quiet)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

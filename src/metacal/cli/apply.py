@@ -7,24 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.cluster import cluster, executor_option
+from metacal.cli.cluster import cluster, executor_field
 from metacal.cli.options import (
     OUTPUT_FORMATS,
     Reading,
-    Sectioned,
-    jobs_option,
-    json_option,
-    key_option,
-    large_option,
+    as_command,
+    jobs_field,
+    large_field,
     option,
     reading_options,
-    shared,
     threads_for,
-    with_options,
     wrong,
 )
 from metacal.cli.outputs import check_not_an_input, is_folder, output_option
-from metacal.cli.printing import note, progress_bar, say_json
+from metacal.cli.printing import note, progress_bar, say_json, was_told
 from metacal.io.formats import endings
 
 if TYPE_CHECKING:
@@ -55,18 +51,13 @@ class Options:
     prune: bool = option(
         "Where OUT is a folder: remove results whose source is gone, unless they were changed since.", default=False
     )
-    large: str | None = shared(large_option)
+    large: str | None = large_field()
     reading: Reading = reading_options(labels=False)
-    n_jobs: int | None = shared(jobs_option)
-    executor: str | None = shared(executor_option)
-    key: None = shared(key_option)
-    as_json: bool = shared(json_option, False)
+    n_jobs: int | None = jobs_field()
+    executor: str | None = executor_field()
 
 
-@click.command(cls=Sectioned)
-@click.argument("artifact", metavar="GATE", type=click.Path())
-@click.argument("file", type=click.Path())
-@with_options(Options)
+@as_command(Options, "GATE", "FILE", sectioned=True)
 def command(artifact: str, file: str, options: Options) -> None:
     """Give new rows calibrated probabilities and an accept/reject decision.
 
@@ -100,7 +91,7 @@ def command(artifact: str, file: str, options: Options) -> None:
     """  # noqa: D301
     options = replace(options, reading=replace(options.reading, keep=options.keep))
     output, large = options.output, options.large
-    _check_output(output, options.output_format, options.as_json)
+    _check_output(output, options.output_format)
     check_not_an_input(output, file, artifact, large, reading=options.reading)
     if options.executor is not None and not is_folder(output):
         raise click.UsageError(
@@ -117,7 +108,7 @@ def command(artifact: str, file: str, options: Options) -> None:
     if options.rejected != "calibrated" and gate.kind == "cascade":
         raise click.UsageError("--rejected uniform is the map of one gate; a cascade gives calibrated probabilities.")
     done = (_applied_to_folder if is_folder(output) else _applied)(gate, artifact, file, options)
-    if options.as_json:
+    if was_told("json"):
         say_json({"file": file, "artifact": artifact, **_counts(gate, done, options)})
         return
     if done.n_without_score and gate.kind == "scores":
@@ -189,10 +180,10 @@ def _name_the_odd(done: Applied) -> None:
         note(f"The source is gone, but the result was changed by hand, and stays: {', '.join(done.edited)}.")
 
 
-def _check_output(output: str | None, output_format: str | None, as_json: bool) -> None:
-    if output is None and not as_json:
+def _check_output(output: str | None, output_format: str | None) -> None:
+    if output is None and not was_told("json"):
         raise click.UsageError("say where the rows go: -o out.csv, -o out.parquet, or -o - for csv on stdout.")
-    if output == "-" and as_json:
+    if output == "-" and was_told("json"):
         raise click.UsageError("-o - and --json both want stdout; write the rows to a file.")
     if (
         output not in (None, "-")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from metacal.cli.export import check_onnx_name, input_field, onnx_field, report
-from metacal.cli.options import json_option, key_option, name_option, option, shared, with_options
+from metacal.cli.options import as_command, name_option, option
 from metacal.cli.outputs import check_not_an_input
 
 
@@ -23,14 +23,9 @@ class Options:
     kind: str | None = input_field("What that output holds")
     inputs: str | None = option("An .npz with inputs by name, to run MODEL on.  [default: made up]", metavar="FILE")
     unchecked: bool = option("Write OUT even if MODEL could not be run on made-up inputs.", default=False)
-    key: None = shared(key_option)
-    as_json: bool = shared(json_option, False)
 
 
-@click.command()
-@click.argument("model", type=click.Path())
-@click.argument("artifact", metavar="GATE", type=click.Path())
-@with_options(Options)
+@as_command(Options, "MODEL", "GATE")
 def command(model: str, artifact: str, options: Options) -> None:
     """Attach the gate to a classifier: an ONNX model that also says what it accepts.
 
@@ -61,7 +56,7 @@ def command(model: str, artifact: str, options: Options) -> None:
         )
     feed = None if options.inputs is None else read_inputs(options.inputs)
     known: dict[str, Any] = {"logits": options.logits, "input": options.kind, "unchecked": options.unchecked}
-    report(save_attached(model, gate, options.output, inputs=feed, **known), artifact, options.as_json)
+    report(save_attached(model, gate, options.output, inputs=feed, **known), artifact)
 
 
 def read_inputs(path: str) -> dict[str, Any]:

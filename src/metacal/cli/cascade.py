@@ -11,16 +11,14 @@ from metacal.cli.options import (
     SEED,
     OneOf,
     Reading,
+    as_command,
     file_option,
-    jobs_option,
-    json_option,
+    jobs_field,
     numbers,
     option,
     reading_options,
     share_option,
-    shared,
     threads_for,
-    with_options,
 )
 from metacal.cli.outputs import check_can_sign, check_not_an_input, output_option, save, say_saved, sign_field
 from metacal.cli.printing import progress_bar, say, wrapped
@@ -71,16 +69,12 @@ class Options:
     seed: int = option("Seed of the draw of the rows that choose thresholds.", type=SEED, default=0)
     reject_label: str | None = option("Prediction where people answer.  [default: -1, or 'rejected']", metavar="LABEL")
     reading: Reading = reading_options()
-    n_jobs: int | None = shared(jobs_option)
+    n_jobs: int | None = jobs_field()
     output: str | None = output_option("Save the cascade here, for apply and verify.", "JSON")
     key: str | None = sign_field()
-    as_json: bool = shared(json_option, False)
 
 
-@click.command()
-@click.argument("small", type=click.Path())
-@click.argument("large", type=click.Path(), required=False)
-@with_options(Options)
+@as_command(Options, "SMALL", "[LARGE]")
 def command(small: str, large: str | None, options: Options) -> None:
     """Let a small model answer what it is sure of and a large one the rest, under one promise.
 
@@ -122,10 +116,10 @@ def command(small: str, large: str | None, options: Options) -> None:
     assert gate.certificate is not None
     about = {"small": small, "large": large, "artifact": output, "signed": key is not None}
     answer = {**about, "certificate": gate.certificate.to_dict(words=True)}
-    say(answer, wrapped(str(gate.certificate)), as_json=options.as_json)
+    say(answer, wrapped(str(gate.certificate)))
     then = f"metacal apply {output} NEW-SMALL{'' if large is None else ' --large NEW-LARGE'}"
     without = "-o cascade.json saves the cascade for metacal apply."
-    say_saved(output, key, then=then, without=without, as_json=options.as_json)
+    say_saved(output, key, then=then, without=without)
 
 
 def _promise(options: Options) -> tuple[Promise, bool]:
@@ -151,17 +145,13 @@ def _fitted(small: str, large: str, promise: Promise, people: bool, options: Opt
     from metacal.gate.table import check_score
     from metacal.promises.rules.cascade_walks import Plan
     from metacal.rows import Rows, validate, workers
-    from metacal.rows.labels import codes_where_known, reject_label_of
     from metacal.scores import score_rows
 
     one, other = read(small, options.reading), read(large, options.reading)
     _check_same_rows(one, other, small, large)
     check_score(options.score, one.input)
     tables = [validate.logits_from(found.table, found.input) for found in (one, other)]
-    classes = validate.class_list(one.class_names, tables[0].shape[1])
     truth = truth_of_both(one, other, small, large)
-    codes = codes_where_known(one.require_truth() if truth is None else truth, len(one), classes)
-    label = reject_label_of(reject_label_for(options.reject_label, one), classes)
     scores = None
     if options.thresholds_from is not None:
         more = read(options.thresholds_from, options.reading)
@@ -170,13 +160,13 @@ def _fitted(small: str, large: str, promise: Promise, people: bool, options: Opt
         return fit_cascade(
             Rows(tables[0], executor=executor),
             Rows(tables[1], executor=executor),
-            codes,
+            one.require_truth() if truth is None else truth,
             promise,
             options.score,
             method_named(options.calibrator, options.seed, tables[0].shape[1])[0],
             plan=Plan(people, options.review_cost, options.seed, scores),
-            classes=classes,
-            reject_label=label,
+            classes=one.class_names,
+            reject_label=reject_label_for(options.reject_label, one),
             input=one.input,
             classes_given=one.class_names is not None,
         )

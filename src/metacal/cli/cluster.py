@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from metacal.cli.options import wrong
+from metacal.cli.options import option, wrong
 from metacal.errors import InputError, MissingExtraError
 
 
@@ -20,12 +20,13 @@ def _checked(ctx: click.Context, parameter: click.Parameter, where: str | None) 
     return where
 
 
-executor_option = click.option(
-    "--executor",
-    metavar="WHERE",
-    callback=_checked,
-    help="Work on a Dask cluster: dask://HOST:PORT, or dask for processes on this machine. Never changes the result.",
-)
+def executor_field() -> Any:
+    """A field for --executor."""
+    return option(
+        "Work on a Dask cluster: dask://HOST:PORT, or dask for processes on this machine. Never changes the result.",
+        metavar="WHERE",
+        callback=_checked,
+    )
 
 
 @contextmanager

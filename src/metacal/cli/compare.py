@@ -9,19 +9,17 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from metacal.cli.cluster import cluster, executor_option
+from metacal.cli.cluster import cluster, executor_field
 from metacal.cli.options import (
     FOLDS,
     REPEATS,
     SEED,
     Reading,
-    jobs_option,
-    json_option,
+    as_command,
+    jobs_field,
     option,
     reading_options,
-    shared,
     threads_for,
-    with_options,
     wrong,
 )
 from metacal.cli.printing import note, progress_bar, say
@@ -50,14 +48,11 @@ class Options:
     repeats: int = option("How often folds are drawn.", type=REPEATS, default=2)
     seed: int = option("Seed of the folds.", type=SEED, default=0)
     reading: Reading = reading_options()
-    n_jobs: int | None = shared(jobs_option)
-    executor: str | None = shared(executor_option)
-    as_json: bool = shared(json_option, False)
+    n_jobs: int | None = jobs_field()
+    executor: str | None = executor_field()
 
 
-@click.command()
-@click.argument("file", type=click.Path())
-@with_options(Options)
+@as_command(Options, "FILE")
 def command(file: str, options: Options) -> None:
     """Compare calibrators on labelled rows, best first.
 
@@ -92,7 +87,7 @@ def command(file: str, options: Options) -> None:
     plan: dict[str, Any] = {"n_splits": options.folds, "n_repeats": options.repeats, "random_state": options.seed}
     with unquestioned(), cluster(executor, threads) as there:
         result = compare(logits, codes, names, **plan, n_jobs=threads, progress=watched, executor=there)
-    say({"file": file, **result.to_dict()}, result, as_json=options.as_json)
+    say({"file": file, **result.to_dict()}, result)
 
 
 def _say_cost(names: Iterable[str], shape: tuple[int, ...], n_folds: int) -> None:

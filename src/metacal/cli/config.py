@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import click
-
-from metacal.cli.options import json_option
+from metacal.cli.options import as_command
 from metacal.cli.printing import say
 
 
-@click.command()
-@json_option
-def command(as_json: bool) -> None:
+@as_command(None)
+def command() -> None:
     """Show which kernel runs here and why, the versions around it, and what the environment sets.
 
     \b
@@ -21,4 +18,4 @@ def command(as_json: bool) -> None:
     from metacal.config import show_config
 
     config = show_config()
-    say(config.to_dict(), config, as_json=as_json)
+    say(config.to_dict(), config)

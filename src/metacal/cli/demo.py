@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import SEED, json_option, option, shared, with_options
+from metacal.cli.options import SEED, as_command, option
 from metacal.cli.outputs import output_option
 from metacal.cli.printing import WIDTH, note, say, wrapped
 from metacal.display import aligned
@@ -77,11 +77,9 @@ class Options:
     dataset: str = option("Which logits.", type=click.Choice(list(DATASETS)), default="cifar10-resnet110")
     seed: int = option("Which random split.", type=SEED, default=0)
     output: str = output_option("Where the report goes.", "HTML", default="metacal-demo.html")
-    as_json: bool = shared(json_option, False)
 
 
-@click.command()
-@with_options(Options)
+@as_command(Options)
 def command(options: Options) -> None:
     """See it work: the whole story on real data that ships with metacal.
 
@@ -111,7 +109,7 @@ def command(options: Options) -> None:
     answer["certificate"] = None if certificate is None else certificate.to_dict(words=True)
     head = f"{introduction}: {len(fit_y):,} rows to fit, {len(test_y):,} to test (seed {seed})"
     text = "\n".join([head, "", *_table(lines), "", _COLUMNS, "", *_explained(lines, certificate), _NEXT])
-    say(answer, text, as_json=options.as_json)
+    say(answer, text)
     note(f"The report is in {output} ({size / 1000:,.0f} kB). Open it in a browser: {Path(output).resolve().as_uri()}")
 
 

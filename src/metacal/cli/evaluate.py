@@ -8,24 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.cluster import cluster, executor_option
+from metacal.cli.cluster import cluster, executor_field
 from metacal.cli.options import (
     BINS,
     RESAMPLES,
     SEED,
     Reading,
-    Sectioned,
-    jobs_option,
-    json_option,
-    key_option,
-    large_option,
-    level_option,
+    as_command,
+    jobs_field,
+    large_field,
+    level_field,
     option,
     reading_options,
-    shared,
     threads_for,
-    with_gate_and_file,
-    with_options,
 )
 from metacal.cli.printing import progress_bar, say, wrapped
 from metacal.errors import warn_caller
@@ -41,21 +36,17 @@ if TYPE_CHECKING:
 class Options:
     """What `metacal evaluate` is told."""
 
-    large: str | None = shared(large_option)
+    large: str | None = large_field()
     reading: Reading = reading_options()
-    level: float = shared(level_option, 0.95)
+    level: float = level_field()
     bins: int = option("Bins of the binned ECEs.", type=BINS, default=15)
     seed: int = option("Seed of the bootstrap.", type=SEED, default=0)
     resamples: int = option("0: no intervals.", type=RESAMPLES, default=1000)
-    n_jobs: int | None = shared(jobs_option)
-    executor: str | None = shared(executor_option)
-    key: None = shared(key_option)
-    as_json: bool = shared(json_option, False)
+    n_jobs: int | None = jobs_field()
+    executor: str | None = executor_field()
 
 
-@click.command(cls=Sectioned)
-@with_gate_and_file
-@with_options(Options)
+@as_command(Options, "[GATE] FILE", sectioned=True)
 def command(artifact: str | None, file: str, options: Options) -> None:
     """Measure calibration, and whether the promise is kept, on labelled rows.
 
@@ -92,7 +83,7 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     else:
         about = f"{file}: " if artifact is None else f"{file}, through {artifact}: "
         answer, text = result.to_dict(), result.text(about, partial(wrapped, hang=10), few=True)
-    say({"file": file, "artifact": artifact, **answer}, text, as_json=options.as_json)
+    say({"file": file, "artifact": artifact, **answer}, text)
 
 
 def _measured(artifact: str | None, file: str, options: Options) -> Measured:

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from metacal.cli.options import json_option, key_option, option, shared, with_options, wrong
+from metacal.cli.options import as_command, option, wrong
 from metacal.cli.outputs import check_not_an_input
-from metacal.cli.printing import note, say_json
+from metacal.cli.printing import note, say_json, was_told
 
 
 def input_field(what: str) -> Any:
@@ -42,13 +42,9 @@ class Options:
         "Of a cascade: both gates in one graph, or the small one's alone.  [default: both]",
         type=click.Choice(["both", "small"]),
     )
-    key: None = shared(key_option)
-    as_json: bool = shared(json_option, False)
 
 
-@click.command()
-@click.argument("artifact", metavar="GATE", type=click.Path())
-@with_options(Options)
+@as_command(Options, "GATE")
 def command(artifact: str, options: Options) -> None:
     """Export the gate as a model of its own, without Python in it.
 
@@ -78,7 +74,7 @@ def command(artifact: str, options: Options) -> None:
         raise click.UsageError(f"--part belongs to a cascade; {artifact} holds one gate.")
     exported = gate.stage(0) if options.part == "small" else gate
     known: dict[str, Any] = {"opset": options.opset, "ir_version": options.ir_version, "dtype": options.dtype}
-    report(save(exported, options.output, input=options.kind, **known), artifact, options.as_json)
+    report(save(exported, options.output, input=options.kind, **known), artifact)
 
 
 def check_onnx_name(output: str) -> None:
@@ -87,10 +83,10 @@ def check_onnx_name(output: str) -> None:
         raise wrong("-o", f"{output} must end in .onnx.")
 
 
-def report(saved: Any, artifact: str, as_json: bool) -> None:
+def report(saved: Any, artifact: str) -> None:
     """Say what was written, from which saved gate."""
     promise = saved.metadata.get("metacal.promise")
-    if as_json:
+    if was_told("json"):
         facts = {name: getattr(saved, name) for name in ("opset", "ir_version", "outputs", "ran", "metadata")}
         say_json({"artifact": artifact, "output": saved.path, **facts, "promise": promise})
         return

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.cluster import cluster, executor_option
+from metacal.cli.cluster import cluster, executor_field
 from metacal.cli.options import (
     SEED,
     OneOf,
     Reading,
-    Sectioned,
+    as_command,
     file_option,
     group,
-    jobs_option,
-    json_option,
+    jobs_field,
     name_option,
     numbers,
     option,
     reading_options,
-    shared,
     threads_for,
-    with_options,
     wrong,
 )
 from metacal.cli.outputs import (
@@ -100,11 +97,10 @@ class Options:
     )
     reject_label: str | None = option("Prediction for rejected rows.  [default: -1, or 'rejected']", metavar="LABEL")
     reading: Reading = reading_options()
-    n_jobs: int | None = shared(jobs_option)
-    executor: str | None = shared(executor_option)
+    n_jobs: int | None = jobs_field()
+    executor: str | None = executor_field()
     output: str | None = output_option("Save the result here, for apply and evaluate.", "JSON")
     key: str | None = sign_field()
-    as_json: bool = shared(json_option, False)
 
     def units(self, found: Predictions | Scores) -> Any:
         """Which rows of FILE belong together, and what is counted of them; None where each is alone."""
@@ -115,9 +111,7 @@ class Options:
         return Units(found.units, "row" if self.every_row else "unit", self.largest_unit)
 
 
-@click.command(cls=Sectioned)
-@click.argument("file", type=click.Path())
-@with_options(Options)
+@as_command(Options, "FILE", sectioned=True)
 def command(file: str, options: Options) -> None:
     """Fit a calibrator and a gate that carries a written promise.
 
@@ -180,9 +174,9 @@ def command(file: str, options: Options) -> None:
         gate = fitted(found, options)
     save(gate, output, key, options.n_jobs)
     about = {"file": file, "artifact": output, "n_rows": len(found)}
-    _report(gate, about, signed=key is not None, as_json=options.as_json)
+    _report(gate, about, signed=key is not None)
     then, without = f"metacal evaluate {output} TEST", "-o cal.json saves the gate for metacal apply."
-    say_saved(output, key, then=then, without=without, as_json=options.as_json)
+    say_saved(output, key, then=then, without=without)
 
 
 def _fitted_on_scores(found: Scores, options: Options) -> Gate:
@@ -236,38 +230,39 @@ def _fitted(found: Predictions, options: Options) -> Gate:
     from metacal.promises.notes import remark
     from metacal.promises.parts.units import counted_rows
     from metacal.rows import Rows, validate, workers
-    from metacal.rows.labels import reject_label_of
 
-    seed, score, calibrator, threads = options.seed, options.score, options.calibrator, threads_for(options.n_jobs)
-    names = None if found.class_names is None else list(found.class_names)
+    seed, calibrator, threads = options.seed, options.calibrator, threads_for(options.n_jobs)
     own = None if found.class_names or found.table.shape[1] != 2 else _two_labels(found, options.positive)
-    named = names if own is None else own.tolist()
+    names = found.class_names if own is None else own.tolist()
     promise: Any = options.asked.promise(
-        seed, named, per_group=found.groups is not None, positive=_named(options.positive, named)
+        seed, names, per_group=found.groups is not None, positive=_named(options.positive, names)
     )
-    label = reject_label_for(options.reject_label, found)
-    check_gate(promise, score, found.input, options.decision)
+    check_gate(promise, options.score, found.input, options.decision)
+    bare = found.labels is None and not promise.needs_labels
+    if bare and calibrator is not None:
+        raise wrong("--calibrator", "a calibrator learns from labels, and FILE has none.")
     fit_map, recipe = method_named(calibrator or promise.calibrator, seed, found.table.shape[1])
     with cluster(options.executor, threads) as remote, workers(threads, remote) as executor:
         table = validate.logits_from(found.table, found.input, executor=executor, later=True)
         classes = validate.class_list(found.class_names if own is None else own, table.shape[1])
-        rows = Rows(table, executor=executor, unseen=validate.may_wait(table, found.input))
-        known: dict[str, Any] = {
-            "classes": classes,
-            "classes_given": names is not None or classes.tolist() != [*range(len(classes))],
-            "input": found.input,
-        }
-        known["notes"] = [remark(text=text) for text in found.remarks]
-        known["reject_label"] = reject_label_of(label, classes)
-        known["counted"] = counted_rows(len(found), options.units(found), random_state=seed)
-        if found.labels is None and not promise.needs_labels:
-            if calibrator is not None:
-                raise wrong("--calibrator", "a calibrator learns from labels, and FILE has none.")
-            return fit_gate(rows, None, promise, score, fit_map, **known)
-        codes = validate.label_codes(found.require_truth(), len(table), classes)
-        known |= {"gives_way": calibrator is None, "decision": options.decision, "prior": _prior(options)}
-        gate = fit_gate(rows, codes, promise, score, fit_map, groups=found.groups, **known)
-    return gate.with_source(recipe=recipe(), score_column=found.score_column)
+        gate = fit_gate(
+            Rows(table, executor=executor, unseen=validate.may_wait(table, found.input)),
+            None if bare else validate.label_codes(found.require_truth(), len(table), classes),
+            promise,
+            options.score,
+            fit_map,
+            classes=classes,
+            classes_given=found.class_names is not None or classes.tolist() != [*range(len(classes))],
+            input=found.input,
+            notes=[remark(text=text) for text in found.remarks],
+            reject_label=reject_label_for(options.reject_label, found),
+            counted=counted_rows(len(found), options.units(found), random_state=seed),
+            gives_way=calibrator is None,
+            decision=options.decision,
+            prior=_prior(options),
+            groups=found.groups,
+        )
+    return gate if bare else gate.with_source(recipe=recipe(), score_column=found.score_column)
 
 
 def _two_labels(found: Predictions, positive: str | None) -> Any:
@@ -280,7 +275,7 @@ def _two_labels(found: Predictions, positive: str | None) -> Any:
     return two_classes(found.labels, named, one_score=positive is not None)
 
 
-def _named(positive: str | None, labels: list[Any] | None) -> Any:
+def _named(positive: str | None, labels: Sequence[Any] | None) -> Any:
     """The label that is written so."""
     if positive is None:
         return None
@@ -304,7 +299,7 @@ def method_named(name: str | None, seed: int, n_classes: int) -> tuple[FitMap, C
     return partial(method.fit_function(), **options), lambda: Recipe(method.public_name, options)
 
 
-def _report(gate: Gate, about: dict[str, Any], *, signed: bool, as_json: bool) -> None:
+def _report(gate: Gate, about: dict[str, Any], *, signed: bool) -> None:
     """Print the certificate and what was fitted."""
     assert gate.certificate is not None
     ahead = gate.certificate.next_rows(NEXT)
@@ -319,7 +314,7 @@ def _report(gate: Gate, about: dict[str, Any], *, signed: bool, as_json: bool) -
         about["accept_if"] = gate.condition
         lines.append(curve_line(gate))
     certified = {"certificate": gate.certificate.to_dict(words=True), "next_rows": ahead.to_dict(), "signed": signed}
-    say({**about, **certified}, wrapped("\n".join(lines)), as_json=as_json)
+    say({**about, **certified}, wrapped("\n".join(lines)))
 
 
 def reject_label_for(text: str | None, found: Predictions) -> str | int | None:

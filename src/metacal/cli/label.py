@@ -12,19 +12,16 @@ from metacal.cli.options import (
     SEED,
     OneOf,
     Reading,
-    Sectioned,
+    as_command,
     file_option,
-    json_option,
     name_option,
     option,
     reading_options,
     share_option,
-    shared,
-    with_options,
     wrong,
 )
 from metacal.cli.outputs import OutputPath, check_is_a_file, check_not_an_input, output_option, save, say_saved
-from metacal.cli.printing import echo, note, say_json, wrapped
+from metacal.cli.printing import echo, note, say_json, was_told, wrapped
 from metacal.cli.promise_options import PromiseOptions, max_miscoverage_field, min_accuracy_field
 from metacal.scores.registry import NAMED
 
@@ -80,12 +77,9 @@ class Options:
         "every call.",
         "KEYFILE",
     )
-    as_json: bool = shared(json_option, False)
 
 
-@click.command(cls=Sectioned)
-@click.argument("pool", type=click.Path())
-@with_options(Options)
+@as_command(Options, "POOL", sectioned=True)
 def command(pool: str, options: Options) -> None:
     """Certify a promise with as few labels as it takes, from a pool that has none.
 
@@ -195,7 +189,7 @@ def _pool(path: str, reading: Reading, show: str | None) -> Predictions | Scores
 def _say(done: Outcome, call: Round, pool: str, options: Options) -> None:
     from metacal.cli.labelling import answer_column
 
-    gate, as_json = options.gate_file, options.as_json
+    gate, as_json = options.gate_file, was_told("json")
     certifier, waiting = done.certifier, len(done.waiting)
     some = certifier.coverage is not None
     if as_json:
@@ -224,6 +218,6 @@ def _say(done: Outcome, call: Round, pool: str, options: Options) -> None:
     if gate is not None and not some:
         note(f"{gate} is not written: no gate is certified yet.")
     elif gate is not None:
-        say_saved(gate, options.key, then=f"metacal apply {gate} NEW -o out.csv", without="", as_json=as_json)
+        say_saved(gate, options.key, then=f"metacal apply {gate} NEW -o out.csv", without="")
     elif not waiting and some and not as_json:
         note(f"--gate cal.json saves the gate; call again with it, {call.journal} has everything.")

@@ -249,7 +249,7 @@ def asked_text(columns: Mapping[str, NDArray[Any]], answer: str, delimiter: str 
     <BLANKLINE>
     """
     text = io.StringIO()
-    writer = TabsWriter(text) if delimiter == "\t" else DelimitedWriter(text)
+    writer = (TabsWriter if delimiter == "\t" else DelimitedWriter)(text, None, len(columns[ROW]), False)
     writer.write({**columns, answer: np.full(len(columns[ROW]), "")})
     return text.getvalue().encode()
 

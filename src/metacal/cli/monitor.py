@@ -11,16 +11,13 @@ import click
 
 from metacal.cli.options import (
     Reading,
-    json_option,
-    key_option,
-    large_option,
+    as_command,
+    large_field,
     name_option,
     option,
     reading_options,
     share,
     share_option,
-    shared,
-    with_options,
 )
 from metacal.cli.outputs import OutputPath, check_not_an_input
 from metacal.cli.printing import REFUTED, note, say, wrapped
@@ -81,10 +78,8 @@ class Options:
         type=click.FloatRange(min=0.0, min_open=True),
         metavar="SECONDS",
     )
-    large: str | None = shared(large_option)
+    large: str | None = large_field()
     reading: Reading = reading_options(labels=False)
-    key: None = shared(key_option)
-    as_json: bool = shared(json_option, False)
 
     @property
     def goes_on(self) -> bool:
@@ -99,10 +94,7 @@ class Options:
         return os.path.splitext(self.state)[0] + ".quarantine.jsonl"
 
 
-@click.command()
-@click.argument("artifact", metavar="GATE", type=click.Path())
-@click.argument("file", type=click.Path())
-@with_options(Options)
+@as_command(Options, "GATE", "FILE")
 def command(artifact: str, file: str, options: Options) -> None:
     """Watch a gate's traffic and raise an alarm when something has changed.
 
@@ -163,7 +155,7 @@ def command(artifact: str, file: str, options: Options) -> None:
             stack.callback(pushed(WatchMetrics(lambda: shown.last), options.otlp))
         watched(intake, source, shown)
         found = shown.publish(ended=True)
-    say(found, wrapped("\n".join(lines(found))), as_json=options.as_json)
+    say(found, wrapped("\n".join(lines(found))))
     if found["alarm"] or intake.silences:
         click.get_current_context().exit(REFUTED)
 

@@ -30,10 +30,6 @@ class OneOf(_Choice):
         return (*self.registered(), *self.more)
 
 
-Command = Callable[..., Any]
-Decorator = Callable[[Command], Command]
-
-
 #: What counts may be: more is a slip of the finger, and would fill the memory or never end.
 BINS = click.IntRange(1, 1000)
 RESAMPLES = click.IntRange(0, 100_000)
@@ -87,7 +83,7 @@ def numbers(value: str) -> list[float]:
 
 # ── help in sections ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-#: Heading -> the options below it, the common ones first; what no section names stands below the last heading.
+#: Heading -> the options below it, the common ones first; those that no section names stand below the last.
 _SECTIONS = {
     "The promise": "min-accuracy max-miscoverage confidence per-class group-key",
     "What is written": "output output-format json title",
@@ -95,6 +91,7 @@ _SECTIONS = {
     "One score in place of logits": "score-key correct-key higher-is loss-key positive marks",
     "Other promises": "max-review max-risk max-cost cheapest cost-wrong cost-matrix cost-review after-looking "
     "at-threshold in-expectation each pool-small near-binary rule",
+    "Other options": "",
 }
 
 
@@ -105,17 +102,12 @@ class Sectioned(click.Command):
         """Write each section that has options, then all others."""
         left: list[click.Parameter] = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
         for title, listed in _SECTIONS.items():
-            names = [f"--{name}" for name in listed.split()]
+            names = [f"--{name}" for name in listed.split()] or [one.opts[-1] for one in left]
             here = sorted((one for one in left if one.opts[-1] in names), key=lambda one: names.index(one.opts[-1]))
-            _write(title, here, ctx, formatter)
             left = [one for one in left if one not in here]
-        _write("Other options", left, ctx, formatter)
-
-
-def _write(title: str, options: list[click.Parameter], ctx: click.Context, formatter: click.HelpFormatter) -> None:
-    if options:
-        with formatter.section(title):
-            formatter.write_dl([record for one in options if (record := one.get_help_record(ctx)) is not None])
+            if records := [record for one in here if (record := one.get_help_record(ctx)) is not None]:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 # ── options as fields ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -141,7 +133,7 @@ def option(
         more["is_flag"] = True
     elif default is not None:
         more = {"default": default, "show_default": True, **more}
-    known = {"decorate": lambda name: click.option(*(names or (flag(name),)), name, **more)}
+    known = {"make": lambda name: click.Option([*(names or (flag(name),)), name], **more)}
     return field(default=default, metadata={**known, "needs": needs, "excludes": excludes, "help": help})
 
 
@@ -187,32 +179,9 @@ def as_words(name: str, value: Any) -> list[str]:
     return [word for one in values for word in (flag(name), str(one))]
 
 
-def shared(decorate: Decorator, default: Any = None) -> Any:
-    """A field for an option that several commands have."""
-    return field(default=default, metadata={"decorate": lambda name: decorate})
-
-
 def group(options: type, *, without: tuple[str, ...] = ()) -> Any:
     """A field for the options of another dataclass, all but some."""
     return field(default=None, metadata={"group": options, "without": without})
-
-
-def with_options(options: type) -> Decorator:
-    """Give a command the options that the fields of a dataclass describe; it gets one of these as `options`."""
-
-    def decorate(command: Command) -> Command:
-        @functools.wraps(command)
-        def gathered(**given: Any) -> Any:
-            _check_together(options, given)
-            own = _gathered(options, given)
-            return command(options=own, **given)
-
-        decorated: Command = gathered
-        for one in reversed(list(_flat(options))):
-            decorated = one.metadata["decorate"](one.name)(decorated)
-        return decorated
-
-    return decorate
 
 
 def _flat(options: type, without: tuple[str, ...] = ()) -> Iterator[Field[Any]]:
@@ -220,7 +189,7 @@ def _flat(options: type, without: tuple[str, ...] = ()) -> Iterator[Field[Any]]:
     for one in fields(options):
         if "group" in one.metadata:
             yield from _flat(one.metadata["group"], one.metadata["without"])
-        elif "decorate" in one.metadata and one.name not in without:
+        elif "make" in one.metadata and one.name not in without:
             yield one
 
 
@@ -251,23 +220,14 @@ def _gathered(options: type, given: dict[str, Any]) -> Any:
 FORMATS, OUTPUT_FORMATS = ([ending[1:] for ending in endings(written=written)] for written in (False, True))
 
 
-def _into_context(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    """A callback that leaves what was given where warnings, notes and readers of saved files look for it."""
-
-    def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
-        if value not in (None, False):
-            ctx.meta[name] = value
-
-    return keep
+def _into_context(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Leave what was given where answers, warnings, notes and readers of saved files look for it."""
+    if value not in (None, False):
+        ctx.meta[f"metacal.{parameter.name}"] = value
 
 
-_strict_option = click.option(
-    "--strict",
-    is_flag=True,
-    expose_value=False,
-    callback=_into_context("metacal.strict"),
-    help="A warning is an error: probabilities read as logits, a stray column, rows that repeat, ...",
-)
+#: Of an option that the command itself is not given.
+_TOLD: dict[str, Any] = {"expose_value": False, "callback": _into_context}
 
 
 @dataclass(frozen=True)
@@ -311,30 +271,13 @@ class Reading:
         "With a score: what a higher one says; doubtful for losses, distances, perplexities.  [default: surer]",
         type=click.Choice(["surer", "doubtful"]),
     )
-    strict: None = shared(_strict_option)
+    strict: None = option(
+        "A warning is an error: probabilities read as logits, a stray column, rows that repeat, ...",
+        is_flag=True,
+        **_TOLD,
+    )
     unit_key: str | None = None
     keep: tuple[str, ...] = ()
-
-
-#: Every command that reads a saved file has it; `metacal.cli.reading.load_gate` asks for it.
-key_option = click.option(
-    "--key",
-    type=click.Path(),
-    metavar="KEYFILE",
-    expose_value=False,
-    callback=_into_context("metacal.key"),
-    help="Take the saved file only if it is signed with this key: a secret, or an Ed25519 key in PEM.",
-)
-#: Every command gets it, from the group.
-quiet_option = click.option(
-    "-q",
-    "--quiet",
-    is_flag=True,
-    expose_value=False,
-    callback=_into_context("metacal.quiet"),
-    help="Only results and errors: no notes, no warnings, no progress bar.",
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON, and nothing else.")
 
 
 def _checked_jobs(ctx: click.Context, parameter: click.Parameter, n_jobs: int | None) -> int | None:
@@ -346,40 +289,29 @@ def _checked_jobs(ctx: click.Context, parameter: click.Parameter, n_jobs: int | 
     return n_jobs
 
 
-jobs_option = click.option(
-    "-n",
-    "--jobs",
-    "--n-jobs",
-    "n_jobs",
-    type=int,
-    metavar="N",
-    callback=_checked_jobs,
-    help="Threads; -1: one per core. Never changes the result.  [default: -1]",
-)
-level_option = click.option(
-    "--level", type=share, metavar="P", default=0.95, show_default=True, help="Level of the intervals."
-)
-#: Of the commands that read a cascade.
-large_option = click.option(
-    "--large",
-    type=click.Path(),
-    metavar="LARGEFILE",
-    help="With a cascade: the large model's predictions, of all rows or of those that need it.",
-)
+def jobs_field() -> Any:
+    """A field for -n."""
+    return option(
+        "Threads; -1: one per core. Never changes the result.  [default: -1]",
+        "-n",
+        "--jobs",
+        "--n-jobs",
+        type=int,
+        metavar="N",
+        callback=_checked_jobs,
+    )
 
 
-def with_gate_and_file(command: Command) -> Command:
-    """The arguments [GATE] FILE: a saved gate first where there is one, and the rows."""
+def level_field() -> Any:
+    """A field for --level."""
+    return share_option("Level of the intervals.", "P", default=0.95)
 
-    @functools.wraps(command)
-    def parted(paths: tuple[str, ...], **given: Any) -> Any:
-        if len(paths) > 2:
-            raise click.UsageError(
-                f"got {len(paths)} files: give a gate and one file of rows, or a file of rows alone."
-            )
-        return command(artifact=paths[0] if len(paths) == 2 else None, file=paths[-1], **given)
 
-    return click.argument("paths", metavar="[GATE] FILE", nargs=-1, required=True, type=click.Path())(parted)
+def large_field() -> Any:
+    """A field for --large, of the commands that read a cascade."""
+    return file_option(
+        "With a cascade: the large model's predictions, of all rows or of those that need it.", "LARGEFILE"
+    )
 
 
 def reading_options(*, labels: bool = True) -> Any:
@@ -390,3 +322,62 @@ def reading_options(*, labels: bool = True) -> Any:
 def threads_for(n_jobs: int | None) -> int:
     """The threads to use: all cores unless the user says otherwise."""
     return -1 if n_jobs is None else n_jobs
+
+
+# ── commands ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+#: Every command that reads a saved file has it; `metacal.cli.reading.load_gate` asks for it.
+_key = click.Option(
+    ["--key"],
+    type=click.Path(),
+    metavar="KEYFILE",
+    **_TOLD,
+    help="Take the saved file only if it is signed with this key: a secret, or an Ed25519 key in PEM.",
+)
+_json = click.Option(["--json"], is_flag=True, **_TOLD, help="Print the answer as JSON, and nothing else.")
+#: Every command gets it, from the group.
+quiet = click.Option(
+    ["-q", "--quiet"], is_flag=True, **_TOLD, help="Only results and errors: no notes, no warnings, no progress bar."
+)
+
+
+def as_command(
+    options: type | None, *arguments: str, sectioned: bool = False, answers: bool = True
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """A function as a command with the options that the fields of a dataclass describe: it gets one as `options`.
+
+    `arguments` are files as help calls them, one in brackets where it may be left out. GATE, of which the function gets
+    the path as `artifact`, comes with --key; --json with every command that `answers`.
+    """
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        @functools.wraps(function)
+        def gathered(**given: Any) -> Any:
+            if "paths" in given:
+                given |= _gate_and_file(given.pop("paths"))
+            if options is not None:
+                _check_together(options, given)
+                given["options"] = _gathered(options, given)
+            return function(**given)
+
+        params: list[click.Parameter] = [_argument(name) for name in arguments]
+        params += [] if options is None else [one.metadata["make"](one.name) for one in _flat(options)]
+        params += [_key] if any("GATE" in name for name in arguments) else []
+        params += [_json] if answers else []
+        return click.command(cls=Sectioned if sectioned else click.Command, params=params)(gathered)
+
+    return decorate
+
+
+def _argument(name: str) -> click.Argument:
+    own = {"GATE": "artifact", "[GATE] FILE": "paths"}.get(name, name.strip("[]").lower())
+    several = own == "paths"
+    required = several or not name.startswith("[")
+    return click.Argument([own], metavar=name, nargs=-1 if several else 1, required=required, type=click.Path())
+
+
+def _gate_and_file(paths: tuple[str, ...]) -> dict[str, str | None]:
+    """A saved gate first where there is one, and the rows."""
+    if len(paths) > 2:
+        raise click.UsageError(f"got {len(paths)} files: give a gate and one file of rows, or a file of rows alone.")
+    return {"artifact": paths[0] if len(paths) == 2 else None, "file": paths[-1]}

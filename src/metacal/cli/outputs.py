@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import Reading, option, wrong
-from metacal.cli.printing import note
+from metacal.cli.printing import note, was_told
 from metacal.io.formats import endings
 
 if TYPE_CHECKING:
@@ -90,9 +90,9 @@ def save(gate: Gate, path: str | None, key: str | None, n_jobs: int | None = Non
     write_text(text_that_loads(Content(gate, n_jobs), key=key), path)
 
 
-def say_saved(output: str | None, key: str | None, *, then: str, without: str, as_json: bool) -> None:
+def say_saved(output: str | None, key: str | None, *, then: str, without: str) -> None:
     """Say where it was saved and what comes `then`, or what `-o` would do; whoever reads JSON has not asked."""
     if output is not None:
         note(f"Saved to {output}{' and signed' if key else ''}. Next: {then}")
-    elif not as_json:
+    elif not was_told("json"):
         note(f"Nothing was saved; {without}")

@@ -39,9 +39,9 @@ def say_json(answer: Any) -> None:
     click.echo(json.dumps(answer, indent=2, allow_nan=False).replace("\x7f", "\\u007f"))
 
 
-def say(answer: Any, text: object, *, as_json: bool) -> None:
-    """Print the result: an answer for machines, or a text for people."""
-    if as_json:
+def say(answer: Any, text: object) -> None:
+    """Print the result: with --json an answer for machines, else a text for people."""
+    if was_told("json"):
         say_json(answer)
     else:
         echo(text)
@@ -54,7 +54,7 @@ def note(text: str) -> None:
 
 
 def was_told(name: str) -> bool:
-    """Whether the command was called with --quiet, or --strict."""
+    """Whether the command was called with --quiet, --json, or --strict."""
     ctx = click.get_current_context(silent=True)
     return ctx is not None and bool(ctx.meta.get(f"metacal.{name}"))
 

@@ -6,6 +6,7 @@ A new promise adds its option, a field of `PromiseOptions`, and a line to `Promi
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -185,7 +186,7 @@ class PromiseOptions:
         return None if self.in_expectation else round(1.0 - (0.9 if self.confidence is None else self.confidence), 12)
 
     def promise(
-        self, seed: int = 0, classes: list[Any] | None = None, *, per_group: bool = False, positive: Any = None
+        self, seed: int = 0, classes: Sequence[Any] | None = None, *, per_group: bool = False, positive: Any = None
     ) -> Promise:
         """The promise itself, for each group where there are some.
 
@@ -209,7 +210,7 @@ class PromiseOptions:
             return mc.PerGroup(whole, shares, fallback)
         return mc.PerClass(whole, shares, fallback) if self.per_class else whole
 
-    def _for_all(self, seed: int, classes: list[Any] | None = None) -> Promise:
+    def _for_all(self, seed: int, classes: Sequence[Any] | None = None) -> Promise:
         """The promise for all rows, or for the rows of one class or group."""
         import metacal as mc
 
@@ -234,7 +235,7 @@ class PromiseOptions:
             return mc.MinAccuracy(beta, delta)
         return mc.MaxMiscoverage(alpha, delta) if beta is None else mc.Both(alpha, beta, delta)
 
-    def _about_sides(self, positive: Any, classes: list[Any]) -> Promise:
+    def _about_sides(self, positive: Any, classes: Sequence[Any]) -> Promise:
         """One promise about what rows are called, or one for either side."""
         import metacal as mc
 
@@ -255,7 +256,7 @@ class PromiseOptions:
 # ── a table of costs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_costs(path: str, classes: list[Any] | None) -> tuple[tuple[float, ...], ...]:
+def read_costs(path: str, classes: Sequence[Any] | None) -> tuple[tuple[float, ...], ...]:
     """The costs in the order of the columns of the logits.
 
     K rows of K numbers are taken as they stand. A first line with the names of the answers and a first column with
@@ -277,7 +278,7 @@ def read_costs(path: str, classes: list[Any] | None) -> tuple[tuple[float, ...],
         raise wrong("--cost-matrix", f"{path}: {said}") from None
 
 
-def _by_name(path: str, table: list[list[str]], classes: list[Any] | None) -> list[list[str]]:
+def _by_name(path: str, table: list[list[str]], classes: Sequence[Any] | None) -> list[list[str]]:
     """The numbers alone, in the order of the classes."""
     answers, truths = table[0][1:], [line[0] for line in table[1:]]
     own = [str(name) for name in (range(len(answers)) if classes is None else classes)]

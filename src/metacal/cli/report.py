@@ -15,23 +15,18 @@ from metacal.cli.options import (
     RESAMPLES,
     SEED,
     Reading,
-    Sectioned,
+    as_command,
     as_words,
-    jobs_option,
-    json_option,
-    key_option,
-    large_option,
-    level_option,
+    jobs_field,
+    large_field,
+    level_field,
     option,
     reading_options,
     share_option,
-    shared,
     threads_for,
-    with_gate_and_file,
-    with_options,
 )
 from metacal.cli.outputs import check_not_an_input, output_option
-from metacal.cli.printing import echo, echo_data, note, progress_bar, say_json, wrapped
+from metacal.cli.printing import echo, echo_data, note, progress_bar, say_json, was_told, wrapped
 
 if TYPE_CHECKING:
     from metacal.cli.reading import GateRows
@@ -53,22 +48,18 @@ class Options:
         f"Compare these.  [default with --compare: {', '.join(COMPARED)}]", metavar="A,B,C"
     )
     confidence: float = share_option("Of the bands under the point.", "C", default=0.9)
-    large: str | None = shared(large_option)
+    large: str | None = large_field()
     reading: Reading = reading_options()
-    level: float = shared(level_option, 0.95)
+    level: float = level_field()
     bins: int = option("Bins of the diagrams.", type=BINS, default=15)
     seed: int = option("Seed of bootstrap and folds.", type=SEED, default=0)
     resamples: int | None = option(
         "Of the bootstrap; 0: no intervals.  [default: 1000, fewer for very many rows]", type=RESAMPLES
     )
-    n_jobs: int | None = shared(jobs_option)
-    key: None = shared(key_option)
-    as_json: bool = shared(json_option, False)
+    n_jobs: int | None = jobs_field()
 
 
-@click.command(cls=Sectioned)
-@with_gate_and_file
-@with_options(Options)
+@as_command(Options, "[GATE] FILE", sectioned=True)
 def command(artifact: str | None, file: str, options: Options) -> None:
     """Write one page to look at: is the promise kept, where to put the threshold.
 
@@ -96,7 +87,7 @@ def command(artifact: str | None, file: str, options: Options) -> None:
 
     output = options.output
     check_not_an_input(output, file, artifact, options.large, reading=options.reading)
-    if output == "-" and options.as_json:
+    if output == "-" and was_told("json"):
         raise click.UsageError("-o - and --json both want stdout; write the page to a file.")
     compared = calibrator_names(options.calibrators) or (list(COMPARED) if options.comparing else None)
 
@@ -112,7 +103,7 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     known_rows = summary.promise is not None and summary.promise.fitted_here
     n_seen = len(given) - (summary.source.n_without_score or 0)
     given.tell(n_seen, known_rows, artifact, "report on rows it has not seen")
-    if options.as_json:
+    if was_told("json"):
         sizes = {"n_rows": summary.source.n_rows, "n_classes": summary.source.n_classes}
         read = {"file": file, "artifact": artifact, **sizes}
         say_json({**read, **summary.to_dict(), "output": output, "bytes": size})

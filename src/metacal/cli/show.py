@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import json_option, key_option
+from metacal.cli.options import as_command
 from metacal.cli.printing import NEXT, say, wrapped
 from metacal.display import visible
 
@@ -26,11 +26,8 @@ _KINDS = {
 _FEW = 6
 
 
-@click.command()
-@click.argument("artifact", metavar="GATE", type=click.Path())
-@key_option
-@json_option
-def command(artifact: str, as_json: bool) -> None:
+@as_command(None, "GATE")
+def command(artifact: str) -> None:
     """Explain a saved file: its promise, its calibrator, its classes, where it comes from.
 
     GATE is what `metacal fit` or `mc.save` wrote. It is checked from end to end before anything is shown, as
@@ -46,7 +43,7 @@ def command(artifact: str, as_json: bool) -> None:
 
     content, wrapping = read_content(artifact, click.get_current_context().meta.get("metacal.key"))
     answer = described(content.gate, wrapping)
-    say({"artifact": artifact, **answer}, _text(artifact, content.gate, answer), as_json=as_json)
+    say({"artifact": artifact, **answer}, _text(artifact, content.gate, answer))
 
 
 def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:

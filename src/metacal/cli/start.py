@@ -11,14 +11,13 @@ import click
 
 from metacal.cli.options import (
     Reading,
-    Sectioned,
+    as_command,
     as_words,
     between,
     option,
     reading_options,
     share,
     share_option,
-    with_options,
 )
 from metacal.cli.outputs import output_option
 from metacal.cli.printing import echo, note
@@ -44,9 +43,7 @@ class Options:
     reading: Reading = reading_options()
 
 
-@click.command(cls=Sectioned)
-@click.argument("file", type=click.Path())
-@with_options(Options)
+@as_command(Options, "FILE", sectioned=True, answers=False)
 def command(file: str, options: Options) -> None:
     """Begin with a file of your own: looks at it, asks two questions, writes gate, report and commands.
 

@@ -8,16 +8,12 @@ import click
 
 from metacal.cli.options import (
     Reading,
-    Sectioned,
+    as_command,
     between,
-    json_option,
-    key_option,
-    large_option,
+    large_field,
     name_option,
     option,
     reading_options,
-    shared,
-    with_options,
 )
 from metacal.cli.printing import REFUTED, say, wrapped
 
@@ -37,16 +33,11 @@ class Options:
         default=0.95,
     )
     unit_key: str | None = name_option("Column of FILE that says which rows belong together.")
-    large: str | None = shared(large_option)
+    large: str | None = large_field()
     reading: Reading = reading_options()
-    key: None = shared(key_option)
-    as_json: bool = shared(json_option, False)
 
 
-@click.command(cls=Sectioned)
-@click.argument("artifact", metavar="GATE", type=click.Path())
-@click.argument("file", type=click.Path())
-@with_options(Options)
+@as_command(Options, "GATE", "FILE", sectioned=True)
 def command(artifact: str, file: str, options: Options) -> None:
     """Check on labelled rows whether the promise of a saved gate still stands.
 
@@ -87,6 +78,6 @@ def command(artifact: str, file: str, options: Options) -> None:
     )
     more = {"fitted_here": seen.fitted_here, **({} if options.large is None else {"large": options.large})}
     answer, text = {"file": file, "artifact": artifact, **result.to_dict(), **more}, f" of {file} through {artifact}"
-    say(answer, wrapped(result.text(text)), as_json=options.as_json)
+    say(answer, wrapped(result.text(text)))
     if result.refuted:
         click.get_current_context().exit(REFUTED)

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from sklearn.utils.validation import check_is_fitted
-
 from metacal.errors import InputError
-from metacal.estimators.base import Calibrator, calibrator_from, name_of
+from metacal.estimators.base import Calibrator, Fitted, calibrator_from, name_of
 from metacal.formulas import Codes, Float
 from metacal.gate import Recipe
 from metacal.maps.map import Map
@@ -55,6 +53,8 @@ class AutoCalibrator(Calibrator[StackMap]):
         The weight of each member that was kept.
     losses_ : dict
         Cross-validated log loss of each candidate.
+    preserves_accuracy : bool
+        Whether the fitted map keeps every prediction.
 
     References
     ----------
@@ -78,11 +78,7 @@ class AutoCalibrator(Calibrator[StackMap]):
     losses_: Mapping[str, float] = field(init=False)
     weights_: Mapping[str, float] = field(init=False)
 
-    @property
-    def preserves_accuracy(self) -> bool:
-        """Whether the fitted map keeps every prediction."""
-        check_is_fitted(self)
-        return bool(self.map_.preserves_accuracy)
+    preserves_accuracy = Fitted[bool]()
 
     def recipe(self) -> Recipe:
         """How it is fitted, the candidates by their names."""

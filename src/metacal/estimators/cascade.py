@@ -27,7 +27,6 @@ from metacal.promises.rules.cascade_walks import Plan
 from metacal.promises.rules.staged import labels_that_pay
 from metacal.rows import Rows, validate, workers
 from metacal.rows.draws import generator
-from metacal.rows.labels import check_reject_label, codes_where_known
 from metacal.scores import Score, score_rows
 
 #: At most 1% more wrong answers than the large model alone.
@@ -164,24 +163,23 @@ class Cascade(GateEstimator, kw_only=False):
         for score in (self.score, self.large_score or self.score):
             check_score(score, self.input)
         one, other = self.tables(X, large)
-        self.classes_ = self._class_list(one.shape[1])
-        check_reject_label(self.reject_label, self.classes_)
-        codes = codes_where_known(y, len(one), self.classes_)
+        classes = getattr(self.small, "classes_", None) if self.classes is None else self.classes
         with workers(self.n_jobs) as executor:
             self.gate_ = fit_cascade(
                 Rows(one, executor=executor),
                 Rows(other, executor=executor),
-                codes,
+                y,
                 promise,
                 self.score,
                 self._fit_base,
                 plan=self._plan(thresholds_from),
                 large_score=self.large_score,
-                classes=self.classes_,
+                classes=classes,
                 reject_label=self.reject_label,
                 input=self.input if self.small is None else "logits",
-                classes_given=self.classes is not None or hasattr(self.small, "classes_"),
+                classes_given=classes is not None,
             )
+        self.classes_ = self.gate_.classes
         return self
 
     def labels_needed(self, X: Any, large: Any = None) -> Codes:
@@ -280,10 +278,6 @@ class Cascade(GateEstimator, kw_only=False):
         else:
             raise InputError(f"a model of a cascade is a fitted classifier or a function; got {model!r}.")
         return table
-
-    def _class_list(self, n_columns: int) -> Array:
-        own = getattr(self.small, "classes_", None)
-        return validate.class_list(own if self.classes is None else self.classes, n_columns)
 
     def _fit_base(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
         base = base_calibrator(self.calibrator, None, rows.n_classes)

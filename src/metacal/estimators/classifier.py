@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from dataclasses import KW_ONLY, dataclass, field, replace
 from inspect import signature
 from typing import Any, Self
@@ -16,7 +15,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.errors import InputError, MetacalWarning
+from metacal.errors import InputError, warn_caller
 from metacal.estimators.base import Calibrator, Parameters, base_calibrator
 from metacal.estimators.crossfit import (
     CalibrationRows,
@@ -291,11 +290,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
                 params["sample_weight"] = weights
             else:
                 name = type(self.estimator).__name__
-                warnings.warn(
+                warn_caller(
                     f"{name}.fit takes no sample_weight: only the calibrator is weighted. In a pipeline switch on "
-                    "scikit-learn's metadata routing, and set_fit_request(sample_weight=True) on the step.",
-                    MetacalWarning,
-                    stacklevel=3,
+                    "scikit-learn's metadata routing, and set_fit_request(sample_weight=True) on the step."
                 )
         return params, {}
 

@@ -100,8 +100,8 @@ class Comparison:
     ----------
     entries : tuple of Entry
     n_rows, n_classes, n_splits, n_repeats : int
-    n_folds : int or None
-        How many of the folds were measured; all of them when None.
+    n_folds : int
+        How many of the folds were measured.
     winners : mapping of metric to names
         Which calibrators no other one beats by more than chance: `metacal.metrics.paired` says how sure that is.
     """
@@ -111,7 +111,7 @@ class Comparison:
     n_classes: int
     n_splits: int
     n_repeats: int
-    n_folds: int | None = None
+    n_folds: int
     winners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def best(self, metric: str = "nll") -> str:
@@ -125,8 +125,7 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain JSON types."""
         return {
-            **{name: getattr(self, name) for name in ("n_rows", "n_classes", "n_splits", "n_repeats")},
-            "n_folds": self.n_repeats * self.n_splits if self.n_folds is None else self.n_folds,
+            **{name: getattr(self, name) for name in ("n_rows", "n_classes", "n_splits", "n_repeats", "n_folds")},
             "best": {metric: self.best(metric) for metric in self._measured()},
             "as_good_as_best": {metric: list(self.as_good_as_best(metric)) for metric in self._measured()},
             "confidence": CONFIDENCE,
@@ -151,8 +150,9 @@ class Comparison:
 
     def _head(self) -> str:
         """What the table is of."""
-        many = f"{self.n_rows:,} rows, {self.n_classes} classes"
-        return f"{many}; estimate ± standard error from rows not used in the fit, {self._folds()}"
+        many, every = f"{self.n_rows:,} rows, {self.n_classes} classes", f"{self.n_repeats} x {self.n_splits} folds"
+        folds = every if self.n_folds == self.n_repeats * self.n_splits else f"{self.n_folds} of {every}"
+        return f"{many}; estimate ± standard error from rows not used in the fit, {folds}"
 
     def _table(self) -> list[tuple[str, ...]]:
         """The heading, and a row for each calibrator, with the best and those as good marked."""
@@ -168,11 +168,6 @@ class Comparison:
                 cells.append(f"{entry.metrics[metric]}{mark}")
             lines.append((entry.name, *cells, f"{entry.fit_seconds:.3f}"))
         return lines
-
-    def _folds(self) -> str:
-        """How many folds were measured."""
-        every = f"{self.n_repeats} x {self.n_splits} folds"
-        return every if self.n_folds in (None, self.n_repeats * self.n_splits) else f"{self.n_folds} of {every}"
 
     def _causes(self) -> list[str]:
         """Why a log loss is infinite."""
@@ -259,9 +254,8 @@ def compare(
     fitted = [name for name, why in failed.items() if why is None]
     rows = [np.flatnonzero(held_out(at)) for at in range(n_folds)]
     measured = {
-        metric.name: _measured(metric, [results[name] for name in fitted], rows[: n_splits if top else None])
+        metric.name: _measured(metric, [results[name] for name in fitted], rows, n_splits)
         for metric in (registry.compared() if fitted else ())
-        for top in (metric.losses is None,)
     }
     entries = [_summary(name, results[name], failed[name], fitted, measured) for name in candidates]
     entries.sort(key=lambda entry: entry.metrics["nll"].mean if entry.failed is None else np.inf)
@@ -364,16 +358,16 @@ def _fit_and_measure(
     return _Fold(losses, checked.top_label(), others, seconds, int((checked.true_probability <= 0.0).sum()))
 
 
-def _measured(metric: registry.Metric, results: list[list[_Fold]], rows: list[Codes]) -> Paired:
-    """A metric of every calibrator from its folds, whose rows these are."""
+def _measured(metric: registry.Metric, results: list[list[_Fold]], rows: list[Codes], n_splits: int) -> Paired:
+    """A metric of every calibrator from its folds, whose rows these are; of the top label once from every row."""
     better = metric.smaller_is_better
     if metric.losses is not None:
         losses = [np.concatenate([fold.losses[metric.name] for fold in folds]) for folds in results]
         return by_rows(losses, np.concatenate(rows), better)
     if metric.input is not registry.TOP_LABEL:
         return by_folds([[fold.others[metric.name] for fold in folds] for folds in results], better)
-    tops = [zip(*(fold.top for fold in folds[: len(rows)]), strict=True) for folds in results]
-    own, n = metric.debiased or metric.prepared, sum(map(len, rows))
+    tops = [zip(*(fold.top for fold in folds[:n_splits]), strict=True) for folds in results]
+    own, n = metric.debiased or metric.prepared, sum(map(len, rows[:n_splits]))
     return by_resamples([own(TopLabel(*map(np.concatenate, top))) for top in tops], n, better)
 
 

@@ -56,8 +56,9 @@ class ScoreComparison:
         return found
 
     def __str__(self) -> str:
-        lines = [f"{'score':<24} AUROC  would accept", *(_line(row) for row in self.rows)]
-        return "\n".join([*lines, f"under {self.promise!r}; certify the one you choose on other rows."])
+        lines = [f"{row.name[:24]:<24} {row.auroc:.3f}  {row.coverage:.3f} of the rows" for row in self.rows]
+        below = f"under {self.promise!r}; certify the one you choose on other rows."
+        return "\n".join([f"{'score':<24} AUROC  would accept", *lines, below])
 
     __repr__ = __str__
 
@@ -124,7 +125,3 @@ def _measured(name: str, column: Any, right: Any, promise: Promise) -> ScoreRow:
     except (InfeasibleTargetError, InputError):
         coverage = 0.0
     return ScoreRow(name, auroc, coverage, int(there.sum()))
-
-
-def _line(row: ScoreRow) -> str:
-    return f"{row.name[:24]:<24} {row.auroc:.3f}  {row.coverage:.3f} of the rows"

@@ -207,9 +207,8 @@ def measured_columns(gate: Gate, seen: Judged, plan: Resampling, n_bins: int = 1
             f"{int((~seen.known).sum()):,} rows have no label, and measuring needs them all; verify (metacal verify) "
             "needs those alone on which the models disagree."
         )
-    accept, decision = None if gate.is_calibrator else seen.accept, seen.decision
-    doubt, confidence = decision.doubt, decision.confidence
-    result = evaluate_scores(doubt, seen.correct, plan, n_bins, accept=accept, confidence=confidence)
+    accept, sure = None if gate.is_calibrator else seen.accept, seen.decision.confidence
+    result = evaluate_scores(seen.decision.doubt, seen.correct, plan, n_bins, accept=accept, confidence=sure)
     if gate.certificate is None:
         return GateEvaluation(result)
     verdict = judge(gate.certificate, seen.accept, seen.correct, result.level, seen.losses, seen.names)
@@ -222,13 +221,11 @@ def answerers(gate: Gate, seen: Judged, level: float) -> tuple[Answerer, ...]:
     by, n = seen.decision.by, len(seen)
     if by is None or seen.correct is None or gate.certificate is None:
         return ()
-    people = gate.people
     found = []
-    for number, name in enumerate((*seen.decision.stages, *(("person",) if people else ()))):
+    for number, name in enumerate((*seen.decision.stages, *(("person",) if gate.people else ()))):
         own = by == number
         count, right = int(own.sum()), int((own & seen.correct).sum())
-        known = count and number < len(gate.stages)
-        accuracy = clopper_pearson(right, count, level) if known else None
+        accuracy = clopper_pearson(right, count, level) if count and number < len(gate.stages) else None
         found.append(Answerer(name, count, clopper_pearson(count, n, level), accuracy))
     return tuple(found)
 

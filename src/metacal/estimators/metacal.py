@@ -27,7 +27,6 @@ from metacal.promises.parts.units import Counted, Importance, Units, counted_row
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
 from metacal.rows.executors import ExecutorLike, is_remote
-from metacal.rows.labels import reject_label_of
 from metacal.scores import Score
 
 
@@ -183,7 +182,8 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             if y is None and not self.promise.needs_labels:
                 return self._fit_unlabelled(rows, counted)
             codes = self._read_labels(y, rows.table)
-            return self._fit_codes(rows, codes, validate.row_weights(sample_weight, len(rows)), counted, groups, prior)
+            weights = validate.row_weights(sample_weight, len(rows))
+            return self._fit_codes(rows, codes, weights=weights, counted=counted, groups=groups, prior=prior)
 
     def fit_codes(
         self,
@@ -196,54 +196,36 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         """The same where labels are column numbers, and -1 stands for a label that no column has: always wrong."""
         check_gate(self.promise, self.score, self.input, self.decision)
         with self._rows(X, reset=True, later=True) as rows:
-            if (codes >= 0).all():
-                return self._fit_codes(rows, self._read_labels(codes, rows.table), weights, counted, groups)
             self.classes_ = validate.class_list(self.classes, rows.n_classes)
-            return self._fit_codes(rows, codes, weights, counted, groups)
+            return self._fit_codes(rows, codes, weights=weights, counted=counted, groups=groups)
 
-    def _fit_codes(
-        self,
-        rows: Rows,
-        codes: Codes,
-        weights: Float | None,
-        counted: Counted | None,
-        groups: ArrayLike | None,
-        prior: Any = None,
-    ) -> Self:
+    def _fit_unlabelled(self, rows: Rows, counted: Counted | None) -> Self:
+        if self.calibrator is not None:
+            raise InputError("a calibrator learns from labels; give y, or leave the calibrator out.")
+        self.classes_ = validate.class_list(self.classes, rows.n_classes)
+        self.calibrator_ = calibrator_from("temperature")
+        self.calibrator_.classes_, self.calibrator_.n_features_in_ = np.arange(rows.n_classes), rows.n_classes
+        return self._fit_codes(rows, None, counted=counted)
+
+    def _fit_codes(self, rows: Rows, codes: Codes | None, **given: Any) -> Self:
         gate = fit_gate(
             rows,
             codes,
             self.promise,
             self.score,
             self._fit_base,
-            weights=weights,
-            counted=counted,
-            groups=groups,
             refit=self._refit_base,
             gives_way=self.calibrator is None,
             decision=self.decision,
-            prior=prior,
-            **self._known(),
+            input=self.input,
+            classes=self.classes_,
+            classes_given=self._classes_given,
+            reject_label=self.reject_label,
+            **given,
         )
         if self.calibrator is None and isinstance(self.calibrator_, Calibrator):
             self.calibrator_.map_ = gate.source.map  # or what it has given way to
         self.gate_ = gate.with_source(recipe=None if self.calibrator is None else _recipe(self.calibrator_))
-        return self
-
-    def _known(self) -> dict[str, Any]:
-        """What a gate says of its table and its labels."""
-        label = reject_label_of(self.reject_label, self.classes_)
-        table = {"input": self.input, "classes": self.classes_, "classes_given": self._classes_given}
-        return {**table, "reject_label": label}
-
-    def _fit_unlabelled(self, rows: Rows, counted: Counted | None) -> Self:
-        if self.calibrator is not None:
-            raise InputError("a calibrator learns from labels; give y, or leave the calibrator out.")
-        self.classes_ = validate.class_list(self.classes, rows.n_classes)
-        gate = fit_gate(rows, None, self.promise, self.score, self._fit_base, counted=counted, **self._known())
-        base: Calibrator[Any] = calibrator_from("temperature")
-        base.classes_, base.n_features_in_, base.map_ = np.arange(rows.n_classes), rows.n_classes, gate.source.map
-        self.calibrator_, self.gate_ = base, gate.with_source(recipe=None)
         return self
 
     def __sklearn_tags__(self) -> Any:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 
-from metacal.errors import InputError, MetacalWarning
+from metacal.errors import InputError, warn_caller
 from metacal.formulas import Array, Codes
 from metacal.rows import validate
 from metacal.rows.arrays import one_of
@@ -80,25 +79,20 @@ def codes_of(y: Array, classes: Array) -> Codes:
     codes, unknown = validate.columns_of(y, classes)
     if unknown is None:
         return codes
-    if (y.dtype.kind == "U") != (classes.dtype.kind == "U" or isinstance(classes[0], str)):
+    first = classes[:1].tolist()[0]
+    if (y.dtype.kind == "U") != isinstance(first, str):
         raise InputError(
             f"label {y[unknown].item()!r} (row {unknown} of the calibration rows) is not one of the {len(classes)} "
-            f"classes the classifier was fitted on, nor of their type; the first of them is {_plain(classes[0])!r}."
+            f"classes the classifier was fitted on, nor of their type; the first of them is {first!r}."
         )
     found = np.where(classes[codes] == y, codes, -1)
     if (found < 0).all():
         raise InputError(
             f"none of the {len(y):,} calibration rows has a label of the {len(classes)} classes the classifier was "
-            f"fitted on; row 0 has {y[0].item()!r}, the first class is {_plain(classes[0])!r}."
+            f"fitted on; row 0 has {y[0].item()!r}, the first class is {first!r}."
         )
-    warnings.warn(
+    warn_caller(
         f"{int((found < 0).sum()):,} of {len(y):,} calibration rows have a label that the classifier was not fitted "
-        f"on, such as {y[unknown].item()!r}; they count as wrong, as such rows will be.",
-        MetacalWarning,
-        stacklevel=3,
+        f"on, such as {y[unknown].item()!r}; they count as wrong, as such rows will be."
     )
     return found
-
-
-def _plain(label: Any) -> Any:
-    return label.item() if hasattr(label, "item") else label

@@ -28,6 +28,7 @@ from metacal.promises.rules.cascade import Pair, as_promise
 from metacal.promises.rules.cascade_walks import PLAN, Paired, Plan, aside_rows
 from metacal.promises.rules.staged import Staged
 from metacal.rows import Rows
+from metacal.rows.labels import class_list, codes_where_known, reject_label_of
 from metacal.rows.score_columns import agreement, score_column
 from metacal.scores import Score, grid_of, score_rows
 
@@ -35,20 +36,20 @@ from metacal.scores import Score, grid_of, score_rows
 def fit_cascade(
     small: Rows,
     large: Rows,
-    codes: Codes,
+    labels: Any,
     promise: Promise,
     score: str | Score,
     fit_map: FitMap,
     *,
     plan: Plan = PLAN,
     large_score: str | Score | None = None,
-    classes: NDArray[Any] | None = None,
-    reject_label: Any = -1,
+    classes: Sequence[Any] | NDArray[Any] | None = None,
+    reject_label: Any = None,
     **known: Any,
 ) -> Gate:
     """Certify the thresholds of a cascade on the same rows seen by both models, and calibrate each.
 
-    A code of -1 is a label that nobody knows, which MaxLoss allows where the two models agree. The calibrators are
+    None, NaN, "" or -1 is a label that nobody knows, which MaxLoss allows where the two models agree. Calibrators are
     fitted on all rows, and only where every label is known: labels known just where models disagree would teach them
     nonsense. `plan` says which rows choose thresholds and whether people are in the cascade; `known` are further fields
     of the two sources.
@@ -69,6 +70,9 @@ def fit_cascade(
     """
     promise = as_promise(promise)
     scores = (score, score if large_score is None else large_score)
+    columns = class_list(classes, small.n_classes)
+    reject_label = reject_label_of(reject_label, columns)
+    codes = codes_where_known(labels, len(small), columns)
     rows = paired(small, large, codes, scores)
     certificate = promise.certify(Pair(rows, plan, (grid_of(scores[0]), grid_of(scores[1]))))
     if rows.known.all():
@@ -79,7 +83,6 @@ def fit_cascade(
         certificate = certificate.with_notes(note)
         maps = [TemperatureMap(1.0), TemperatureMap(1.0)]
         known = {**known, "recipe": None}
-    columns = np.arange(small.n_classes) if classes is None else classes
     sources = [Table(base, columns, own, **known) for base, own in zip(maps, scores)]
     return replace(_gate(sources, certificate, promise, rows.small_score, rows.agree), reject_label=reject_label)
 

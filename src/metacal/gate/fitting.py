@@ -56,6 +56,7 @@ from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows import Rows, run_rows, validate
 from metacal.rows.arrays import on_host, one_of
 from metacal.rows.executors import started
+from metacal.rows.labels import reject_label_of
 from metacal.rows.plausibility import Suspicion, warn_of_suspicion
 from metacal.scores import Score, ranked
 from metacal.scores.registry import AUTO
@@ -80,7 +81,7 @@ def fit_gate(
     notes: Sequence[Note] = (),
     refit: FitMap | None = None,
     gives_way: bool = False,
-    reject_label: Any = -1,
+    reject_label: Any = None,
     decision: Decided = "largest",
     prior: Any = None,
     **known: Any,
@@ -88,7 +89,7 @@ def fit_gate(
     """Certify a threshold on the rows' scores, then fit the base map on the rows that the promise names for it.
 
     A code below 0 is a label that is none of the classes: the row counts as wrong, and no map is fitted on it. Without
-    codes, for a promise that looks at no labels, the map is the softmax.
+    codes, for a promise that looks at no labels, the map is the softmax, and the decision the largest logit's.
 
     `fit_map(rows, codes, weights)` is a method's fit function, its options bound; which rows it gets is for
     `promise.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those of `counted`
@@ -119,6 +120,7 @@ def fit_gate(
     if codes is None:
         _check_needs_no_labels(promise, score)
     classes = np.arange(rows.n_classes) if classes is None else classes
+    reject_label = reject_label_of(reject_label, classes)
     odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
     parts, early = parts_of_rows(promise, rows, classes, groups), None
     at: float | Float = 0.0
@@ -127,7 +129,7 @@ def fit_gate(
     if isinstance(promise, Sided | Per) and promise.sided:
         found, placed, at = certified_sides(rows, codes, promise, counted, classes, parts)
         rows, score, certificate, seen = found
-    elif decision == "calibrated":
+    elif decision == "calibrated" and codes is not None:
         there, at, counted = learned_decision(rows, codes, counted)
         parts = parts_of_rows(promise, there, classes, groups)
         placed = () if parts is None else parts[:1]

@@ -255,8 +255,7 @@ def fill(
 def _each(one: FileApplier, pieces: Sequence[Piece], executor: ExecutorLike | None) -> Iterator[tuple[Piece, Made]]:
     pool = executor_of(executor)
     if pool is None or not is_remote(pool):
-        for piece in pieces:
-            yield piece, one(*piece)
+        yield from zip(pieces, starmap(one, pieces))
         return
     there = replace(one, n_jobs=1)
     for piece, made in as_they_come(pool, there, pieces, _WINDOW, place=lambda piece: str(piece[0])):

@@ -244,9 +244,7 @@ def _no_table(request: Request, what: str, among: Collection[str], held: str, ad
     return InputError(missing + advice)
 
 
-def pick_columns(
-    request: Request, header: Sequence[str], lists: Collection[str] = (), *, fewest: int | None = None
-) -> Picked:
+def pick_columns(request: Request, header: Sequence[str], lists: Collection[str] = (), *, fewest: int = 2) -> Picked:
     """Return the names of what is asked for among columns: a score, a column of lists, or a column per class.
 
     `lists` are the columns that hold a list of numbers in each row. Where the table's name is one of them, it alone is
@@ -261,7 +259,11 @@ def pick_columns(
     >>> pick_columns(Request("judge.csv", logits_key="mark", scores=True), ["id", "mark", "ok"])[:2]
     (('mark',), {'labels': 'ok', 'ids': 'id'})
     """
-    place = _places(request, header)
+    place = {name: k for k, name in enumerate(header)}
+    if len(place) < len(header):  # one column without a name is an index, as pandas writes it
+        name = next(name for k, name in enumerate(header) if place[name] != k)
+        what = f"repeats the column {name!r}" if name else "has several columns without a name"
+        raise InputError(f"{request.path}: the header {what}; give every column a name of its own.")
     if request.scores:
         alone = one_of(request, header, request.logits_key, (), "logits_key")
     else:
@@ -272,7 +274,7 @@ def pick_columns(
     names = None
     if alone is None:
         chosen = chosen or _other_columns(request, header, prefixes, beside)
-        if len(chosen) < (2 if fewest is None else fewest) and not request.is_one_score(chosen):
+        if len(chosen) < fewest and not request.is_one_score(chosen):
             raise InputError(
                 f"{request.path}: found {len(chosen)} class column(s) among {listed(header)}; there must be at least "
                 f"2, or one column 'logits' of lists.{two_columns_hint() if chosen else ''}"
@@ -306,15 +308,6 @@ def _kept(request: Request, held: Collection[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(request.keep))
 
 
-def _places(request: Request, header: Sequence[str]) -> dict[str, int]:
-    place = {name: k for k, name in enumerate(header)}
-    if len(place) < len(header):  # one column without a name is an index, as pandas writes it
-        name = next(name for k, name in enumerate(header) if place[name] != k)
-        what = f"repeats the column {name!r}" if name else "has several columns without a name"
-        raise InputError(f"{request.path}: the header {what}; give every column a name of its own.")
-    return place
-
-
 def _column_of_lists(request: Request, header: Sequence[str], lists: Collection[str]) -> str | None:
     lists = dict.fromkeys(lists)  # quick to ask, in order
     if request.logits_key is not None:
@@ -322,8 +315,9 @@ def _column_of_lists(request: Request, header: Sequence[str], lists: Collection[
     name = one_of(request, [name for name in header if name in lists], None, TABLE_KEYS[request.input], "logits_key")
     if name is not None or not lists:
         return name
-    advice = f"; name the one with the {request.input} with {option('logits_key')}."
-    advice = f", of which {listed(lists)} hold lists{advice}"
+    advice = (
+        f", of which {listed(lists)} hold lists; name the one with the {request.input} with {option('logits_key')}."
+    )
     raise _no_table(request, "column", lists, f"it has {listed(header)}", advice)
 
 
@@ -383,12 +377,12 @@ def one_of(
 ) -> str | None:
     """Return the one name among `held` that is asked for, or None if none was asked for and no usual name is there."""
     flag = request.flag(flag)
+    said = spelled(flag, "--" + flag.replace("_", "-"))
+    if named is not None and named not in held:
+        raise InputError(f"{request.path}: there is no {named!r}, which {said} asks for; it has {listed(held)}.")
+    if named in without:
+        raise InputError(f"{request.path}: {named!r} is in use already; {said} must name another column.")
     if named is not None:
-        if named not in held or named in without:
-            said = spelled(flag, "--" + flag.replace("_", "-"))
-            if named in held:
-                raise InputError(f"{request.path}: {named!r} is in use already; {said} must name another column.")
-            raise InputError(f"{request.path}: there is no {named!r}, which {said} asks for; it has {listed(held)}.")
         return named
     here = [name for name in usual if name in held and name not in without]
     if len(here) > 1:

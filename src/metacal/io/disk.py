@@ -15,7 +15,7 @@ import socket
 import stat
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from metacal.errors import InputError
@@ -145,7 +145,7 @@ class Disk:
         """
         with _opened(path, os.O_RDWR | os.O_CREAT) as file:
             try:
-                _take(file)
+                _lock(file, take=True)
             except OSError as error:
                 if error.errno not in _LOCKED:
                     raise
@@ -159,7 +159,9 @@ class Disk:
                 yield
             finally:
                 os.ftruncate(file, 0)
-                _give_back(file)  # closing is not enough: processes that were forked meanwhile hold the same file open
+                _lock(
+                    file, take=False
+                )  # closing is not enough: processes that were forked meanwhile hold the same file open
 
 
 #: The one that everything uses unless it is given another.
@@ -211,22 +213,14 @@ def _opened(path: str, flags: int) -> Iterator[int]:
         os.close(file)
 
 
-def _locks() -> tuple[Callable[[int], None], Callable[[int], None]]:
-    """How a lock is taken and given back here."""
+def _lock(file: int, *, take: bool) -> None:
+    """Take the lock of a file, or give it back."""
     try:
         import fcntl
     except ImportError:  # Windows
         import msvcrt
 
-        def locking(file: int, how: int) -> None:
-            os.lseek(file, _FAR, os.SEEK_SET)
-            msvcrt.locking(file, how, 1)  # type: ignore[attr-defined]
-
-        return (
-            lambda file: locking(file, msvcrt.LK_NBLCK),  # type: ignore[attr-defined]
-            lambda file: locking(file, msvcrt.LK_UNLCK),  # type: ignore[attr-defined]
-        )
-    return lambda file: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB), lambda file: fcntl.flock(file, fcntl.LOCK_UN)
-
-
-_take, _give_back = _locks()
+        os.lseek(file, _FAR, os.SEEK_SET)
+        msvcrt.locking(file, msvcrt.LK_NBLCK if take else msvcrt.LK_UNLCK, 1)  # type: ignore[attr-defined]
+    else:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB if take else fcntl.LOCK_UN)

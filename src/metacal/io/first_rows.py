@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from itertools import islice
 from typing import Any
 
@@ -12,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.io.columns import Request
-from metacal.io.formats import FORMATS, feather, parquet
 from metacal.io.formats.delimited import delimiter_of, header_of, text_in
+from metacal.io.formats.feather import ArrowFile
 from metacal.io.formats.jsonl import objects_in
-from metacal.io.opening import decoding
+from metacal.io.formats.parquet import ParquetFile
 from metacal.io.predictions import read_predictions
 from metacal.io.reading import opened
 
@@ -25,11 +24,8 @@ _ROWS = 2000
 
 def first_rows(path: str, format: str | None) -> tuple[str, dict[str, NDArray[Any]]]:
     """What the file is, in words, and its first rows by column."""
-    with ExitStack() as stack:
-        request, ending, how = stack.enter_context(opened(Request(path), format))
+    with opened(Request(path), format) as (request, ending, how):
         source = request.source
-        if FORMATS[ending].begins != ():
-            stack.enter_context(decoding(path))
         if ending in (".csv", ".tsv"):
             with text_in(path, source) as file:
                 mark = delimiter_of(file, "\t" if ending == ".tsv" else ",")
@@ -54,7 +50,7 @@ def first_rows(path: str, format: str | None) -> tuple[str, dict[str, NDArray[An
             columns = {"logits": np.asarray(found.table)[:_ROWS]}
             columns |= {} if found.labels is None else {"labels": found.labels[:_ROWS]}
             return f"tensors ({ending[1:]})", columns
-        held = (parquet if ending in (".parquet", ".pq") else feather).opened(request)
+        held = (ParquetFile if ending in (".parquet", ".pq") else ArrowFile)(request)
         batch = next(iter(held.batches(held.schema.names, _ROWS)), None)
         first = {} if batch is None else batch.slice(0, _ROWS).to_pydict()
         return held.kind, {name: _array(values) for name, values in first.items()}

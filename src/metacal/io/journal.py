@@ -87,18 +87,16 @@ class Journal:
 
     def __enter__(self) -> Self:
         lock = f"{self.path}.lock"
-        try:
-            with plain_write_errors(lock):
-                self._stack.enter_context(self.disk.lock(lock))
-        except LockedError as error:
-            raise BusyError(
-                f"{self.path} is in use by {error.holder or 'another process'}; wait until that has ended."
-            ) from None
-        try:
+        with ExitStack() as stack:
+            try:
+                with plain_write_errors(lock):
+                    stack.enter_context(self.disk.lock(lock))
+            except LockedError as error:
+                raise BusyError(
+                    f"{self.path} is in use by {error.holder or 'another process'}; wait until that has ended."
+                ) from None
             self._read()
-        except BaseException:
-            self._stack.close()
-            raise
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *reason: object) -> None:
@@ -199,9 +197,9 @@ class Journal:
         return "this record is damaged or was edited; bring the file back from a copy."
 
 
-def read_journal(path: str, kind: str, *, seal: Seal | None = None, disk: Disk = DISK) -> list[Record]:
+def read_journal(path: str, kind: str) -> list[Record]:
     """The records of a journal as they are now, whoever writes it; none where there is no journal."""
-    journal = Journal(path, kind, seal=seal, disk=disk)
+    journal = Journal(path, kind)
     journal._read(mend=False)
     return journal.records
 

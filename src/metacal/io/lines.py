@@ -148,13 +148,11 @@ class Logs:
 
     def open(self, path: str) -> Log | None:
         """A file to be read; None where there is none."""
-        try:
-            with plain_read_errors(path):
+        with plain_read_errors(path):
+            try:
                 return Log(path)
-        except InputError as error:
-            if isinstance(error.__context__, FileNotFoundError):
+            except FileNotFoundError:
                 return None
-            raise
 
     def beside(self, path: str) -> Iterator[str]:
         """The names of the regular files in the folder of a file."""
@@ -185,7 +183,7 @@ class Position:
     def fits(self, file: Log) -> bool:
         """Whether a file holds, up to this place, what was read."""
         content = file.read(self.offset - self.before, self.before)
-        return len(content) == self.before and digest(content) == self.mark
+        return len(content) == self.before and _digest(content) == self.mark
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -193,17 +191,21 @@ class Position:
         return self.device, self.inode
 
     @classmethod
+    def after(cls, before: bytes, file: Log, offset: int, modified: int, line: int = 0, skipping: bool = False) -> Self:
+        """The place in a file that these bytes lead to."""
+        return cls(*file.identity, offset, line, _digest(before), len(before), modified, skipping)
+
+    @classmethod
     def of(cls, data: Any) -> Self:
         """From what `asdict` gave; ValueError where that cannot be one."""
         kinds = [(name, bool if name == "skipping" else str if name == "mark" else int) for name in cls.__annotations__]
-        if not isinstance(data, dict) or [(name, type(value)) for name, value in data.items()] != kinds:
-            raise ValueError("this is no place in a file")
-        place = cls(**data)
-        if not 0 <= place.before <= min(MARK, place.offset) or place.line < 0:
-            raise ValueError("this is no place in a file")
-        return place
+        if isinstance(data, dict) and [(name, type(value)) for name, value in data.items()] == kinds:
+            place = cls(**data)
+            if 0 <= place.before <= min(MARK, place.offset) and place.line >= 0:
+                return place
+        raise ValueError("this is no place in a file")
 
 
-def digest(content: bytes) -> str:
+def _digest(content: bytes) -> str:
     """What bytes before a place are known by."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()

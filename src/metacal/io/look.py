@@ -8,7 +8,7 @@ readings are possible it asks: nothing is taken on a guess.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,10 +60,10 @@ class Look:
     seen: list[tuple[str, str]] = field(default_factory=list)
     question: str | None = None
 
-    def say(self, what: str, why: str, **options: Any) -> None:
-        """Say what something is, and why; options that were not given say it to the readers."""
+    def say(self, what: str, why: str, usual: Collection[str] = (), **options: Any) -> None:
+        """Say what something is, and why; options that were not given say it to the readers, unless it is usual."""
         self.seen.append((what, why))
-        self.options.update({name: value for name, value in options.items() if name not in self.options})
+        self.options |= {name: one for name, one in options.items() if name not in self.options and one not in usual}
 
 
 class Doubt(Exception):
@@ -83,10 +83,9 @@ def look(path: str, **said: Any) -> Look:
     >>> found.options, found.question
     ({'logits_key': 'p', 'input': 'probabilities', 'label_key': 'truth'}, None)
     """
-    said = {name: value for name, value in said.items() if value is not None}
     kind, columns = first_rows(path, said.get("format"))
     held = Look(path, kind, columns, said)
-    if not columns or not max(map(len, columns.values()), default=0):
+    if not any(map(len, columns.values())):
         raise InputError(f"{path}: it holds no rows; give at least one.")
     try:
         _find(held)
@@ -101,19 +100,19 @@ def _find(held: Look) -> None:
     usual = [name for names in TABLE_KEYS.values() for name in names]
     truth = _truth(held)
     named = held.options.get("logits_key")
-    if len(tables) > 1 and named not in tables:
-        known = [name for name in tables if name in usual]
+    if len(tables) > 1:
+        known = [named] if named in tables else [name for name in tables if name in usual]
         if len(known) != 1:
             raise Doubt(f"which of {listed(tables)} holds the logits or probabilities? Say --logits-key NAME.")
         tables = known
-    if tables and "score_key" not in held.options:
-        name = named if named in tables else tables[0]
-        table, options = held.columns[name], {} if name in usual else {"logits_key": name}
-        held.say(f"table: {name}", f"{table.shape[1]} numbers in each row", **options)
-        _kind(held, table)
-        _labels(held, truth, None, table.shape[1])
+    if not tables or "score_key" in held.options:
+        _columns(held, truth)
         return
-    _columns(held, truth)
+    (name,) = tables
+    n_classes = held.columns[name].shape[1]
+    held.say(f"table: {name}", f"{n_classes} numbers in each row", usual, logits_key=name)
+    _kind(held, held.columns[name])
+    _labels(held, truth, n_classes)
 
 
 def _truth(held: Look) -> str | None:
@@ -131,7 +130,7 @@ def _truth(held: Look) -> str | None:
             return here[0]
         if here:
             raise Doubt(f"which of {listed(here)} holds the truth? Say --label-key NAME, or --correct-key NAME.")
-    named = _stripped(flat)
+    named = {*flat, *(name.partition("_")[2] for name in flat if "_" in name)}
     same = [name for name in flat if held.columns[name].dtype.kind in "UO" and _within(held.columns[name], named)]
     if len(same) == 1:
         return same[0]
@@ -143,20 +142,17 @@ def _truth(held: Look) -> str | None:
 
 def _columns(held: Look, truth: str | None) -> None:
     """A column per class, one score for two classes, or one score of an answer."""
-    numbers = {
-        name: column.astype(np.float64)
-        for name, column in held.columns.items()
-        if name != truth and column.ndim == 1 and column.dtype.kind in "fiu" and name not in CLASS_KEYS
-    }
-    dropped = set(held.options.get("drop", ()))
-    classes, prefix = _classes(held, truth, [name for name in numbers if name not in dropped])
+    known = {truth, *CLASS_KEYS, *held.options.get("drop", ())}
+    flat = {name: column for name, column in held.columns.items() if column.ndim == 1 and name not in known}
+    numbers = {name: column.astype(np.float64) for name, column in flat.items() if column.dtype.kind in "fiu"}
+    classes, prefix = _classes(held, truth, list(numbers))
     if held.options.get("score_key") is None and len(classes) > 1:
-        _wide(held, truth, classes, prefix, numbers, dropped)
+        _wide(held, truth, classes, prefix, np.stack([numbers[name] for name in classes], axis=1))
         return
-    marks = {**numbers, **_marks(held, truth)}
+    marks = {**numbers, **_marks(flat)}
     named = held.options.get("score_key") or held.options.get("logits_key")
-    scores = [named] if named in marks else [name for name in marks if _SCORE.fullmatch(name) and name not in dropped]
-    others = [name for name in numbers if not _aside(name, numbers[name]) and name not in dropped]
+    scores = [named] if named in marks else [name for name in marks if _SCORE.fullmatch(name)]
+    others = [name for name in numbers if not _aside(name, numbers[name])]
     scores = scores or (others if len(others) == 1 else [])
     if len(scores) != 1 or truth is None:
         raise Doubt(
@@ -176,42 +172,30 @@ def _classes(held: Look, truth: str | None, names: list[str]) -> tuple[list[str]
     if given is not None:
         return [], ""
     labels = None if truth is None else held.columns[truth]
+    plain = [name for name in names if not _aside(name, held.columns[name])]
     if labels is not None and labels.dtype.kind in "UO":
         known = set(map(str, np.unique(labels)))
-        if known <= set(names):
-            return [name for name in names if name in known or not _aside(name, held.columns[name])], ""
-        return [], ""
-    plain = [name for name in names if not _aside(name, held.columns[name])]
+        return ([name for name in names if name in {*known, *plain}] if known <= set(names) else []), ""
     counted = [str(k) for k in range(len(plain))]
     whole = labels is not None and labels.dtype.kind in "iub" and labels.min() >= 0 and labels.max() < len(plain)
     likely = sorted(plain) == sorted(counted) or not _CORRECT.fullmatch(str(truth))
     return (plain, "") if whole and likely else ([], "")
 
 
-def _wide(
-    held: Look,
-    truth: str | None,
-    classes: list[str],
-    prefix: str,
-    numbers: Mapping[str, NDArray[Any]],
-    dropped: set[str],
-) -> None:
+def _wide(held: Look, truth: str | None, classes: list[str], prefix: str, table: Float) -> None:
     """A column per class."""
     by_name = truth is not None and held.columns[truth].dtype.kind in "UO"
     why = "the labels name them" if by_name else "all other columns of numbers"
     why = f"their names begin with {prefix!r}" if prefix else why
-    table = np.stack([numbers[name] for name in classes], axis=1)
-    options: dict[str, Any] = {}
-    usual = prefix in PREFIXES["logits"] or (prefix in PREFIXES["probabilities"] and _sums_to_one(table))
-    if prefix and not usual:
-        options["logits_key"] = prefix[:-1]
-    held.say(f"classes: {listed(name.removeprefix(prefix) for name in classes)}", why, **options)
+    usual = ("", *PREFIXES["logits"], *(PREFIXES["probabilities"] if _sums_to_one(table) else ()))
+    names = [name.removeprefix(prefix) for name in classes]
+    held.say(f"classes: {listed(names)}", why, **{} if prefix in usual else {"logits_key": prefix[:-1]})
     _kind(held, table)
     left = set() if prefix else held.columns.keys() - {"", truth, *classes, *ID_KEYS}
-    if left or dropped:
-        held.options["drop"] = tuple(sorted({*dropped, *left}))
+    if left := left | set(held.options.get("drop", ())):
+        held.options["drop"] = tuple(sorted(left))
         held.say(f"left out: {listed(held.options['drop'])}", "neither their names nor their numbers look like classes")
-    _labels(held, truth, [name.removeprefix(prefix) for name in classes])
+    _labels(held, truth, len(names), names)
 
 
 def _kind(held: Look, table: NDArray[Any]) -> None:
@@ -219,14 +203,15 @@ def _kind(held: Look, table: NDArray[Any]) -> None:
     if "input" in held.options:
         return
     finite = table[np.isfinite(table).all(axis=1)]
-    if len(finite) and _sums_to_one(finite):
+    positive = len(finite) > 0 and finite.min() >= 0.0
+    if positive and _sums_to_one(finite):
         held.say("input: probabilities", "every row lies in [0, 1] and sums to one", input="probabilities")
-    elif len(finite) and finite.min() >= 0.0 and finite.max() <= 1.0:
+    elif positive and finite.max() <= 1.0:
         raise Doubt(
             "every number lies between 0 and 1, but rows do not sum to one. Are these probabilities of classes that "
             "exclude each other? Divide each row by its sum, and say --input probabilities; or say --input logits."
         )
-    elif len(finite) and finite.min() >= 0.0 and (np.abs(finite.sum(axis=1) - 100.0) < 1.0).all():
+    elif positive and (np.abs(finite.sum(axis=1) - 100.0) < 1.0).all():
         raise Doubt(
             "every row sums to 100. Are these percentages? Divide them by 100, and say --input probabilities; or say "
             "--input logits."
@@ -239,23 +224,23 @@ def _sums_to_one(table: NDArray[Any]) -> bool:
     return bool((table >= 0.0).all() and (np.abs(table.sum(axis=1) - 1.0) < 0.01).all())
 
 
-def _labels(held: Look, truth: str | None, names: list[str] | None, n: int | None = None) -> None:
+def _labels(held: Look, truth: str | None, n: int, names: Sequence[str] = ()) -> None:
     """Do the labels name the classes, or count them?"""
     if truth is None:
         return
     labels = held.columns[truth]
-    key = {} if truth in LABEL_KEYS else {"label_key": truth}
     if _CORRECT.fullmatch(truth) and truth not in LABEL_KEYS:
         raise Doubt(
             f"{truth!r} seems to say right or wrong, and a table of classes needs the true class. Name it with "
             "--label-key, or name one score for each answer with --score-key."
         )
-    n = len(names or ()) or n or 0
     known = "classes" in held.options or any(name in held.columns for name in CLASS_KEYS)
     if labels.dtype.kind in "iub" and labels.min() >= 0 and labels.max() < n:
-        held.say(f"labels: {truth}", f"whole numbers from 0 to {n - 1}: they count the columns", **key)
-    elif known or (names is not None and _within(labels, set(names))):
-        held.say(f"labels: {truth}", "its entries are names of classes", **key)
+        held.say(
+            f"labels: {truth}", f"whole numbers from 0 to {n - 1}: they count the columns", LABEL_KEYS, label_key=truth
+        )
+    elif known or _within(labels, set(names)):
+        held.say(f"labels: {truth}", "its entries are names of classes", LABEL_KEYS, label_key=truth)
     else:
         few = listed(np.unique(labels)[:8].tolist())
         raise Doubt(
@@ -295,33 +280,31 @@ def _one_score(held: Look, truth: str, name: str, values: Float) -> None:
         few = listed(np.unique(labels)[:6].tolist())
         raise Doubt(f"{truth!r} holds {few}: which of them is right? Write true or false.")
     held.say(f"score: {name}", "one number for each answer", score_key=name)
-    key = {} if truth in CORRECT_KEYS else {"correct_key": truth}
-    held.say(f"right or wrong: {truth}", "its entries say yes or no", **key)
+    held.say(f"right or wrong: {truth}", "its entries say yes or no", CORRECT_KEYS, correct_key=truth)
     if "higher_is" not in held.options and _DOUBTFUL.fullmatch(name):
         held.say("higher is doubtful", f"{name!r} is lower where an answer is surer", higher_is="doubtful")
 
 
 def _positive(held: Look, truth: str, name: str, values: Float) -> None:
     held.say(f"score: {name}", "one number for the second of two classes", logits_key=name)
-    inside = bool(((values >= 0.0) & (values <= 1.0)).all())
-    if inside:
+    if ((values >= 0.0) & (values <= 1.0)).all():
         held.say("input: probabilities", "every number lies in [0, 1]", input="probabilities")
-    key = {} if truth in LABEL_KEYS else {"label_key": truth}
     first, second = np.unique(held.columns[truth]).tolist()
     named = [value for value in (first, second) if str(value).lower() in re.split(r"[_. ]", name.lower())]
     if len(named) == 1 and isinstance(second, str):
         held.options.setdefault("positive", named[0])
         first, second = next(value for value in (first, second) if value != named[0]), named[0]
-    held.say(f"labels: {truth}", f"two values; {name!r} is taken for the score of {second!r}, not {first!r}", **key)
+    why = f"two values; {name!r} is taken for the score of {second!r}, not {first!r}"
+    held.say(f"labels: {truth}", why, LABEL_KEYS, label_key=truth)
     if held.columns[truth].dtype.kind in "UO" and "positive" not in held.options:
         raise Doubt(f"which class is {name!r} about? Say --positive {first}, or --positive {second}.")
 
 
-def _marks(held: Look, truth: str | None) -> dict[str, Float]:
+def _marks(columns: Mapping[str, NDArray[Any]]) -> dict[str, Float]:
     """Columns of text in which every entry is a mark: 8/10, 85%."""
     found = {}
-    for name, column in held.columns.items():
-        if name != truth and column.ndim == 1 and column.dtype.kind in "UO" and _SCORE.fullmatch(name):
+    for name, column in columns.items():
+        if column.dtype.kind in "UO" and _SCORE.fullmatch(name):
             marks = [mark_of(str(value)) for value in column.tolist()]
             if all(mark is not None for mark in marks):
                 found[name] = np.array(marks, dtype=np.float64)
@@ -342,11 +325,6 @@ def _prefixes(names: list[str]) -> dict[str, list[str]]:
         if mark and rest and not BESIDE_LIKE.fullmatch(name):
             groups.setdefault(head + mark, []).append(name)
     return groups
-
-
-def _stripped(names: list[str]) -> set[str]:
-    """The names, and what follows their first underscore."""
-    return {*names, *(name.partition("_")[2] for name in names if "_" in name)}
 
 
 def _within(column: NDArray[Any], names: set[str]) -> bool:

@@ -18,11 +18,14 @@ import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from metacal.errors import InputError, MetacalError, MissingExtraError, warn_caller
+from metacal.io.columns import Request
+from metacal.rows.executors import within
 
 #: Files; `metacal.io.reading` takes tables in memory too.
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Any
@@ -34,18 +37,6 @@ SILENCE_S = 60.0
 _MARKS = ("ETag", "etag", "md5Hash", "content_md5", "mtime", "LastModified", "last_modified", "updated", "created")
 #: Where copies go as long as `copies_removed` lasts.
 _COPIES: ContextVar[str | None] = ContextVar("_COPIES", default=None)
-
-
-class Part(NamedTuple):
-    """A file to read: what messages call it, and its copy on this machine where that is another file."""
-
-    name: str
-    copy: str | None = None
-
-    @property
-    def path(self) -> str:
-        """What is opened."""
-        return self.name if self.copy is None else self.copy
 
 
 def is_url(path: str) -> bool:
@@ -146,9 +137,9 @@ def is_read(output: str, path: str, suffixes: Iterable[str]) -> bool:
     return os.path.dirname(here) == os.path.realpath(folder or ".") and fnmatch.fnmatch(os.path.basename(here), name)
 
 
-def fetched(names: Sequence[str]) -> list[Part]:
-    """Files to read; copies of those behind a URL are deleted when Python ends, or when `copies_removed` does."""
-    return [Part(name, _copy(name) if is_url(name) else None) for name in names]
+def fetched(request: Request, names: Sequence[str]) -> list[Request]:
+    """The same for each file; copies of those behind a URL go when Python ends, or when `copies_removed` does."""
+    return [replace(request, path=name, file=_copy(name) if is_url(name) else None, lasting=True) for name in names]
 
 
 def _copy(url: str) -> str:
@@ -166,12 +157,8 @@ def _copy(url: str) -> str:
 @contextlib.contextmanager
 def copies_removed() -> Iterator[None]:
     """Delete the copies of what is fetched in here when this ends, not when Python does."""
-    with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
-        token = _COPIES.set(folder)
-        try:
-            yield
-        finally:
-            _COPIES.reset(token)
+    with tempfile.TemporaryDirectory(prefix="metacal-") as folder, within(_COPIES, folder):
+        yield
 
 
 def mark_of(url: str) -> dict[str, Any] | None:
@@ -185,11 +172,10 @@ def mark_of(url: str) -> dict[str, Any] | None:
     3
     """
     try:
-        with _plain_errors(url):
-            system, inside = _system(url)
-            info = system.info(inside)
-    except InputError:
-        return None  # whoever fetches it says why
+        system, inside = _system(url)
+        info = system.info(inside)
+    except Exception:  # whoever fetches it says why
+        return None
     marks = {name: str(info[name]) for name in _MARKS if info.get(name) is not None}
     return {"bytes": info.get("size"), **marks} if marks else None
 

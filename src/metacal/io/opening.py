@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, MetacalError, option, spelled
+from metacal.rows.executors import within
 
 SAVE_AS_NPZ = "save it from Python as np.savez('predictions.npz', logits=logits, labels=labels)"
 _MAGIC = (
@@ -139,8 +140,7 @@ def damaged(path: str, error: BaseException) -> str:
     return f"{path}: the file is damaged or cut short ({said}); copy or write it again."
 
 
-@contextlib.contextmanager
-def unpacking(limit: int | None) -> Iterator[None]:
+def unpacking(limit: int | None) -> contextlib.AbstractContextManager[None]:
     """Within this, files may unpack to `limit` bytes; None: to what the environment says, or the rule above.
 
     Examples
@@ -152,11 +152,7 @@ def unpacking(limit: int | None) -> Iterator[None]:
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise InputError(f"unpack_limit must be a number of bytes, 1 or more, got {limit!r}.")
-    token = _given.set(limit)
-    try:
-        yield
-    finally:
-        _given.reset(token)
+    return within(_given, limit)
 
 
 def unpack_limit(held: int) -> int:

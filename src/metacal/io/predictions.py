@@ -6,7 +6,6 @@ Where a file has a column per class, every column that is not known to be someth
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -139,20 +138,9 @@ def read_predictions(
     metacal.errors.InputError: predictions.xlsx: cannot read '.xlsx' files; ...
     """
     one_of("input", input, *TABLE_KEYS)
-    request = Request(
-        "",
-        input,
-        logits_key,
-        label_key,
-        None if classes is None else tuple(classes),
-        id_key,
-        group_key,
-        unit_key,
-        stream=stream,
-        aside=tuple(drop),
-        keep=tuple(keep),
-        of_gate=of_gate,
-    )
+    own = None if classes is None else tuple(classes)
+    names = Request("", input, logits_key, label_key, own, id_key, group_key, unit_key)
+    request = replace(names, stream=stream, aside=tuple(drop), keep=tuple(keep), of_gate=of_gate)
     columns = read_columns(path, request, _finished, labels=labels, format=format, unpack_limit=unpack_limit)
     return Predictions(**vars(columns), input=input)
 
@@ -241,15 +229,12 @@ def read_for_gate(
     """
     own = tuple(gate.classes.tolist())
     options["logits_key"] = options.get("logits_key") or gate.source.score_column
-    shown = os.fspath(path) if isinstance(path, str | os.PathLike) else str(path)
+    shown, kind = str(path), gate.source.input
     # The classes choose their columns among others; a file that says its own class order is checked below.
     chooses = own if classes is None else None
     try:
-        predictions = read_predictions(
-            path, **{"input": gate.source.input, **options, "classes": classes, "of_gate": chooses}
-        )
+        predictions = read_predictions(path, classes=classes, of_gate=chooses, **{"input": kind, **options})
     except OtherKindError:
-        kind = gate.source.input
         other = "logits" if kind == "probabilities" else "probabilities"
         raise InputError(
             f"{shown} holds {other}, but {fitted} was fitted on {kind}; give {kind} of the same classifier, or fit "

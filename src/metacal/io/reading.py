@@ -25,7 +25,7 @@ from metacal.errors import InputError, option
 from metacal.io.columns import BESIDE, STREAM_BYTES, Columns, Request
 from metacal.io.formats import FORMATS, endings
 from metacal.io.formats.arrow import InMemory, is_in_memory, read_batches
-from metacal.io.many import Part, Paths, fetched, files_of, suffix_of
+from metacal.io.many import Paths, fetched, files_of, suffix_of
 from metacal.io.opening import (
     SAVE_AS_NPZ,
     NoRowsError,
@@ -60,41 +60,38 @@ def read_columns(
     """
     if is_in_memory(path):
         one = replace(request, path="the table")
-        columns = read_batches(one, InMemory(path))
-        _check_there(one, columns)
-        return finish(one, columns)
-    parts = fetched(files_of(path, FORMATS))
-    beside = [] if labels is None else fetched(files_of(labels, _LABEL_ENDINGS))
+        return finish(one, read_batches(one, InMemory(path)))
+    parts = fetched(request if labels is None else replace(request, label_key=None), files_of(path, FORMATS))
+    beside = [] if labels is None else fetched(request, files_of(labels, _LABEL_ENDINGS))
     if len(beside) > 1 and len(beside) != len(parts):
         raise InputError(f"there are {len(parts)} files of predictions and {len(beside)} of labels; give one each.")
     if len(parts) > 1 and request.stream is None:  # so large together that their tables stay there?
-        sizes = (os.path.getsize(part.path) for part in parts if os.path.exists(part.path))
-        request = replace(request, stream=True if sum(sizes) > STREAM_BYTES else None)
+        sizes = (os.path.getsize(part.source) for part in parts if os.path.exists(part.source))
+        parts = [replace(part, stream=True) for part in parts] if sum(sizes) > STREAM_BYTES else parts
     of_each = [None] * len(parts) if len(beside) != len(parts) else beside
     results = []
     with unpacking(unpack_limit):
         for part, answers in zip(parts, of_each, strict=True):
-            one = replace(request, path=part.name, file=part.copy, lasting=True)
             with contextlib.suppress(NoRowsError) if len(parts) > 1 else contextlib.nullcontext():
-                results.append(_read_one(one, finish, format, answers, labelled=labels is not None))
+                results.append(_read_one(part, finish, format, answers))
         if not results:
             raise NoRowsError(f"{path}: it holds no rows (none of its {len(parts):,} files does); give at least one.")
         columns = _joined(str(path), results)
         if len(beside) == 1 < len(parts):
-            columns = finish(
-                replace(request, path=columns.path), replace(columns, labels=_read_labels(beside[0], request))
-            )
+            labelled = replace(columns, labels=_read_labels(beside[0]))
+            columns = finish(replace(request, path=columns.path), labelled)
     return columns
 
 
-def _read_one(request: Request, finish: Finish, format: str | None, answers: Part | None, *, labelled: bool) -> Columns:
-    if answers is not None and answers.name == request.path == "-":
+def _read_one(request: Request, finish: Finish, format: str | None, answers: Request | None) -> Columns:
+    if answers is not None and answers.path == request.path == "-":
         raise InputError("the table and the labels cannot both come from standard input; put one of them in a file.")
-    columns = read_file(replace(request, label_key=None) if labelled else request, format)
+    with opened(request, format) as (source, ending, _):
+        columns = FORMATS[ending].read(source)
     _check_there(request, columns)
     if columns.table.ndim and len(columns.table) == 0:
         raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
-    return finish(request, columns if answers is None else replace(columns, labels=_read_labels(answers, request)))
+    return finish(request, columns if answers is None else replace(columns, labels=_read_labels(answers)))
 
 
 def _check_there(request: Request, columns: Columns) -> None:
@@ -111,21 +108,13 @@ def _check_there(request: Request, columns: Columns) -> None:
             )
 
 
-def read_file(request: Request, format: str | None = None) -> Columns:
-    """What a file holds of what is asked for; standard input and pipes are copied to a file first."""
-    with contextlib.ExitStack() as stack:
-        request, ending, _ = stack.enter_context(opened(request, format))
-        if FORMATS[ending].begins != ():
-            stack.enter_context(decoding(request.path))
-        return FORMATS[ending].reader()(request)
-
-
 @contextlib.contextmanager
 def opened(request: Request, format: str | None = None) -> Iterator[tuple[Request, str, str]]:
     """The request with a file that its reader can open, the ending that names its kind, and what was done to it.
 
-    A file is known by its first bytes, and by its name where these say nothing. What is compressed (.csv.gz) is
-    unpacked into a copy, and so is a JSON array, an object on each line.
+    A file is known by its first bytes, and by its name where these say nothing. Standard input and pipes are copied to
+    a file first; what is compressed (.csv.gz) is unpacked into a copy, and so is a JSON array, an object on each line.
+    Whatever a decoder says in here of a file that is no text becomes one line.
     """
     path, done = request.path, ""
     named = f".{format.lower().lstrip('.')}" if format is not None else "" if path == "-" else suffix_of(path)
@@ -161,6 +150,8 @@ def opened(request: Request, format: str | None = None) -> Iterator[tuple[Reques
         start = head.lstrip(_SPACE)
         if ending == ".jsonl" and start[:1] == b"[" and start[1:].lstrip(_SPACE)[:1] == b"{":
             request = copied(_as_lines)
+        if FORMATS[ending].begins != ():
+            stack.enter_context(decoding(path))
         yield request, ending, done
 
 
@@ -231,22 +222,21 @@ def _drain(request: Request, copy: str) -> None:
         shutil.copyfileobj(pipe, file)
 
 
-def _read_labels(labels: Part, request: Request) -> NDArray[Any]:
+def _read_labels(request: Request) -> NDArray[Any]:
     """The labels of a file of their own."""
     from metacal.io.formats.delimited import read_labels
 
-    path, ending = labels.name, suffix_of(labels.name)
+    path, ending = request.path, suffix_of(request.path)
     wrong = InputError(f"{path}: labels are read from .npy, or from .csv, .tsv or .txt with one per line.")
     if ending not in _LABEL_ENDINGS and path != "-":
         raise wrong
     try:
-        with opened(Request(path, file=labels.copy)) as (one, kind, _):
+        with opened(request) as (one, kind, _):
             if kind in (".csv", ".tsv"):
                 return read_labels(path, one.source, ending, request.label_key)
             if kind != ".npy":
                 raise wrong
-            with decoding(path):
-                return np.asarray(FORMATS[kind].reader()(replace(one, stream=False)).table)
+            return np.asarray(FORMATS[kind].read(Request(path, file=one.source, stream=False)).table)
     except NoRowsError as error:  # a table with rows is at hand: this is no part that may be left out
         raise InputError(str(error)) from None
 

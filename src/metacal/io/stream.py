@@ -90,10 +90,10 @@ class Reader:
             plain = parsed_object(self.request.path, line, content)
             return self._object(line, nested_in(self.request, line, plain, self.probability_key))
         cells = self._cells(line, content)
-        if self.header is None or (line == 1 and not self._goes_on(cells)):
-            self._name_anew(line, cells)
-            return None
         if line == 1 and cells == self.header:
+            return None
+        if self.header is None or (line == 1 and not self._is_row(cells, self.header)):
+            self._name_anew(line, cells)
             return None
         if len(cells) != len(self.header):
             raise self._wrong(line, f"this line has {len(cells)} cells but the header has {len(self.header)}")
@@ -117,17 +117,15 @@ class Reader:
             raise self._wrong(line, f"this is neither a row nor a header like the one before: {listed(cells)}")
         self.header = cells
 
-    def _goes_on(self, cells: list[str]) -> bool:
-        """Whether the first line of a later file is no header of its own: the same one, or a row."""
-        if cells == self.header:
-            return True
-        if self.header is None or len(cells) != len(self.header):
+    def _is_row(self, cells: list[str], header: list[str]) -> bool:
+        """Whether the first line of a later file is no header of its own."""
+        if len(cells) != len(header):
             return False
         try:
-            self._row(1, {name: cell or None for name, cell in zip(self.header, cells)}, "")
+            self._row(1, {name: cell or None for name, cell in zip(header, cells)}, "")
         except InputError:
             return False
-        return set(cells) != set(self.header)
+        return set(cells) != set(header)
 
     def _cells(self, line: int, content: bytes) -> list[str]:
         try:
@@ -139,24 +137,21 @@ class Reader:
 
     def _object(self, line: int, cells: dict[str, Any]) -> Record:
         """The record of an object; the first with a row in it says what the entries are called."""
-        known = self.header is not None or self._row_in(cells)
+        if self.header is None:
+            lists = [name for name, value in cells.items() if isinstance(value, list)]
+            try:
+                self._name(list(cells), lists)
+            except InputError:
+                if lists or self.request.logits_key in cells:
+                    raise
+            if self._table:
+                self.header, self.lists = list(cells), lists
+            else:
+                self._label, self._id = self.request.label_key, self.request.id_key
         record = self._record(line, cells)
-        if not known and (record.id is None or record.label is None):
+        if self.header is None and (record.id is None or record.label is None):
             raise self._wrong(line, f"there is no row in it, nor an id with a label; it has {listed(cells)}")
         return record
-
-    def _row_in(self, cells: dict[str, Any]) -> bool:
-        lists = [name for name, value in cells.items() if isinstance(value, list)]
-        try:
-            self._name(list(cells), lists)
-        except InputError:
-            if lists or self.request.logits_key in cells:
-                raise
-        if self._table:
-            self.header, self.lists = list(cells), lists
-        else:
-            self._label, self._id = self.request.label_key, self.request.id_key
-        return bool(self._table)
 
     def _record(self, line: int, cells: dict[Any, Any]) -> Record:
         label = self._value(cells, self._label, self.request.label_keys)

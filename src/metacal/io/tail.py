@@ -22,7 +22,7 @@ from typing import Any
 
 from metacal.errors import InputError
 from metacal.io.formats.jsonl import LONGEST_LINE
-from metacal.io.lines import BYTES, MARK, PAUSE, Cutter, Line, Log, Logs, Position, digest
+from metacal.io.lines import BYTES, MARK, PAUSE, Cutter, Line, Log, Logs, Position
 
 #: What a rotation adds to a name: a number, or a date.
 _ROTATED = re.compile(r"[.-](\d[\d_T-]*)")
@@ -66,27 +66,25 @@ class Tail:
         self._logs, self._since = logs or Logs(), since
         self._file: Log | None = None
         self._moved, self._dropped, self._said, self._modified = False, False, "", 0
-        self._begin(0, Cutter(longest=longest), b"")
+        self._begin()
 
     def read(self) -> list[Line]:
         """The lines that have come, all of one file; none where there are none for now."""
-        while self._file is not None or self._open():
-            assert self._file is not None
+        while (file := self._file or self._open()) is not None:
             try:
-                modified = self._file.modified()
-                content = self._file.read(self._end - len(self._tail), len(self._tail) + BYTES)
+                modified = file.modified()
+                content = file.read(self._end - len(self._tail), len(self._tail) + BYTES)
             except OSError as error:  # a disk or a network that has gone away may come back
                 return self._unreadable(error)
+            again = True
             if not content.startswith(self._tail):
-                if lines := self._cut_off():
-                    return lines
-                continue
-            self._modified = modified
-            if data := content[len(self._tail) :]:
-                if lines := self._fed(data):
-                    return lines
-                continue
-            lines, again = self._at_end()
+                lines = self._cut_off(file)
+            else:
+                self._modified = modified
+                if data := content[len(self._tail) :]:
+                    lines = self._fed(data)
+                else:
+                    lines, again = self._at_end(file)
             if lines or not again:
                 return lines
         return []
@@ -98,26 +96,20 @@ class Tail:
     @property
     def position(self) -> Position | None:
         """The place up to which lines were given; None before any file is open."""
+        cutter = self._cutter
         if self._file is None:
             return self._since
-        offset = self._end - self._cutter.held
-        return Position(
-            *self._file.identity,
-            offset,
-            self._cutter.number,
-            digest(self._before),
-            len(self._before),
-            self._modified,
-            self._cutter.skipping,
-        )
+        offset = self._end - cutter.held
+        return Position.after(self._before, self._file, offset, self._modified, cutter.number, cutter.skipping)
 
     @property
     def waits(self) -> bool:
         """Whether a line has begun whose end has not come."""
         return self._cutter.held > 0
 
-    def _begin(self, end: int, cutter: Cutter, before: bytes) -> None:
-        self._end, self._cutter, self._before, self._tail = end, cutter, before, before
+    def _begin(self, end: int = 0, line: int = 0, before: bytes = b"", *, skipping: bool = False) -> None:
+        self._cutter = Cutter(line, skipping, self._longest)
+        self._end, self._before, self._tail = end, before, before
 
     def _fed(self, data: bytes) -> list[Line]:
         lines = self._cutter.feed(data)
@@ -129,7 +121,7 @@ class Tail:
 
     def _unreadable(self, error: OSError) -> list[Line]:
         message = f"{self.path}: it cannot be read: {error.strerror or error}"
-        if not self.follow or self._file is None:
+        if not self.follow:
             raise InputError(f"{message}.") from error
         self._note(f"{message}; trying again.")
         self._since, self._file = self.position, None
@@ -143,8 +135,8 @@ class Tail:
 
     # ── which file ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _open(self) -> bool:
-        """Open the file, or the one that an earlier position was in; False where there is none (yet)."""
+    def _open(self) -> Log | None:
+        """Open the file, or the one that an earlier position was in; None where there is none (yet)."""
         here = self._look()
         if self._since is not None:
             return self._resume(here, self._since)
@@ -153,7 +145,7 @@ class Tail:
         if here is None:
             self._note(f"{self.path} is not there; waiting for it.")
         self._file = here
-        return here is not None
+        return here
 
     def _look(self) -> Log | None:
         """What stands under the name now."""
@@ -165,7 +157,7 @@ class Tail:
             self._note(f"{error} Waiting.")
             return None
 
-    def _resume(self, here: Log | None, since: Position) -> bool:
+    def _resume(self, here: Log | None, since: Position) -> Log | None:
         file = here
         if here is None or here.identity != since.identity or not since.fits(here):
             anew = here if here is not None and since.offset > 0 and since.fits(here) else None
@@ -177,11 +169,11 @@ class Tail:
             self._lost("it was moved away or cut off while nobody read it")
             # It may have been cut off, written to again, and then moved.
             self._file = self._beside(lambda log: log.identity == since.identity)
-            return self._file is not None or self._open()
+            return self._file or self._open()
         self._file, self._modified = file, since.modified
         before = file.read(since.offset - since.before, since.before)
-        self._begin(since.offset, Cutter(since.line, since.skipping, self._longest), before)
-        return True
+        self._begin(since.offset, since.line, before, skipping=since.skipping)
+        return file
 
     def _beside(self, fits: Callable[[Log], bool], *, rotated: bool = False) -> Log | None:
         """The file of the same folder that fits; of several the one that was last written to the longest time ago."""
@@ -216,12 +208,9 @@ class Tail:
         self.gaps += 1
         self.notes.append(f"{self.path}: {why}; what had been written to it since cannot be seen.")
 
-    def _cut_off(self) -> list[Line]:
+    def _cut_off(self, file: Log) -> list[Line]:
         """Something else stands where was read: go on in a copy; without one, from the beginning."""
-        assert self._file is not None
-        mark = digest(self._tail), len(self._tail)
-        read_to = Position(*self._file.identity, self._end, 0, *mark, self._modified)
-        copy = self._copy(read_to, self._file)
+        copy = self._copy(Position.after(self._tail, file, self._end, self._modified), file)
         if copy is not None:
             self._file = copy
             return []
@@ -229,16 +218,15 @@ class Tail:
             self._before = self._tail
             return lines
         self._lost("it was cut off")
-        self._begin(0, Cutter(longest=self._longest), b"")
+        self._begin()
         return []
 
-    def _at_end(self) -> tuple[list[Line], bool]:
+    def _at_end(self, file: Log) -> tuple[list[Line], bool]:
         """At the end of a file: lines, and whether to look again at once."""
-        assert self._file is not None
-        here, own = self._look(), self._file.identity
+        here = self._look()
         following = None  # as long as this one may grow
-        if here is None or here.identity != own:
-            following = self._between(own) or (here if here is not None and here.size() else None)
+        if here is None or here.identity != file.identity:
+            following = self._between(file) or (here if here is not None and here.size() else None)
         if following is None:
             self._moved = False
             if self.follow:
@@ -255,20 +243,20 @@ class Tail:
             self._lost("it was removed from the folder while it was read")
         self._file, self._moved, self._dropped = following, False, False
         if self._end == 0 or following.read(self._end - len(self._tail), len(self._tail)) != self._tail:
-            self._begin(0, Cutter(longest=self._longest), b"")
+            self._begin()
         return [], True
 
-    def _between(self, own: tuple[int, int]) -> Log | None:
-        """The file that was rotated just after the one of this identity, if it was not the last.
+    def _between(self, file: Log) -> Log | None:
+        """The file that was rotated just after this one, if it was not the last.
 
         Where that one is no longer in the folder others may have gone with it: `_dropped` says so.
 
         By the time they were last written to: some count upward from the oldest, others from the newest.
         """
         times = {(log.modified(), rank): log for log, rank in self._neighbours(rotated=True)}
-        mine = next((one for one, log in times.items() if log.identity == own), None)
+        mine = next((one for one, log in times.items() if log.identity == file.identity), None)
         if mine is None:  # rotated out of the folder while it was read: what is younger came after it
-            since = self._file.modified() if self._file is not None else 0
+            since = file.modified()
             self._dropped = any(one[0] >= since for one in times)
             later = [one for one in times if one[0] > since]
         else:

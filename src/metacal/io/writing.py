@@ -93,7 +93,7 @@ def open_table(
     with _target(path, suffix, part) as target:
         plain = partial(plain_write_errors, path) if isinstance(target, Path) else contextlib.nullcontext
         with plain():
-            writer = FORMATS[suffix].writer()(target, class_names, n_rows, compress)
+            writer = FORMATS[suffix].write(target, class_names, n_rows, compress)  # type: ignore[misc]
 
         def write(columns: Mapping[str, ArrayLike]) -> None:
             arrays = _checked_columns(columns, class_names)

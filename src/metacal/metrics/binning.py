@@ -141,8 +141,7 @@ class CodeSums:
         if len(batch) == 1:
             weights = batch[0] if self._row is None else batch[0][self._row]
             return sums_per_code(self._codes, weights * self._values, self._n_codes)[None]
-        matrix = self._matrix(batch.shape[1])
-        return (matrix @ np.ascontiguousarray(batch.T, dtype=np.float64)).T
+        return (self._matrix(batch.shape[1]) @ np.ascontiguousarray(batch.T, dtype=np.float64)).T
 
     def _matrix(self, n_rows: int) -> Any:
         """The same sums as a matrix of shape (codes, rows), made when first needed."""

@@ -154,12 +154,9 @@ def harm_in_words(after: Evaluation, before: Evaluation) -> str | None:
     Calibration does not help on these rows: log loss 0.8378 against 0.6460 without, ECE 0.2333 against 0.0667 without.
     """
     kept = after.accepted_rows is not None and before.accepted_rows is not None
-    now, earlier = (after.accepted_rows, before.accepted_rows) if kept else (after.all_rows, before.all_rows)
     told = []
     for name, word in (("nll", "log loss"), ("ece", "ECE")):
-        found, plain = (now or {}).get(name), (earlier or {}).get(name)
-        if found is None or plain is None:
-            continue
+        found, plain = (((one.accepted_rows if kept else None) or one.all_rows)[name] for one in (after, before))
         error = (found.high - found.low) / (2.0 * float(ndtri(0.5 * (1.0 + found.level))))
         if found.estimate - plain.estimate > (error if np.isfinite(error) else 0.0):
             told.append(f"{word} {found.estimate:.4f} against {plain.estimate:.4f} without")
@@ -252,10 +249,10 @@ def evaluate_scores(
     >>> found.gate["coverage_accuracy"].estimate, found.gate["coverage"].estimate, list(found.all_rows)
     (1.0, 0.5, ['accuracy'])
     """
-    calibrated = confidence is not None
-    shown = [metric for metric in registry.evaluated(TOP_LABEL) if calibrated or not metric.calibration_error]
-    top = TopLabel(np.zeros(len(doubt)) if confidence is None else confidence, correct.astype(np.float64))
-    rows = RowMetrics(top, {}, metrics=shown)
+    shown = registry.evaluated(TOP_LABEL)
+    if confidence is None:
+        confidence, shown = np.zeros(len(doubt)), [metric for metric in shown if not metric.calibration_error]
+    rows = RowMetrics(TopLabel(confidence, correct.astype(np.float64)), {}, metrics=shown)
     return evaluate_rows(rows, 0, plan, n_bins, accept=accept, correct=correct, score=doubt)
 
 
@@ -273,13 +270,13 @@ def evaluate_rows(
 ) -> Evaluation:
     """The same from columns, where a table has been reduced to them already; what needs all of it is undefined then."""
     top = rows.top
-    accepted = None if accept is None else bool_column(accept, "accept")
-    if accepted is not None:
+    accepted = kept = None
+    if accept is not None:
+        accepted = bool_column(accept, "accept")
         same_length(proba=top.confidence, accept=accepted)
-    kept = None
-    if accepted is not None and accepted.any():
-        kept = plan.measure(rows.subset(accepted).wanted(n_bins), int(accepted.sum()), _errors(top, accepted))
-        give_back_freed_memory(len(top) * n_classes)
+        if accepted.any():
+            kept = plan.measure(rows.subset(accepted).wanted(n_bins), int(accepted.sum()), _errors(top, accepted))
+            give_back_freed_memory(len(top) * n_classes)
     # The gate's numbers come from the same resamples as those of all rows: both are drawn once.
     gate = gate_wanted(top, accepted, correct, score)
     whole = plan.measure([*rows.wanted(n_bins), *gate], len(top), _errors(top, accepted))
@@ -287,7 +284,7 @@ def evaluate_rows(
     return Evaluation(
         all_rows=whole,
         accepted_rows=kept,
-        gate=_without_hidden(shares, plan) if _hidden(top, accepted, correct) else shares,
+        gate=shares if correct is not None else _without_hidden(shares, top, accepted, plan),
         n_rows=len(top),
         n_accepted=None if accepted is None else int(accepted.sum()),
         n_classes=n_classes,
@@ -325,8 +322,6 @@ class RowMetrics:
 
     def subset(self, keep: Flags) -> RowMetrics:
         """The accepted rows; the table is not copied."""
-        if keep.all():
-            return self
         top = TopLabel(self.top.confidence[keep], self.top.correct[keep])
         losses = {name: column[keep] for name, column in self.losses.items()}
         checked = None if self.checked is None else self.checked.subset(keep)
@@ -356,10 +351,7 @@ def gate_wanted(top: TopLabel, accept: Flags | None, correct: ArrayLike | None, 
     same_length(proba=top.confidence, correct=right)
     found: Wanted = []
     if accept is not None:
-        for metric in registry.evaluated(DECISION):
-            counts = None if metric.counts is None else metric.counts(accept, right)
-            if counts is not None:
-                found.append((metric, counts))
+        found += [(metric, metric.measured(accept, right)) for metric in registry.evaluated(DECISION)]
     if score is not None:
         ranks = number_column(score, "score")
         same_length(proba=top.confidence, score=ranks)
@@ -373,14 +365,15 @@ def _errors(top: TopLabel, accept: Flags | None) -> float:
     return float((top.correct[slice(None) if accept is None else accept] < 1.0).sum())
 
 
-def _hidden(top: TopLabel, accept: Flags | None, correct: ArrayLike | None) -> bool:
-    """Whether a tie at the top hides the model's own answer; on an accepted row it is simply not a right answer."""
-    if correct is not None or accept is None:
-        return False
-    return bool(np.any((top.correct < 1) & (top.correct > 0) & ~accept))
+def _without_hidden(
+    found: dict[str, Interval], top: TopLabel, accept: Flags | None, plan: Resampling
+) -> dict[str, Interval]:
+    """Without what needs the model's own answer on rejected rows, where a tie at the top hides it.
 
-
-def _without_hidden(found: Mapping[str, Interval], plan: Resampling) -> dict[str, Interval]:
+    On an accepted row a tie is simply not a right answer.
+    """
+    if accept is None or not np.any((top.correct < 1) & (top.correct > 0) & ~accept):
+        return found
     warn_caller(
         "rejected rows are uniform, so the model's own answers on them cannot be read from proba; numbers that need "
         "them are NaN. Pass correct=(uncalibrated_logits.argmax(axis=1) == labels)."

@@ -41,9 +41,11 @@ def accuracy_counts(top: TopLabel) -> tuple[int, int] | None:
     return int(top.correct.sum()), len(top)
 
 
-def ece_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width, norm: float = 1) -> Statistic:
+def ece_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width, norm: object = 1) -> Statistic:
     """(Σ_b (n_b/n) |g_b|^p)^(1/p); for p = 1 that is (1/n) Σ_b |Σ_{i in b} (c_i - conf_i)|, for p = ∞ max |g_b|."""
-    power = _norm(norm)
+    if not isinstance(norm, Real) or not float(norm) >= 1.0:
+        raise InputError(f"norm must be p >= 1 (1: mean gap, 2: root mean square, np.inf: largest gap); got {norm!r}.")
+    power = float(norm)
     gaps, counts = _sums_per_bin(top, n_bins, binning, top.correct - top.confidence, np.ones(len(top)))
 
     def statistic(batch: Weights) -> Float:
@@ -82,10 +84,8 @@ def sup_ece_statistic(top: TopLabel) -> Statistic:
     alone = (np.bincount(codes) == 1)[codes]
     size = np.where(alone, np.abs(residual), 0.0)  # a row alone with its confidence is a bin of its own
     tied = np.flatnonzero(~alone)
-    if not len(tied):
-        return lambda batch: np.asarray(_sizes(batch) @ size / batch.shape[1])
     blocks = distinct_codes(top.confidence[tied])
-    sums = CodeSums(blocks, int(blocks.max()) + 1, residual[tied], tied)
+    sums = CodeSums(blocks, int(blocks.max(initial=-1)) + 1, residual[tied], tied)
 
     def statistic(batch: Weights) -> Float:
         return np.asarray((_sizes(batch) @ size + np.abs(sums(batch)).sum(axis=1)) / batch.shape[1])
@@ -105,12 +105,6 @@ def _sums_per_bin(top: TopLabel, n_bins: int, binning: Binning, *columns: Float)
     edges = bin_edges(binning, top.confidence, n_bins)
     codes = bin_codes(top.confidence, edges)
     return [CodeSums(codes, len(edges) - 1, column) for column in columns]
-
-
-def _norm(norm: object) -> float:
-    if not isinstance(norm, Real) or not float(norm) >= 1.0:
-        raise InputError(f"norm must be p >= 1 (1: mean gap, 2: root mean square, np.inf: largest gap); got {norm!r}.")
-    return float(norm)
 
 
 def _sizes(batch: Weights) -> Float:

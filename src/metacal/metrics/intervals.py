@@ -56,8 +56,7 @@ class Interval:
 
     def to_dict(self) -> dict[str, float | str | None]:
         """JSON-safe: what is not a finite number becomes None."""
-        numbers = {"estimate": self.estimate, "low": self.low, "high": self.high, "level": self.level}
-        return {**{name: value if isfinite(value) else None for name, value in numbers.items()}, "method": self.method}
+        return {name: value if name == "method" or isfinite(value) else None for name, value in vars(self).items()}
 
     def to_frame(self) -> Any:
         """One row of a `pandas.DataFrame`: estimate, low, high, level, method."""

@@ -105,8 +105,7 @@ def one_minus_f1(truth: ArrayLike, answer: ArrayLike) -> Float:
     array([0.333, 0.   ])
     """
     true, given = _tables(truth, answer)
-    both, all_of_them = (true & given).sum(axis=1), true.sum(axis=1) + given.sum(axis=1)
-    return np.where(all_of_them > 0, 1.0 - 2.0 * both / np.maximum(all_of_them, 1), 0.0)
+    return _one_minus_f1((true & given).sum(axis=1), true.sum(axis=1) + given.sum(axis=1))
 
 
 # ── text, fields, numbers, boxes, marks ──────────────────────────────────────────────────────────────────────────────
@@ -122,7 +121,8 @@ def one_minus_token_f1(truth: Iterable[str], answer: Iterable[str]) -> Float:
     array([0.2])
     """
     pairs = ((Counter(a.casefold().split()), Counter(b.casefold().split())) for a, b in _pairs(truth, answer))
-    return np.array([_apart(true, given) for true, given in pairs])
+    counted = [((true & given).total(), true.total() + given.total()) for true, given in pairs]
+    return _one_minus_f1(*np.array(counted).reshape(-1, 2).T)
 
 
 @loss
@@ -184,9 +184,8 @@ def _share(hit: Flags, of: Flags, nothing: float) -> Float:
     return np.where(count > 0, hit.sum(axis=1) / np.maximum(count, 1), nothing)
 
 
-def _apart(true: Counter[str], given: Counter[str]) -> float:
-    total = true.total() + given.total()
-    return 1.0 - 2.0 * (true & given).total() / total if total else 0.0
+def _one_minus_f1(both: Array, total: Array) -> Float:
+    return np.where(total > 0, 1.0 - 2.0 * both / np.maximum(total, 1), 0.0)
 
 
 def _pairs(truth: Iterable[Any], answer: Iterable[Any]) -> list[tuple[Any, Any]]:

@@ -58,7 +58,7 @@ class Paired(NamedTuple):
     def unbeaten(self) -> list[int]:
         """Those that no other one beats; where an error cannot be told, any difference counts."""
         n = len(self.estimates)
-        z = float(ndtri(1.0 - (1.0 - CONFIDENCE) / max(n - 1, 1))) if n > 2 else float(ndtri(CONFIDENCE))
+        z = float(ndtri(1.0 - (1.0 - CONFIDENCE) / max(n - 1, 1)))
         losses = self.estimates if self.smaller_is_better else -self.estimates
 
         def beaten(one: int, other: int) -> bool:

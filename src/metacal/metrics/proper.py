@@ -149,8 +149,5 @@ def brier_decomposition(
 
 
 def _column_square_sums(checked: CheckedTable) -> Float:
-    sums = np.zeros(checked.n_classes)
-    for _, block in checked.blocks():
-        wide = block.astype(np.float64)
-        sums += np.einsum("ij,ij->j", wide, wide)
-    return sums
+    wide = (block.astype(np.float64) for _, block in checked.blocks())
+    return np.asarray(sum(np.einsum("ij,ij->j", block, block) for block in wide))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.errors import InputError
-from metacal.formulas import Flags, Float
+from metacal.formulas import Array, Flags, Float
 from metacal.metrics.binning import CodeSums, Statistic, Weights, distinct_codes, few_at_a_time
 from metacal.metrics.registry import Input, register, value
 from metacal.metrics.toplabel import bool_column, number_column, refuse_correct_first, same_length
@@ -184,24 +184,20 @@ def auroc_statistic(ranking: Ranking) -> Statistic:
 
 def exponential_statistic(ranking: Ranking) -> Statistic:
     """Mean of exp(-score) over the wrong rows times mean of exp(score) over the right ones."""
-    score, right = ranking.score, ranking.correct.astype(np.float64)
+    score = ranking.score
     if not np.isfinite(score).all():
         row = int((~np.isfinite(score)).argmax())
         raise InputError(
             f"the exponential ranking loss needs finite scores; row {row} holds {score[row]}. Drop it, or use auroc, "
             "which only looks at the order."
         )
-    # The largest exponents are taken out of both sums: what remains is at most 1 and cannot overflow.
-    top = [np.max(side * score, where=kind, initial=-np.inf) for side, kind in ((-1, right == 0), (1, right == 1))]
-    parts = np.stack(
-        [
-            1.0 - right,
-            np.where(right == 0, np.exp(np.minimum(-score - top[0], 0.0)), 0.0),
-            right,
-            np.where(right == 1, np.exp(np.minimum(score - top[1], 0.0)), 0.0),
-        ],
-        axis=1,
-    )
+    top: list[float] = []
+    columns: list[Array] = []
+    for rows, exponent in ((~ranking.correct, -score), (ranking.correct, score)):
+        # The largest exponents are taken out of both sums: what remains is at most 1 and cannot overflow.
+        top.append(np.max(exponent, where=rows, initial=-np.inf))
+        columns += [rows, np.where(rows, np.exp(np.minimum(exponent - top[-1], 0.0)), 0.0)]
+    parts = np.stack(columns, axis=1)
 
     def statistic(batch: Weights) -> Float:
         wrong, of_wrong, correct, of_right = (np.asarray(batch, dtype=np.float64) @ parts).T

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from math import inf, isfinite, isnan, nan
@@ -71,19 +71,14 @@ _MANY = 1 << 14
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Keep BLAS to one thread inside, where threadpoolctl (which comes with scikit-learn) is there to do it.
+    """Keep BLAS to one thread inside.
 
     Examples
     --------
     >>> with one_blas_thread():
     ...     pass
     """
-    limits: AbstractContextManager[object]
-    try:
-        limits = import_module("threadpoolctl").threadpool_limits(limits=1, user_api="blas")
-    except ImportError:
-        limits = nullcontext()
-    with limits:
+    with import_module("threadpoolctl").threadpool_limits(limits=1, user_api="blas"):  # it comes with scikit-learn
         yield
 
 
@@ -106,8 +101,7 @@ def batches(count: int, n_rows: int, draw: Callable[[], Weights]) -> Iterator[We
 def few_as_floats(batch: Weights) -> Iterator[Weights]:
     """The same weights a few resamples at a time; in memory as (rows, resamples), as sparse products want them."""
     n_rows = batch.shape[1]
-    step = min(8, _LEAST_ELEMENTS // n_rows) if n_rows >= _MANY else min(32, _FEW_ELEMENTS // n_rows)
-    step = max(1, step)
+    step = max(1, min(8, _LEAST_ELEMENTS // n_rows) if n_rows >= _MANY else min(32, _FEW_ELEMENTS // n_rows))
     for start in range(0, len(batch), step):
         yield np.ascontiguousarray(batch[start : start + step].T, dtype=np.float64).T
 
@@ -330,7 +324,9 @@ def interval(
             f"there is no interval for {name!r}; known are {', '.join(sorted(METRICS))}. "
             "For a statistic of your own use bootstrap(statistic, *columns)."
         )
-    _check_options(metric, options)
+    known = list(inspect.signature(metric).parameters)
+    if unknown := [option for option in options if option not in known]:
+        raise InputError(f"{name} has no option {unknown[0]!r}; its arguments are {', '.join(known)}.")
     if row.input is None:  # decisions are only counted
         counts = row.counts(*data, **options) if row.counts is not None else None
         return plan.measure([(row, counts or (0, 0))], 0)[row.name]
@@ -340,10 +336,3 @@ def interval(
         top = source if isinstance(source, TopLabel) else source.top_label()
         errors = float((top.correct < 1.0).sum())
     return plan.measure([(row, row.measured(source, **options))], len(source), errors)[row.name]
-
-
-def _check_options(metric: Callable[..., float], options: Mapping[str, Any]) -> None:
-    known = list(inspect.signature(metric).parameters)
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise InputError(f"{metric.__name__} has no option {unknown[0]!r}; its arguments are {', '.join(known)}.")

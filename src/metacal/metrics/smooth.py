@@ -32,8 +32,10 @@ _MAX_STEPS = 60
 def smooth_ece_statistic(top: TopLabel) -> Statistic:
     """Smooth ECE as a function of row weights."""
     finest = _mesh_nodes(top)
-    usual = float(_fixed_points(_cosines(finest(_once(top)), len(top)))[0])
-    coarser = _mesh_nodes(top, MESH_CELLS >> int(_halvings(usual)))
+    usual = float(_fixed_points(_cosines(finest(np.ones((1, len(top)))), len(top)))[0])
+    # How often the mesh may be made half as fine for a kernel of this width.
+    halvings = int(np.log2(max(MESH_CELLS * usual / _CELLS_A_WIDTH, 1.0)))
+    coarser = _mesh_nodes(top, MESH_CELLS >> halvings)
 
     def statistic(batch: Weights) -> Float:
         # Signs ask what chance alone would give, which may be far less than the error of these rows.
@@ -44,15 +46,6 @@ def smooth_ece_statistic(top: TopLabel) -> Statistic:
         return _fixed_points(np.concatenate(parts), usual)
 
     return statistic
-
-
-def smooth_ece_at(top: TopLabel, bandwidth: float) -> float:
-    """Smooth ECE at one given σ, for looking at the fixed point from outside."""
-    return float(_smoothed_areas(_cosines(_mesh_nodes(top)(_once(top)), len(top)), np.array([bandwidth]))[0])
-
-
-def _once(top: TopLabel) -> Weights:
-    return np.ones((1, len(top)))
 
 
 def _mesh_nodes(top: TopLabel, cells: int = MESH_CELLS) -> CodeSums:
@@ -77,16 +70,11 @@ def _cosines(nodes: Float, n_rows: int) -> Float:
     return np.ascontiguousarray(np.fft.rfft(np.concatenate((density, density[:, -2:0:-1]), axis=1)).real)
 
 
-def _halvings(bandwidth: float) -> float:
-    """How often the mesh may be made half as fine for a kernel of this width."""
-    return float(np.floor(np.log2(max(MESH_CELLS * bandwidth / _CELLS_A_WIDTH, 1.0))))
-
-
 def _smoothed_areas(cosines: Float, bandwidth: Float) -> Float:
     """smECE_σ of each row of coefficients at its own σ."""
     mesh = cosines.shape[1] - 1
     # A wide kernel leaves nothing in the high frequencies: a coarser mesh is as good.
-    halvings = np.maximum(np.ceil(np.log2(np.maximum(mesh * bandwidth / 16.0, 1.0))), 0.0)
+    halvings = np.ceil(np.log2(np.maximum(mesh * bandwidth / 16.0, 1.0)))
     areas = np.empty(len(bandwidth))
     for halving in np.unique(halvings):
         chosen = np.flatnonzero(halvings == halving)

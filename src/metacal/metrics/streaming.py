@@ -21,11 +21,13 @@ from metacal.metrics.toplabel import top_label
 
 
 class Streaming:
-    """A metric whose sums are kept: what a batch adds to `state`, and what comes of it in the end."""
+    """A metric whose sums are kept: what a batch adds to `state`, and what comes of it in the end. Here a mean."""
 
-    def __init__(self, shape: tuple[int, ...] = (2,)) -> None:
+    metric: ClassVar[Callable[..., float]]
+
+    def __init__(self) -> None:
         #: Sums over all rows so far; those of several processes are added.
-        self.state: Float = np.zeros(shape)
+        self.state: Float = np.zeros(2)
 
     def update(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Self:
         """Take in a batch: probabilities (arrays or tensors), one column per class, and true labels."""
@@ -51,38 +53,26 @@ class Streaming:
         return self
 
     def _sums(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Float:
-        raise NotImplementedError
+        rows = len(labels)  # type: ignore[arg-type]
+        return np.array([type(self).metric(proba, labels, **options) * rows, rows])
 
     def _finished(self) -> float:
         return float(self.state[0] / self.state[1])
 
 
-class _Mean(Streaming):
-    """A mean over rows."""
-
-    metric: ClassVar[Callable[..., float]]
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def _sums(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Float:
-        rows = len(labels)  # type: ignore[arg-type]
-        return np.array([type(self).metric(proba, labels, **options) * rows, rows])
-
-
-class StreamingAccuracy(_Mean):
+class StreamingAccuracy(Streaming):
     """`accuracy`, batch by batch."""
 
     metric = staticmethod(accuracy)
 
 
-class StreamingNLL(_Mean):
+class StreamingNLL(Streaming):
     """`nll`, batch by batch."""
 
     metric = staticmethod(nll)
 
 
-class StreamingBrier(_Mean):
+class StreamingBrier(Streaming):
     """`brier`, batch by batch."""
 
     metric = staticmethod(brier)
@@ -102,7 +92,7 @@ class StreamingECE(Streaming):
 
     def __init__(self, n_bins: int = 15) -> None:
         self.n_bins = bin_count(n_bins)
-        super().__init__((self.n_bins, 2))
+        self.state = np.zeros((self.n_bins, 2))
 
     def _sums(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Float:
         top = top_label(proba, labels, **options)

@@ -261,11 +261,9 @@ def refuse_correct_first(values: Array, correct: Array, name: str) -> None:
         )
 
 
-def _checked_maxima(proba: ArrayLike) -> tuple[Array, Array]:
-    if isinstance(proba, np.ndarray) and type(proba) in (np.ndarray, np.memmap) and _reads_in_place(proba):
-        top = _quick_maxima(proba)
-        if top is not None:
-            return proba, top
+def _checked_maxima(proba: Any) -> tuple[Array, Array]:
+    if type(proba) in (np.ndarray, np.memmap) and (top := _quick_maxima(proba)) is not None:
+        return proba, top
     # Anything out of the ordinary: the full checks raise with the right words, or accept.
     if validate.is_one_score(proba):  # P(positive) of two classes
         proba = validate.two_columns(proba, "probabilities")
@@ -273,14 +271,12 @@ def _checked_maxima(proba: ArrayLike) -> tuple[Array, Array]:
     return table, table.max(axis=1)
 
 
-def _reads_in_place(array: Array) -> bool:
-    plain = array.dtype.kind == "f" and array.dtype.itemsize <= 8 and array.dtype.isnative
-    return plain and array.ndim == 2 and len(array) > 0 and array.shape[1] > 1
-
-
-def _quick_maxima(table: Array) -> Array | None:
-    """Row maxima if every row is plainly a probability vector, else None."""
+def _quick_maxima(table: Any) -> Array | None:
+    """Row maxima if the array can be read in place and every row is plainly a probability vector, else None."""
     size = table.dtype.itemsize
+    plain = table.dtype.kind == "f" and size <= 8 and table.dtype.isnative
+    if not plain or table.ndim != 2 or not len(table) or table.shape[1] < 2:
+        return None
     unsigned = np.dtype(f"u{size}")
     bits = table.view(unsigned)
     one = np.ones(1, table.dtype).view(unsigned)[0]

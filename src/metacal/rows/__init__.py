@@ -121,7 +121,8 @@ class Rows(Strips):
 
     def picked(self, positions: Codes) -> Rows:
         """Some of the kept rows, few against all: full strips of them, not many strips with a row or two."""
-        if self._read_remotely(len(positions)):
+        stored, size = isinstance(self.table, StoredTable), len(positions) * self.n_classes
+        if stored and is_remote(self.executor) and size * self.table.dtype.itemsize <= _SAMPLE_BYTES:
             # Whoever reads the rows picks them; what comes here is gone through here.
             flags = np.zeros(len(self), dtype=bool)
             flags[positions] = True
@@ -129,14 +130,9 @@ class Rows(Strips):
         chosen = positions if self.keep is None else np.flatnonzero(self.keep)[positions]
         if self.on_device:
             return Rows(kernels.device_kernels().chosen_rows(self.table, chosen))
-        held = isinstance(self.table, StoredTable) and self.table.may_hold(len(chosen))
+        held = stored and self.table.may_hold(len(chosen))
         sample: Any = self.table[chosen] if held else PickedRows(self.table, chosen)
         return Rows(sample, executor=self.executor)
-
-    def _read_remotely(self, n_rows: int) -> bool:
-        """Whether a sample of so many rows is read by other processes, and is small enough to come here."""
-        stored = isinstance(self.table, StoredTable) and is_remote(self.executor)
-        return stored and n_rows * self.n_classes * self.table.dtype.itemsize <= _SAMPLE_BYTES
 
     def sum(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
         """Σ over strips of fn(block, *columns of these rows); columns run along the kept rows, None passes as None."""
@@ -264,7 +260,7 @@ class Rows(Strips):
             results = iter(self.executor.map(work, spans))
         else:
             pieces = (self._piece(columns, span) for span in spans)
-            run = partial(_run, task, fn)
+            run = partial(Strips.run, task=task, fn=fn)
             results = in_order(self.executor, run, pieces, window, held=_HELD * window, place=_place)
         return telling(results, kept)
 
@@ -293,7 +289,3 @@ def _copy(block: NDArray[Any], out: NDArray[Any]) -> None:
 def _place(piece: tuple[Any, ...]) -> str:
     """The files of the rows of a piece."""
     return sources_of(piece[0].table) or "rows in memory"
-
-
-def _run(task: str, fn: Any, piece: Strips, columns: Columns) -> Any:
-    return piece.run(task, fn, columns)

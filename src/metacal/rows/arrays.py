@@ -103,7 +103,14 @@ def row_weights(weights: ArrayLike | None, n_rows: int, *, name: str = "sample_w
     """
     if weights is None:
         return None
-    array = _numbers(weights, name)
+    array = plain_array(weights, name)
+    try:
+        if array.dtype.kind not in "biufO":
+            raise TypeError
+        with np.errstate(over="ignore"):
+            array = array.astype(np.float64)
+    except (ValueError, TypeError, OverflowError):
+        raise InputError(f"{name} must be numbers, one per row; got an array of type {array.dtype}.") from None
     if array.ndim == 0:
         array = np.full(n_rows, float(array))
     if array.shape != (n_rows,):
@@ -117,19 +124,6 @@ def row_weights(weights: ArrayLike | None, n_rows: int, *, name: str = "sample_w
     power = int(np.frexp(array.max())[1])
     ordinary = abs(power) <= _LARGEST_POWER
     return array if ordinary else np.ldexp(array, int(np.sign(power)) * _LARGEST_POWER - power)
-
-
-def _numbers(weights: ArrayLike, name: str) -> Float:
-    array = plain_array(weights, name)
-    if array.dtype.kind in "biuf":
-        with np.errstate(over="ignore"):
-            return array.astype(np.float64)
-    if array.dtype == object:
-        try:
-            return array.astype(np.float64)
-        except (ValueError, TypeError, OverflowError):
-            pass
-    raise InputError(f"{name} must be numbers, one per row; got an array of type {array.dtype}.")
 
 
 def one_of(name: str, value: object, *choices: str) -> None:

@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 #: What callers may give to work with. A client is used as it is; an executor that Dask made of one, by its client.
 ExecutorLike: TypeAlias = "Executor | Client"
+_Value = TypeVar("_Value")
 
 
 @contextmanager
@@ -138,7 +139,16 @@ _listener: ContextVar[Callable[[int], object] | None] = ContextVar("metacal_rows
 
 
 @contextmanager
-def told(tell: Callable[[int], object] | None) -> Iterator[None]:
+def within(variable: ContextVar[_Value], value: _Value) -> Iterator[None]:
+    """Within this the variable has that value."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def told(tell: Callable[[int], object] | None) -> AbstractContextManager[None]:
     """Within this, `tell(n)` is called whenever n more rows were gone through: what a progress bar needs.
 
     Examples
@@ -147,11 +157,7 @@ def told(tell: Callable[[int], object] | None) -> Iterator[None]:
     ...     advance(3)
     3
     """
-    token = _listener.set(tell)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
+    return within(_listener, tell)
 
 
 def advance(n: int) -> None:
@@ -163,11 +169,6 @@ def advance(n: int) -> None:
 
 def telling(results: Iterator[Any], kept: list[int]) -> Iterator[Any]:
     """The results as they come; whoever listens is told how many rows each stands for."""
-    tell = _listener.get()
-    return results if tell is None else _telling(tell, results, kept)
-
-
-def _telling(tell: Callable[[int], object], results: Iterator[Any], kept: list[int]) -> Iterator[Any]:
     for result, n in zip(results, kept):
         yield result
-        tell(n)
+        advance(n)

@@ -58,8 +58,7 @@ def as_class_names(values: Any) -> tuple[str | int, ...]:
         raise InputError(f"the class names must be a flat list of texts or whole numbers, got {_shown(values)}.")
     # Not by way of an array: NumPy makes all names as wide as the longest.
     texts = [str(value) for value in listed_values]
-    whole = all(map(is_whole, texts))
-    return tuple(map(int, texts)) if whole else tuple(texts)
+    return tuple(map(int, texts)) if all(map(is_whole, texts)) else tuple(texts)
 
 
 def is_whole(text: str) -> bool:
@@ -164,7 +163,7 @@ def codes_where_known(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
         raise InputError(f"there are {n_rows} rows but labels of shape {array.shape}; each row needs one entry.")
     own = classes.tolist()
     none = ("",) if NO_LABEL in own or str(NO_LABEL) in own else ("", NO_LABEL, str(NO_LABEL))
-    missing = np.array([_is_missing(item) or item in none for item in array.tolist()], dtype=bool)
+    missing = np.array([is_missing(item) or item in none for item in array.tolist()], dtype=bool)
     codes = np.full(n_rows, NO_LABEL, dtype=np.intp)
     if missing.all():
         raise InputError("no row has a label; label at least the rows on which the two models disagree.")
@@ -216,10 +215,9 @@ def flat_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
         array = _plain_labels(array.astype(object), noun)
     if array.dtype.kind == "S":
         array = np.char.decode(array, "utf-8", "backslashreplace")
-    if array.dtype.kind == "c":
-        raise InputError(f"{noun}s must be integers or strings. Complex data not supported.")
     if array.dtype.kind not in "iubfU":
-        raise InputError(f"{noun}s must be integers or strings, got type {array.dtype}.")
+        got = ". Complex data not supported" if array.dtype.kind == "c" else f", got type {array.dtype}"
+        raise InputError(f"{noun}s must be integers or strings{got}.")
     return array
 
 
@@ -241,9 +239,7 @@ def several_labels(array: NDArray[Any]) -> str:
 
 def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
     """Floats that are whole numbers (as a csv or a column with gaps gives them) as integers."""
-    missing = np.isnan(array)
-    if missing.any():
-        _raise_missing(missing)
+    _refuse_missing(np.isnan(array), "label")
     whole = np.isfinite(array) & (array == np.floor(array))
     if not whole.all():
         row = int((~whole).argmax())
@@ -264,9 +260,7 @@ def _within_64_bits(labels: NDArray[Any], noun: str = "label") -> NDArray[np.int
 
 
 def _plain_labels(array: NDArray[Any], noun: str) -> NDArray[Any]:
-    missing = np.array([_is_missing(item) for item in array], dtype=bool)
-    if missing.any():
-        _raise_missing(missing, noun)
+    _refuse_missing(np.array([is_missing(item) for item in array], dtype=bool), noun)
     if all(isinstance(item, str) for item in array):
         return array.astype(np.str_)
     if all(isinstance(item, bool | np.bool_) for item in array):
@@ -278,17 +272,17 @@ def _plain_labels(array: NDArray[Any], noun: str) -> NDArray[Any]:
     raise InputError(f"{noun}s must be all integers or all strings{mixture}; got {' and '.join(kinds[:3])}.")
 
 
-def _is_missing(item: object) -> bool:
+def is_missing(item: object) -> bool:
     """None, NaN, and what pandas writes for them."""
     if item is None or type(item).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(item, float | np.floating | np.datetime64 | np.timedelta64) and bool(item != item)
 
 
-def _raise_missing(missing: Flags, noun: str = "label") -> None:
-    raise InputError(
-        f"{noun}s are missing in {int(missing.sum())} rows, the first is row {int(missing.argmax())}; leave them out."
-    )
+def _refuse_missing(missing: Flags, noun: str) -> None:
+    if missing.any():
+        first = f"the first is row {int(missing.argmax())}"
+        raise InputError(f"{noun}s are missing in {int(missing.sum())} rows, {first}; leave them out.")
 
 
 def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) -> None:

@@ -5,8 +5,7 @@ A few hundred rows are looked at, whatever the size of the table: a slip in savi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from metacal.errors import option, warn_caller
 from metacal.formulas import Float
 from metacal.rows.arrays import on_host
+from metacal.rows.executors import within
 
 #: Most rows and most numbers that are looked at, in this many stretches of neighbouring rows: of a table that stays in
 #: its file only the blocks around them are read.
@@ -105,8 +105,7 @@ def suspicion_in(table: Any) -> Suspicion | None:
     return suspicion_of(sample_of(table))
 
 
-@contextmanager
-def unquestioned() -> Iterator[None]:
+def unquestioned() -> AbstractContextManager[None]:
     """Within this no table is looked at: it was made here (logarithms of probabilities), or looked at before.
 
     Examples
@@ -115,11 +114,7 @@ def unquestioned() -> Iterator[None]:
     ...     print(warn_of_suspicion(np.array([[0.2, 0.8], [0.7, 0.3]])))
     None
     """
-    token = _unquestioned.set(True)
-    try:
-        yield
-    finally:
-        _unquestioned.reset(token)
+    return within(_unquestioned, True)
 
 
 _unquestioned: ContextVar[bool] = ContextVar("metacal_unquestioned", default=False)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, spelled
 from metacal.formulas import Flags
 from metacal.rows.arrays import plain_array
+from metacal.rows.labels import is_missing
 
 #: How right and wrong are written, in any case.
 WORDS: dict[str, bool] = {
@@ -72,9 +73,7 @@ def correct_column(values: Any, *, name: str = "correct", place: Place = numbere
     metacal.errors.InputError: row 2: correct is 2; it must say right or wrong, as true or false, 1 or 0, yes or no, ...
     """
     array = _flat(values, name)
-    if array.dtype.kind == "b":
-        return array.astype(np.bool_)
-    if array.dtype.kind in "iuf" and bool(((array == 0) | (array == 1)).all()):
+    if array.dtype.kind in "biuf" and bool(((array == 0) | (array == 1)).all()):
         return np.asarray(array == 1)
     return np.array([_flag(value, name, place(row)) for row, value in enumerate(array.tolist())], dtype=np.bool_)
 
@@ -165,17 +164,13 @@ def _flat(values: Any, name: str) -> NDArray[Any]:
 
 
 def _number(value: Any, name: str, where: str) -> float:
-    if value is None:
+    if is_missing(value):
         return np.nan
-    if isinstance(value, int | float | np.integer | np.floating):
+    if isinstance(value, int | float | np.integer | np.floating) or type(value).__name__ == "Decimal":
         try:
             return float(value)
         except OverflowError:
             return np.inf
-    if type(value).__name__ in ("NAType", "NaTType"):  # how pandas says missing
-        return np.nan
-    if type(value).__name__ == "Decimal":
-        return float(value)
     mark = mark_of(value) if isinstance(value, str) else None
     if mark is None:
         raise _no_number(value, name, where)
@@ -204,13 +199,11 @@ def _no_number(value: Any, name: str, where: str) -> InputError:
 
 
 def _flag(value: Any, name: str, where: str) -> bool:
-    known = WORDS.get(str(value).strip().lower()) if isinstance(value, str | bool | int) else None
-    if known is None and isinstance(value, float) and value in (0.0, 1.0):
-        known = value == 1.0
+    text = str(int(value)) if isinstance(value, float) and value in (0.0, 1.0) else str(value)
+    known = WORDS.get(text.strip().lower()) if isinstance(value, str | bool | int | float) else None
     if known is not None:
         return known
-    missing = value is None or value != value or (isinstance(value, str) and not value.strip())
-    if missing:
+    if is_missing(value) or (isinstance(value, str) and not value.strip()):
         raise InputError(
             f"{where}: {name} is missing; nobody knows whether the row is right, so label it or leave it out."
         )

@@ -219,13 +219,7 @@ class JoinedTable(StoredTable):
 
     def _spans(self, start: int, stop: int) -> list[tuple[int, int, int]]:
         """Each table that has some of these rows, and its own numbers of the first and behind the last."""
-        first = int(np.searchsorted(self.starts, start, side="right")) - 1
-        spans = []
-        for i in range(max(0, first), len(self.tables)):
-            begin = int(self.starts[i])
-            if begin >= stop:
-                break
-            low, high = max(start, begin) - begin, min(stop, int(self.starts[i + 1])) - begin
-            if low < high:
-                spans.append((i, low, high))
-        return spans or [(0, 0, 0)]
+        begins, ends = self.starts[:-1], self.starts[1:]
+        here = np.flatnonzero((begins < stop) & (ends > start))
+        lows, highs = np.maximum(start - begins[here], 0), np.minimum(stop, ends[here]) - begins[here]
+        return list(zip(here.tolist(), lows.tolist(), highs.tolist())) or [(0, 0, 0)]

@@ -100,7 +100,7 @@ class Strips:
     def __len__(self) -> int:
         return int(self._offsets[-1])
 
-    def run(self, task: str, fn: Any, columns: Columns) -> Any:
+    def run(self, columns: Columns, task: str, fn: Any) -> Any:
         """One of the tasks below, on all strips."""
         return getattr(self, task)(fn, columns, (0, len(self._offsets) - 1))
 
@@ -195,7 +195,7 @@ class Strips:
             np.empty((len(piece), *shape), dtype=dtype) if column is None else np.array(column)
             for column, (shape, dtype) in zip(own, room, strict=True)
         )
-        piece.run("_filled", (fn, whole), filled)
+        piece.run(filled, "_filled", (fn, whole))
         return filled
 
 

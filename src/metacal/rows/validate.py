@@ -5,7 +5,7 @@ Every check runs before any work starts, and every message says what came, what 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -39,7 +39,7 @@ _SUM_TOLERANCE = {"bfloat16": 1e-2, "float16": 5e-3, "float32": 1e-4, "float64":
 _LARGEST_WHOLE = 1 << 53
 
 
-def logits_table(table: Any, *, name: str = "logits", executor: Executor | None = None) -> NDArray[Any]:
+def logits_table(table: Any, *, executor: Executor | None = None) -> NDArray[Any]:
     """Return `table` as a 2-D floating array of logits, one row per item and one column per class.
 
     float16, float32 and float64 arrays pass through without a copy; integers and booleans become float64. -inf marks
@@ -56,20 +56,19 @@ def logits_table(table: Any, *, name: str = "logits", executor: Executor | None 
     Traceback (most recent call last):
     metacal.errors.InputError: logits must be 2-D, one row per item and one column per class; got 1-D of shape (2,). ...
     """
-    array: Any = _float_table(table, name)
+    array: Any = _float_table(table, "logits")
     device = kernels.on_device(array)
     mask: float | None = None
     for span, (bad, low) in _looked_over(array, executor):
         if bad is not None:
-            row = span.start + bad
-            _raise_bad_logit(row, on_host(array[row : row + 1]), name, array)
+            _raise_bad_logit(array, span.start + bad)
         if low and device:
             array, mask = kernels.device_kernels().with_masks(array)
-        elif low and mask is None:
-            mask = _first_mask(array[span])
+        elif low and mask is None and (masked := finite_masks(array[span])) is not None:
+            mask = float(array[span][masked][0])
     if mask is None:
         return array
-    warn_caller(f"{name} hold {mask:.9g}, which stands for a masked class: it is read as -inf, which says so.")
+    warn_caller(f"logits hold {mask:.9g}, which stands for a masked class: it is read as -inf, which says so.")
     if device:
         return array
     if isinstance(array, StoredTable) or isinstance(table, np.memmap):
@@ -129,13 +128,7 @@ def _looked_over(array: Any, executor: Executor | None) -> Iterator[tuple[slice,
     yield from zip(spans, look(lambda span: kernels.looked_over(array[span]), spans))
 
 
-def _first_mask(block: NDArray[Any]) -> float | None:
-    """A finite number that stands for a mask, if there is one."""
-    found = finite_masks(block)
-    return None if found is None else float(block[found][0])
-
-
-def probability_table(table: Any, *, name: str = "probabilities", advice: str | None = None) -> NDArray[Any]:
+def probability_table(table: Any, *, advice: str | None = None) -> NDArray[Any]:
     """Return `table` as a 2-D floating array whose rows are probability vectors; `advice` ends what is said otherwise.
 
     Examples
@@ -146,38 +139,31 @@ def probability_table(table: Any, *, name: str = "probabilities", advice: str | 
     Traceback (most recent call last):
     metacal.errors.InputError: probabilities must lie in [0, 1]; row 0 holds 3.0. If these are logits, ...
     """
-    array = _float_table(table, name)
+    array = _float_table(table, "probabilities")
     tolerance = _SUM_TOLERANCE[str(array.dtype).removeprefix("torch.")]
-    if not kernels.on_device(array):
-        for start, block in _blocks(array):
-            _check_probabilities(start, block, tolerance, name, advice)
-        return array
-    row = kernels.device_kernels().first_row_that_is_no_probability(array, tolerance)
-    if row is not None:
-        _check_probabilities(row, on_host(array[row : row + 1]), tolerance, name)
+    blocks: Iterable[tuple[int, NDArray[Any]]] = _blocks(array)
+    if kernels.on_device(array):
+        wrong = kernels.device_kernels().first_row_that_is_no_probability(array, tolerance)
+        blocks = [] if wrong is None else [(wrong, on_host(array[wrong : wrong + 1]))]
+    for start, block in blocks:
+        low, high = block.min(axis=1), block.max(axis=1)
+        bad = ~((low >= 0) & (high <= 1 + tolerance))
+        if bad.any():
+            row = int(bad.argmax())
+            value = low[row] if not low[row] >= 0 else high[row]
+            raise InputError(
+                f"probabilities must lie in [0, 1]; row {start + row} holds {float(value)}. "
+                + (advice or f"If these are logits, say so: {option('input', 'logits')}.")
+            )
+        sums = block.sum(axis=1, dtype=np.float64)
+        off = np.abs(sums - 1.0) > tolerance
+        if off.any():
+            row = int(off.argmax())
+            raise InputError(
+                f"probabilities must sum to 1 in each row; row {start + row} sums to {sums[row]:.6g}. "
+                + (advice or f"Divide each row by its sum, or say {option('input', 'logits')} if these are logits.")
+            )
     return array
-
-
-def _check_probabilities(
-    start: int, block: NDArray[Any], tolerance: float, name: str, advice: str | None = None
-) -> None:
-    low, high = block.min(axis=1), block.max(axis=1)
-    bad = ~((low >= 0) & (high <= 1 + tolerance))
-    if bad.any():
-        row = int(bad.argmax())
-        value = low[row] if not low[row] >= 0 else high[row]
-        raise InputError(
-            f"{name} must lie in [0, 1]; row {start + row} holds {float(value)}. "
-            + (advice or f"If these are logits, say so: {option('input', 'logits')}.")
-        )
-    sums = block.sum(axis=1, dtype=np.float64)
-    off = np.abs(sums - 1.0) > tolerance
-    if off.any():
-        row = int(off.argmax())
-        raise InputError(
-            f"{name} must sum to 1 in each row; row {start + row} sums to {sums[row]:.6g}. "
-            + (advice or f"Divide each row by its sum, or say {option('input', 'logits')} if these are logits.")
-        )
 
 
 def logits_from(
@@ -235,35 +221,29 @@ def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any
 def _float_table(table: Any, name: str) -> NDArray[Any]:
     if hasattr(table, "toarray"):
         raise InputError(f"{name} must be dense; got a sparse matrix. Call .toarray() on it.")
-    if isinstance(table, StoredTable):
-        _check_size(table.shape, name)
-        stored: Any = table if table.dtype.kind == "f" else ConvertedTable(table, _as_double, np.float64)
-        return stored
-    device = kernels.on_device(table)
-    array: Any = table if device else plain_array(table, name)
-    if array.ndim != 2:
-        shape = tuple(array.shape)
+    stays = isinstance(table, StoredTable) or kernels.on_device(table)
+    array: Any = table if stays else plain_array(table, name)
+    shape = tuple(array.shape)
+    if len(shape) != 2:
         raise InputError(
             f"{name} must be 2-D, one row per item and one column per class; got {len(shape)}-D of shape {shape}."
             " Reshape your data: a single row is x.reshape(1, -1). One score per row is enough for two classes alone."
         )
     if "complex" in str(array.dtype):
         raise InputError(f"{name} must be real numbers. Complex data not supported.")
-    array = kernels.device_kernels().float_table(array) if device else _as_float(array, name)
-    _check_size(tuple(array.shape), name)
-    return array
-
-
-def _check_size(shape: tuple[int, ...], name: str) -> None:
-    n_rows, n_classes = shape
-    if n_rows < 1:
+    if isinstance(table, StoredTable):
+        array = table if table.dtype.kind == "f" else ConvertedTable(table, _as_double, np.float64)
+    else:
+        array = kernels.device_kernels().float_table(array) if stays else _as_float(array, name)
+    if shape[0] < 1:
         raise InputError(f"{name} is empty: Found array with 0 sample(s) (shape={shape}); at least 1 is required.")
-    if n_classes < 2:
+    if shape[1] < 2:
         raise InputError(
-            f"{name} needs at least 2 columns, one per class; got {n_classes}: "
-            f"Found array with {n_classes} feature(s) (shape={shape}) while a minimum of 2 is required. "
+            f"{name} needs at least 2 columns, one per class; got {shape[1]}: "
+            f"Found array with {shape[1]} feature(s) (shape={shape}) while a minimum of 2 is required. "
             "One score per row is enough for two classes alone."
         )
+    return array
 
 
 def _as_double(block: NDArray[Any], name: str = "logits") -> Float:
@@ -300,22 +280,16 @@ def _blocks(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
         yield start, array[start : start + step]
 
 
-def _place(table: Any, row: int) -> str:
-    """What a row is called in messages: its number and, in several files, where it is."""
-    return f"row {row} ({table.place(row)})" if hasattr(table, "place") else f"row {row}"
-
-
-def _raise_bad_logit(start: int, block: NDArray[Any], name: str, table: Any = None) -> None:
-    for kind, bad in (("NaN", np.isnan(block)), ("infinity", np.isposinf(block))):
+def _raise_bad_logit(table: Any, row: int) -> None:
+    values = on_host(table[row : row + 1])[0]
+    where = f"row {row} ({table.place(row)})" if hasattr(table, "place") else f"row {row}"  # of several files
+    for kind, bad in (("NaN", np.isnan(values)), ("infinity", np.isposinf(values))):
         if bad.any():
-            row, column = np.argwhere(bad)[0]
             raise InputError(
-                f"{name} must not contain NaN or +infinity; {_place(table, start + row)}, column {column} is {kind}. "
+                f"logits must not contain NaN or +infinity; {where}, column {bad.argmax()} is {kind}. "
                 "Drop such rows or fix the model that made them (-inf, a masked class, is allowed)."
             )
-    row = int(np.isneginf(block.max(axis=1)).argmax())
-    where = _place(table, start + row)
-    raise InputError(f"{name}: {where} has -infinity in every column; at least one class must be possible.")
+    raise InputError(f"logits: {where} has -infinity in every column; at least one class must be possible.")
 
 
 def label_codes_beside(labels: Any, table: Any, classes: NDArray[Any]) -> Any:

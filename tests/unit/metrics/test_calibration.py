@@ -8,7 +8,6 @@ import pytest
 from metacal import metrics
 from metacal.errors import InputError
 from metacal.metrics.registry import METRICS, TOP_LABEL
-from metacal.metrics.smooth import smooth_ece_at
 
 
 def set_partitions(items):
@@ -234,7 +233,7 @@ def reflected_gaussian_area(confidence, residual, bandwidth, cells=20_000):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bandwidth", [0.01, 0.05, 0.3, 1.0])
-def test_smooth_ece_at_a_bandwidth_is_the_integral(rows, bandwidth):
+def test_smooth_ece_at_a_bandwidth_is_the_integral(rows, bandwidth, smooth_ece_at):
     confidence, correct = rows[0][:60], rows[1][:60]
     confidence = np.concatenate((confidence, [0.0, 1.0, 1.0]))
     correct = np.concatenate((correct, [1.0, 0.0, 1.0]))
@@ -242,7 +241,7 @@ def test_smooth_ece_at_a_bandwidth_is_the_integral(rows, bandwidth):
     assert smooth_ece_at(metrics.TopLabel(confidence, correct), bandwidth) == pytest.approx(expected, rel=2e-4)
 
 
-def test_smooth_ece_is_its_own_bandwidth(rows):
+def test_smooth_ece_is_its_own_bandwidth(rows, smooth_ece_at):
     value = metrics.smooth_ece(*rows)
     assert smooth_ece_at(metrics.TopLabel(*rows), value) == pytest.approx(value, abs=1e-8)
 

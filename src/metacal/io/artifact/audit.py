@@ -89,10 +89,8 @@ def check_cost(fitted: Any, n_classes: int) -> None:
     """
     for part in parts_of(fitted):
         check_cost(part, n_classes)
-    field, most = _MOST_POINTS.get(type(fitted).__name__, (None, 0))
-    if field is None:
-        return
-    points = len(getattr(fitted, field))
+    field, most = _MOST_POINTS.get(type(fitted).__name__, ("", 0))
+    points = len(getattr(fitted, field, ()))
     if points > most:
         raise ArtifactError(f"{type(fitted).__name__} has {points:,} {field}; {most:,} is the most.")
     if points * n_classes > _MOST_PRODUCTS:
@@ -100,11 +98,6 @@ def check_cost(fitted: Any, n_classes: int) -> None:
 
 
 # ── certificates ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def describe_certificate(certificate: Certificate, where: str = "certificate") -> dict[str, Any]:
-    """The facts of a certificate as a file has them, or ArtifactError where one cannot be saved."""
-    return encode(certificate.to_dict(), where)
 
 
 def read_certificate(data: Any, where: str = "certificate") -> Certificate:
@@ -129,7 +122,7 @@ def read_certificate(data: Any, where: str = "certificate") -> Certificate:
     for note in certificate.notes:
         same = note.kind != "cross_fitted" or dict(note.facts)["folds"] == certificate.circumstances.folds
         _require(same, "its notes speak of other folds")
-    difference = _difference(data, describe_certificate(certificate))
+    difference = _difference(data, encode(certificate.to_dict(), "certificate"))
     _require(difference is None, str(difference))
     return certificate
 
@@ -328,4 +321,4 @@ def _require(ok: bool, complaint: str, where: str = "certificate") -> None:
 
 # Their shapes are objects that say themselves what else they hold.
 FORMS[Note] = Form(dict, lambda note, where: note.to_dict(), _read_note)
-FORMS[Certificate] = Form(dict, describe_certificate, read_certificate)
+FORMS[Certificate] = Form(dict, lambda certificate, where: certificate.to_dict(), read_certificate)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NewType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
 from metacal.gate import Gate, Marks, Stage, Table
@@ -29,10 +28,10 @@ from metacal.io.artifact.probe import check_map
 from metacal.io.artifact.signature import Key, KeySource, read_key
 from metacal.io.artifact.sources import RANKERS, calibrator_kinds, check_jobs, method_of
 from metacal.io.artifact.wrapping import MAX_BYTES, Wrapping, read_file, text_of, unwrapped
-from metacal.kernels.grid import RELATIVE, Grid
+from metacal.kernels.grid import RELATIVE
 from metacal.maps.methods import method_named
 from metacal.promises.certificate import Certificate
-from metacal.promises.parts.thresholds import One, policy_of
+from metacal.promises.parts.thresholds import One, Policy, policy_of
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile
 from metacal.scores import NAMED, grid_of, name_of, needs_logits
@@ -180,7 +179,9 @@ def content_of(document: Document) -> Content:
         raise ArtifactError(f"feature_names must be null or a list of {gate.n_classes} names.")
     for number, stage in enumerate(gate.stages):
         if isinstance(stage.source, Table):
-            check_map(stage.source.map if certificate is None else gate.stage(number), gate.n_classes)
+            check_map(stage.source.map, gate.n_classes)
+            if certificate is not None:
+                check_map(gate.stage(number), gate.n_classes)
     return Content(gate, check_jobs(saved.n_jobs), saved.feature_names)
 
 
@@ -211,16 +212,23 @@ def _stages(saved: tuple[SavedStage, ...], certificate: Certificate | None) -> t
             raise ArtifactError(f"{where}: the score is not the same in the source and the certificate.")
         if stage.threshold != threshold:
             raise ArtifactError(f"{where}: the threshold and the certificate's differ.")
-        bare = Stage(source, One(threshold), name)
+        policy: Policy = One(threshold)
+        grid, classes = RELATIVE, np.empty(0)
         if isinstance(source, Table):
-            stages.append(_table(source, bare, certificate, where))
+            _check_table(source, certificate, threshold, where)
+            grid, classes = grid_of(source.score), source.classes
         else:
-            stages.append(_marks(source, bare, certificate, where))
+            source = _marks(source, certificate, where)
+        if certificate is not None:
+            check_settled(certificate, grid, threshold)
+            check_classes(certificate, classes)
+            policy = policy if cascade is not None else policy_of(certificate, classes)
+        stages.append(Stage(source, policy, name))
     return tuple(stages)
 
 
-def _table(source: Table, stage: Stage, certificate: Certificate | None, where: str) -> Stage:
-    """A stage on logits with its policy, once its map, its score, its classes and the certificate go together."""
+def _check_table(source: Table, certificate: Certificate | None, threshold: float, where: str) -> None:
+    """Raise unless the map of a stage on logits, its score, its classes and the certificate go together."""
     n, trained = source.n_classes, getattr(source.score, "n_classes_", source.n_classes)
     method_of(source)
     check_cost(source.map, n)
@@ -231,14 +239,12 @@ def _table(source: Table, stage: Stage, certificate: Certificate | None, where: 
     moved = source.decision_at
     if (n != 2 and moved) or moved != (0.0 if certificate is None else certificate.decision_at):
         raise ArtifactError(f"{where}.source: decision_at {moved} is not that of the certificate of two classes.")
-    if certificate is None:
-        return stage
-    check_reach(certificate, n, source.score_name, stage.policy.threshold)
-    return _with_policy(stage, source, certificate, grid_of(source.score), source.classes)
+    if certificate is not None:
+        check_reach(certificate, n, source.score_name, threshold)
 
 
-def _marks(source: Marks, stage: Stage, certificate: Certificate | None, where: str) -> Stage:
-    """A stage on given scores with its policy."""
+def _marks(source: Marks, certificate: Certificate | None, where: str) -> Marks:
+    """The source of a stage on given scores, with what the certificate says of it."""
     if plain_name(source.score) != source.score:
         raise ArtifactError(f"{where}.source.score must be one line of plain text, not {shown(source.score)}.")
     corners = 0 if source.curve is None else len(source.curve.knots)
@@ -248,16 +254,7 @@ def _marks(source: Marks, stage: Stage, certificate: Certificate | None, where: 
         raise ArtifactError(f"{where}.source: scores that are given belong to a certificate.")
     if source.truth == "losses" and not certificate.quantity.mean:
         raise ArtifactError(f"{where}.source.truth: losses belong to a promise about them.")
-    beside = source if certificate.stages is not None else source.of(certificate)
-    return _with_policy(stage, beside, certificate, RELATIVE, np.empty(0))
-
-
-def _with_policy(stage: Stage, source: Source, certificate: Certificate, grid: Grid, classes: NDArray[Any]) -> Stage:
-    """The stage with the thresholds of the certificate, once these lie between scores and are of its classes."""
-    check_settled(certificate, grid, stage.policy.threshold)
-    check_classes(certificate, classes)
-    policy = stage.policy if certificate.stages is not None else policy_of(certificate, classes)
-    return Stage(source, policy, stage.name)
+    return source if certificate.stages is not None else source.of(certificate)
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -28,7 +28,6 @@ _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 #: Maps inside maps inside maps.
 _DEEPEST = 12
 
-_NONE = object()
 #: A whole number of 64 bits that may not fit a signed one: some labels are.
 Unsigned = NewType("Unsigned", int)
 #: Classes of which there are several, and where those are by the name that a file gives them under "type".
@@ -151,11 +150,11 @@ def decode(annotation: Any, data: Any, where: str, depth: int = 0) -> Any:
     if family is not None:
         cls = _member(family, data, where)
         return _object(cls, decode_entries(cls, data, where, depth, named=True), where)
-    fitting = next((option for option in options_of(annotation) if _fits(option, data)), _NONE)
-    if fitting is _NONE:
+    fitting = [option for option in options_of(annotation) if _fits(option, data)]
+    if not fitting:
         raise ArtifactError(f"{where} must be {_said(annotation)}, not {shown(data)}.")
-    if fitting != annotation:
-        return decode(fitting, data, where, depth)
+    if fitting[0] != annotation:
+        return decode(fitting[0], data, where, depth)
     origin = get_origin(annotation)
     if annotation is float:
         return _INFINITE[data] if isinstance(data, str) else _number(data, where)
@@ -243,10 +242,8 @@ def silent_values(cls: type) -> dict[str, Any]:
     return {each.name: each.default for each in fields(cls) if each.metadata.get("optional")} | follow
 
 
-@cache
-def annotations_of(cls: type) -> dict[str, Any]:
-    """The annotations of a class as types, evaluated once: what is ours is never evaluated because of a file."""
-    return get_type_hints(cls)
+#: The annotations of a class as types, evaluated once: what is ours is never evaluated because of a file.
+annotations_of: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
 @cache

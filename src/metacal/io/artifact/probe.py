@@ -12,12 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
-from metacal.gate import Gate
 from metacal.io.artifact.messages import brief
 
-DTYPES = (np.float32, np.float64)
 #: How far from one a row may sum, by dtype: far above rounding, far below what anybody would call probabilities.
-_TOLERANCE = {np.float32: 1e-4, np.float64: 1e-7}
+_TOLERANCE: dict[type[np.floating[Any]], float] = {np.float32: 1e-4, np.float64: 1e-7}
 
 
 def probe_rows(n_classes: int, dtype: type[np.floating[Any]]) -> dict[str, NDArray[Any]]:
@@ -46,7 +44,7 @@ def probe_rows(n_classes: int, dtype: type[np.floating[Any]]) -> dict[str, NDArr
 
 
 def check_map(fitted: Any, n_classes: int) -> None:
-    """Raise ArtifactError unless the map gives probabilities of `n_classes` columns, whatever the row and the dtype.
+    """Raise ArtifactError unless a map, or a gate, gives probabilities of so many columns, whatever the row and dtype.
 
     Examples
     --------
@@ -56,25 +54,17 @@ def check_map(fitted: Any, n_classes: int) -> None:
     Traceback (most recent call last):
     metacal.errors.ArtifactError: the map gives no probabilities for flat rows in float32: some are not finite.
     """
-    base = getattr(fitted, "source", fitted)
-    base = getattr(base, "map", base)
-    for dtype in DTYPES:
+    for dtype in _TOLERANCE:
         rows = probe_rows(n_classes, dtype)
-        table = np.stack(list(rows.values()))
-        for one in (base,) if base is fitted else (base, fitted):
-            _check_answers(_answers(one, table), list(rows))
-
-
-def _groups(gate: Gate, n_rows: int) -> Any:
-    """Groups for made-up rows, where the gate asks for some."""
-    return np.resize(np.array(gate.thresholds.names), n_rows) if gate.by_group and gate.thresholds else None
+        _check_answers(_answers(fitted, np.stack(list(rows.values()))), list(rows))
 
 
 def _answers(fitted: Any, table: NDArray[Any]) -> NDArray[Any]:
     try:
+        by_group = getattr(fitted, "by_group", False)
+        groups = {"groups": np.resize(np.array(fitted.thresholds.names), len(table))} if by_group else {}
         with np.errstate(all="ignore"):
-            more = {"groups": _groups(fitted, len(table))} if hasattr(fitted, "stages") else {}
-            found = np.asarray(fitted(table, **more))
+            found = np.asarray(fitted(table, **groups))
     except Exception as error:
         raise ArtifactError(f"the map does not work on {table.shape[1]} columns ({brief(error)}).") from error
     if found.shape != table.shape:

@@ -104,20 +104,19 @@ def checked_signature(data: Any) -> tuple[Algorithm, str]:
     algorithm, value = data["algorithm"], data["value"]
     if type(algorithm) is not str or algorithm not in DIGITS:
         raise ArtifactError(f"signature.algorithm must be {' or '.join(DIGITS)}, not {shown(algorithm)}.")
-    right = type(value) is str and len(value) == DIGITS[algorithm] and set(value) <= set("0123456789abcdef")
-    if not right:
+    if type(value) is not str or len(value) != DIGITS[algorithm] or not set(value) <= set("0123456789abcdef"):
         raise ArtifactError(f"signature.value must be {DIGITS[algorithm]} hexadecimal digits, not {shown(value)}.")
     return algorithm, value  # type: ignore[return-value]
 
 
-def verify(data: Any, content: bytes, key: Key) -> None:
-    """Raise ArtifactError unless `data`, a file's entry `signature` (None: there is none), signs `content` by `key`."""
-    if data is None:
+def verify(signature: tuple[Algorithm, str] | None, content: bytes, key: Key) -> None:
+    """Raise ArtifactError unless a checked signature (None: there is none) signs `content` by `key`."""
+    if signature is None:
         raise ArtifactError(
             "it is not signed, and a key was given; load it without the key if you trust where it comes from, or fit "
             "and sign it again."
         )
-    algorithm, value = checked_signature(data)
+    algorithm, value = signature
     if algorithm != key.algorithm:
         raise ArtifactError(f"it is signed by {algorithm}, but the key is one for {key.algorithm}; give the other key.")
     if not key.fits(value, content):
@@ -146,14 +145,9 @@ def _pair(content: bytes, name: str) -> Key:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
     except ImportError:
         raise MissingExtraError(f"{name} is a PEM key: a signature by Ed25519", "sign") from None
-    private: Any = None
-    public: Any = None
     try:
-        if b"PRIVATE KEY" in content:
-            private = load_pem_private_key(content, password=None)
-            public = private.public_key()
-        else:
-            public = load_pem_public_key(content)
+        private = load_pem_private_key(content, password=None) if b"PRIVATE KEY" in content else None
+        public = load_pem_public_key(content) if private is None else private.public_key()
     except TypeError:
         raise InputError(f"{name}: this private key is locked by a password; give one without.") from None
     except (ValueError, UnsupportedAlgorithm):

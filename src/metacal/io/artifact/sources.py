@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, make_dataclass
 from functools import cache
 from typing import Any, Literal, NewType
 
@@ -14,7 +14,7 @@ from metacal.formulas import Float
 from metacal.gate.gate import Source
 from metacal.gate.marks import HigherIs, Marks, Truth
 from metacal.gate.table import Recipe, Table
-from metacal.io.artifact.encoding import BUILDERS, CHOICES, ENTRIES, FAMILIES, FORMS, Form, Unsigned, annotations_of
+from metacal.io.artifact.encoding import BUILDERS, CHOICES, ENTRIES, FAMILIES, FORMS, Form, Unsigned, entries
 from metacal.io.artifact.messages import article, brief, shown
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.map import Map
@@ -65,8 +65,7 @@ def describe_labels(labels: Any, where: str = "classes") -> LabelList:
     values = tuple(array.tolist())
     if array.dtype.kind == "U":
         _check_names(values, where)
-    names = {"U": "str", "f": "float64"}
-    return LabelList(names.get(array.dtype.kind, array.dtype.name), values)
+    return LabelList({"U": "str", "f": "float64"}.get(array.dtype.kind, array.dtype.name), values)
 
 
 def _check_names(names: tuple[str, ...], where: str) -> None:
@@ -127,8 +126,7 @@ def _restored(cls: type[Ranker]) -> Any:
 
 FAMILIES[Ranker] = lambda: RANKERS
 for _ranker in RANKERS.values():
-    ENTRIES[_ranker] = {f.name: annotations_of(_ranker)[f.name] for f in fields(_ranker)} | {"classes": Labels | None}
-    ENTRIES[_ranker] |= _LEARNED
+    ENTRIES[_ranker] = {**entries(_ranker), "classes": Labels | None, **_LEARNED}
     BUILDERS[_ranker] = _restored(_ranker)
 
 # ── recipes ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -248,9 +248,8 @@ def watch_from(document: Any, gate: Any) -> Watch:
     """The watch that a document describes, or ArtifactError."""
     if not isinstance(document, dict) or document.get("kind") != MONITOR:
         raise ArtifactError("this is not the state of a monitor.")
-    seen = decode_entries(
-        Watch, {name: document[name] for name in document if name not in ("kind", "gate")}, "the state"
-    )
+    state = {name: entry for name, entry in document.items() if name not in ("kind", "gate")}
+    seen = decode_entries(Watch, state, "the state")
     held = getattr(gate, "gate_", gate)
     if document.get("gate") != _fingerprint(held):
         raise ArtifactError("this state belongs to another gate; give the gate that it was made with, or begin anew.")
@@ -270,19 +269,14 @@ def _fingerprint(gate: Gate) -> str:
 
 def _begun_like(alarms: Alarms, gate: Gate) -> Watch:
     """A new watch on the gate with the levels of these alarms; raises where it would watch something else."""
-    sampled = [one.least_probability for one in alarms.promise]
-    sampled += [one.least_probability for one in alarms.calibration]
-    tolerance = alarms.calibration[0].tolerance if alarms.calibration else TOLERANCE
-    limits = [one.limit for one in alarms.unreadable]
-    least = min(sampled, default=1.0)
+    sampled: list[Any] = [*alarms.promise, *alarms.calibration]
+    begun_with: dict[str, Any] = {
+        "least_probability": min((one.least_probability for one in sampled), default=1.0),
+        "tolerance": alarms.calibration[0].tolerance if alarms.calibration else TOLERANCE,
+        "most_unreadable": alarms.unreadable[0].limit if alarms.unreadable else None,
+    }
     try:
-        watch = Watch.of(
-            gate,
-            alarms.delta,
-            least_probability=least,
-            tolerance=tolerance,
-            most_unreadable=limits[0] if limits else None,
-        )
+        watch = Watch.of(gate, alarms.delta, **begun_with)
     except ValueError as error:
         raise ArtifactError(f"alarms: {error}") from error
     for name in NAMES:

@@ -85,12 +85,12 @@ def unwrapped(raw: bytes, *, max_bytes: int | None = None, key: Key | None = Non
     sum_found = data.get("checksum")
     if sum_found != _sum_of(content):
         raise ArtifactError("the checksum does not match: the file is damaged or was edited; save it again.")
-    algorithm = checked_signature(data["signature"])[0] if "signature" in data else None
+    signature = checked_signature(data["signature"]) if "signature" in data else None
     if key is not None:
-        verify(data.get("signature"), content, key)
+        verify(signature, content, key)
     wrapping = ("format", "version", "metacal_version", *_MADE_FROM_THE_REST)
     document = {name: value for name, value in data.items() if name not in wrapping}
-    return document, Wrapping(version, writer, sum_found, algorithm, verified=key is not None)
+    return document, Wrapping(version, writer, sum_found, signature and signature[0], verified=key is not None)
 
 
 def read_file(path: str | os.PathLike[str], max_bytes: int | None = None) -> bytes:

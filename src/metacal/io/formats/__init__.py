@@ -7,13 +7,12 @@ imported, so that a file of one kind costs the import of no other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from metacal.lazy import found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from metacal.io.columns import Columns, Request
@@ -34,39 +33,32 @@ class Writer(Protocol):
 
 
 class Format(NamedTuple):
-    """How one kind of file is read and written, and what it begins with: () for text, None for all but a pickle.
+    """How one kind of file is read and written, and what it begins with: () for text, None for all but a pickle."""
 
-    `read` and `write` are a function and a class, or where they stand: "module:name".
-    """
-
-    read: str | Callable[[Request], Columns]
-    write: str | Callable[..., Writer] | None
+    read: Callable[[Request], Columns]
+    write: Callable[..., Writer] | None
     begins: tuple[bytes, ...] | None
 
-    def reader(self) -> Callable[[Request], Columns]:
-        """The function that reads it."""
-        return found(self.read) if isinstance(self.read, str) else self.read
 
-    def writer(self) -> Callable[..., Writer]:
-        """The class that writes it."""
-        return found(self.write) if isinstance(self.write, str) else self.write  # type: ignore[return-value]
+def _at(place: str) -> Callable[..., Any]:
+    """What stands at "module:name" of this package, imported when it is called."""
+    return lambda *given: found(f"{__name__}.{place}")(*given)
 
 
 _ZIP, _NPY, _PARQUET = (b"PK\x03\x04", b"PK\x05\x06"), (b"\x93NUMPY",), (b"PAR1",)
 #: An Arrow stream begins with a continuation mark; streams written before Arrow 0.15 are not read.
 _ARROW = (b"ARROW1", b"\xff\xff\xff\xff")
-_HERE = "metacal.io.formats"
-_ARROW_FILE = Format(f"{_HERE}.feather:read", f"{_HERE}.feather:ArrowWriter", _ARROW)
-_JSON_LINES = Format(f"{_HERE}.jsonl:read", f"{_HERE}.jsonl:JsonLinesWriter", ())
-_PARQUET_FILE = Format(f"{_HERE}.parquet:read", f"{_HERE}.parquet:ParquetWriter", _PARQUET)
-_TORCH = Format(f"{_HERE}.tensors:read_torch", None, _ZIP[:1])
+_ARROW_FILE = Format(_at("feather:read"), _at("feather:ArrowWriter"), _ARROW)
+_JSON_LINES = Format(_at("jsonl:read"), _at("jsonl:JsonLinesWriter"), ())
+_PARQUET_FILE = Format(_at("parquet:read"), _at("parquet:ParquetWriter"), _PARQUET)
+_TORCH = Format(_at("tensors:read_torch"), None, _ZIP[:1])
 
 #: By the ending of a name: a new kind of file is one more entry.
 FORMATS: dict[str, Format] = {
-    ".npz": Format(f"{_HERE}.numpy:read_npz", f"{_HERE}.numpy:NpzWriter", _ZIP),
-    ".npy": Format(f"{_HERE}.numpy:read_npy", None, _NPY),
-    ".csv": Format(f"{_HERE}.delimited:read", f"{_HERE}.delimited:DelimitedWriter", ()),
-    ".tsv": Format(f"{_HERE}.delimited:read_tabs", f"{_HERE}.delimited:TabsWriter", ()),
+    ".npz": Format(_at("numpy:read_npz"), _at("numpy:NpzWriter"), _ZIP),
+    ".npy": Format(_at("numpy:read_npy"), None, _NPY),
+    ".csv": Format(_at("delimited:read"), _at("delimited:DelimitedWriter"), ()),
+    ".tsv": Format(_at("delimited:read_tabs"), _at("delimited:TabsWriter"), ()),
     ".jsonl": _JSON_LINES,
     ".ndjson": _JSON_LINES,
     ".parquet": _PARQUET_FILE,
@@ -74,7 +66,7 @@ FORMATS: dict[str, Format] = {
     ".arrow": _ARROW_FILE,
     ".arrows": _ARROW_FILE._replace(write=None),
     ".feather": _ARROW_FILE,
-    ".safetensors": Format(f"{_HERE}.tensors:read_safetensors", None, None),
+    ".safetensors": Format(_at("tensors:read_safetensors"), None, None),
     ".pt": _TORCH,
     ".pth": _TORCH,
 }
@@ -83,9 +75,7 @@ FORMATS: dict[str, Format] = {
 def endings(*, written: bool = False, text: bool = False) -> tuple[str, ...]:
     """The endings of files that can be read; of those that can be written, or are text."""
     return tuple(
-        sorted(
-            ending
-            for ending, kind in FORMATS.items()
-            if (kind.write is not None or not written) and (kind.begins == () or not text)
-        )
+        ending
+        for ending, kind in sorted(FORMATS.items())
+        if (kind.write is not None or not written) and (kind.begins == () or not text)
     )

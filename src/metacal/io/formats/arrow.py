@@ -108,20 +108,21 @@ def read_batches(request: Request, source: Batches) -> Columns:
     picked = pick(request, schema)
     layout = Layout(picked.table, None, np.dtype(np.float64)) if request.scores else layout_of(picked, source, path)
     stays = not request.scores and request.stays(n_rows * layout.row_bytes)
-    stored = source.stored(layout) if stays else None
+    table: Any = source.stored(layout) if stays else None
+    names = picked.names if table is None else picked.others
     # Runs of one value pack to next to nothing: the rows that are claimed are compared with the limit.
-    row_bytes = 8 * len(picked.others) + (0 if stored is not None else layout.row_bytes)
+    row_bytes = 8 * len(picked.others) + (layout.row_bytes if table is None else 0)
     check_unpacked(path, n_rows * row_bytes, source.held)
-    whole = stored is None and not request.scores
-    table = np.empty((n_rows, layout.n_classes) if whole else (0, 0), layout.dtype)
-    names = picked.names if stored is None else picked.others
+    whole = table is None and not request.scores
+    if whole:
+        table = np.empty((n_rows, layout.n_classes), layout.dtype)
     beside, start = [], 0
     for batch in source.batches(names, max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, row_bytes)))) if names else ():
         if start + batch.num_rows > n_rows:
             raise ValueError("it holds more rows than it says")
         if whole:
             table[start : start + batch.num_rows] = table_of(batch, layout, path, start)
-        beside.append(batch.select(names[len(picked.table) :] if whole else names))
+        beside.append(batch.select(picked.others if whole else names))
         start += batch.num_rows
     if names and start != n_rows:
         raise EOFError(f"it ends at row {start} of {n_rows}")
@@ -133,14 +134,9 @@ def read_batches(request: Request, source: Batches) -> Columns:
         return column_of(chunks(name), name, path, source.held)
 
     own = {} if layout.width is None else {"class_names": stored_classes(schema)}
-    scores = _scores(chunks(picked.table[0]), picked.table[0], path) if request.scores else None
-    return picked.columns(
-        path,
-        table if whole else stored if scores is None else scores,
-        column,
-        lambda name: chunks(name).to_pylist(),
-        **own,
-    )
+    if request.scores:
+        table = _scores(chunks(picked.table[0]), picked.table[0], path)
+    return picked.columns(path, table, column, lambda name: chunks(name).to_pylist(), **own)
 
 
 def pick(request: Request, schema: Any) -> Picked:
@@ -160,7 +156,11 @@ def pick(request: Request, schema: Any) -> Picked:
                 f"with {option('logits_key')}."
             )
     for name in picked.beside.values():
-        _check_flat(schema.field(name).type, name, request.path)
+        kind = schema.field(name).type
+        if not _holds(kind.value_type if _holds(kind, "dictionary") else kind, *_NUMBERS, *_TEXTS):
+            raise InputError(
+                f"{request.path}: column {name!r} holds {kind}; labels, ids and groups must be integers or strings."
+            )
     return picked
 
 
@@ -194,16 +194,13 @@ def table_of(batch: Any, layout: Layout, path: str, start: int) -> NDArray[Any]:
 
 def column_of(column: Any, name: str, path: str, held: int) -> NDArray[Any]:
     """A validated column of labels or ids as an array of integers, floats or strings; `held`: bytes of the file."""
-    _check_flat(column.type, name, path)
     flat = joined(column)
     refuse_nulls(flat, name, path, 0)
     if _holds(flat.type, "dictionary"):
         # Each entry is decoded once: a few long ones, pointed at by many rows, would fill any memory.
         entries, places = flat.dictionary, flat.indices.to_numpy(zero_copy_only=False)
-        if entries.null_count and len(places):
+        if entries.null_count:
             refuse_nulls(entries.take(flat.indices), name, path, 0)
-        if not len(places):
-            entries = entries.slice(0, 0)
         filler = "" if _holds(entries.type, *_TEXTS) else 0
         known = column_of(entries.fill_null(filler) if entries.null_count else entries, name, path, held)
         check_unpacked(path, len(places) * known.itemsize, held)
@@ -211,8 +208,7 @@ def column_of(column: Any, name: str, path: str, held: int) -> NDArray[Any]:
     if _holds(flat.type, *_TEXTS):
         texts = flat.to_pylist()
         check_texts(path, f"texts in column {name!r}", texts, held)
-        # An empty array of strings has no width; NumPy would call it '<U0' and then truncate.
-        return np.array(texts, dtype=np.str_) if texts else np.empty(0, "<U1")
+        return np.array(texts, dtype=np.str_)
     return np.ascontiguousarray(flat.to_numpy(zero_copy_only=False))
 
 
@@ -292,12 +288,6 @@ def _holds(kind: Any, *what: str) -> bool:
     import pyarrow.types as kinds
 
     return any(getattr(kinds, f"is_{name}")(kind) for name in what)
-
-
-def _check_flat(kind: Any, name: str, path: str) -> None:
-    inner = kind.value_type if _holds(kind, "dictionary") else kind
-    if not _holds(inner, *_NUMBERS, *_TEXTS):
-        raise InputError(f"{path}: column {name!r} holds {kind}; labels, ids and groups must be integers or strings.")
 
 
 class ArrowColumnsWriter:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, option
-from metacal.io.columns import LABEL_KEYS, Columns, Picked, Request, labels_are_in, one_of, pick_columns
+from metacal.io.columns import LABEL_KEYS, ClassNames, Columns, Picked, Request, labels_are_in, one_of, pick_columns
 from metacal.io.opening import SAVE_AS_NPZ, NoRowsError, check_texts
 from metacal.rows.labels import is_whole
 
@@ -34,11 +34,22 @@ _BLOCK_CELLS = 1 << 17
 
 def read(request: Request, delimiter: str = ",") -> Columns:
     """Read a table with a header, a column per class or one column of lists; or a column of scores."""
-    with text_in(request.path, request.source) as file:
+    path, lines = request.path, None
+    with text_in(path, request.source) as file:
         delimiter = delimiter_of(file, delimiter)
-        header, lists = header_of(request.path, file, delimiter)
+        header, lists = header_of(path, file, delimiter)
         picked = pick_columns(request, header, lists)
-        return _columns(request, picked, _Cells(request, picked, file, delimiter, header))
+        cells = _Cells(request, picked, file, delimiter, header)
+        first = cells.column(picked.table[0])
+        if request.scores:
+            table: Any = np.fromiter(map(_score, first), dtype=object, count=len(first))
+            lines = [line for line, _ in cells.lines()]
+        elif picked.places is None:
+            table = lists_of_numbers(path, picked.table[0], first)
+        else:
+            table = np.stack([*map(cells.column, picked.table)], axis=1)
+    typed = lambda name: _typed(path, name, cells.column(name))  # noqa: E731
+    return picked.columns(path, table, typed, lambda name: _values(cells.column(name)), lines=lines)
 
 
 read_tabs = partial(read, delimiter="\t")
@@ -68,19 +79,6 @@ def delimiter_of(file: IO[str], usual: str = ",") -> str:
     header = file.readline()
     file.seek(0)
     return usual if usual in header else max((usual, ",", ";", "\t", "|"), key=header.count)
-
-
-def _columns(request: Request, picked: Picked, cells: _Cells) -> Columns:
-    path, lines = request.path, None
-    if request.scores:
-        table: Any = np.fromiter(map(_score, cells.column(picked.table[0])), dtype=object, count=len(cells.rows))
-        lines = [line for line, _ in cells.lines()]
-    elif picked.places is None:
-        table = lists_of_numbers(path, picked.table[0], cells.column(picked.table[0]))
-    else:
-        table = cells.table(picked.places)
-    typed = lambda name: _typed(path, name, cells.column(name))  # noqa: E731
-    return picked.columns(path, table, typed, lambda name: _values(cells.column(name)), lines=lines)
 
 
 def _values(cells: NDArray[Any]) -> list[Any]:
@@ -122,8 +120,9 @@ class _Cells:
     def __init__(self, request: Request, picked: Picked, file: IO[str], delimiter: str, header: list[str]) -> None:
         self.path, self.file, self.delimiter, self.header = request.path, file, delimiter, header
         self.place = {name: k for k, name in enumerate(header)}
+        self.places, self.label = picked.places or (), None if request.scores else picked.beside.get("labels")
         kind = np.zeros(len(header), dtype=bool)
-        kind[list(picked.places or ())] = True
+        kind[list(self.places)] = True
         starts = [0, *(np.flatnonzero(np.diff(kind)) + 1).tolist()]
         stops = [*starts[1:], len(header)]
         plan = [
@@ -131,7 +130,6 @@ class _Cells:
         ]
         #: Of each column, where its field begins.
         self.first = np.repeat(starts, np.subtract(stops, starts))
-        label = None if request.scores else picked.beside.get("labels")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # "input contained no data": we say so ourselves
@@ -139,29 +137,15 @@ class _Cells:
                     file, dtype=plan, delimiter=delimiter, comments=None, quotechar='"', ndmin=1
                 )
         except ValueError as error:
-            self._raise_bad_cell(picked.places or (), label)
+            self._raise_bad_cell()
             raise InputError(f"{self.path}: {' '.join(str(error).split())[:200].rstrip('.')}.") from None
-        if label is not None and not all(map(str.strip, self.column(label))):
-            self._raise_bad_cell(picked.places or (), label)
+        if self.label is not None and not all(map(str.strip, self.column(self.label))):
+            self._raise_bad_cell()
 
     def column(self, name: str) -> NDArray[Any]:
         """The cells of a column, top to bottom."""
-        return self._at(self.place[name])
-
-    def _at(self, k: int) -> NDArray[Any]:
-        first = int(self.first[k])
-        return self.rows[f"f{first}"][:, k - first]
-
-    def table(self, places: Sequence[int]) -> NDArray[np.float64]:
-        """The columns, in this order, side by side."""
-        first = int(self.first[places[0]])
-        together = self.rows[f"f{first}"]
-        if list(places) == list(range(first, first + together.shape[1])):
-            return np.ascontiguousarray(together)
-        table = np.empty((len(self.rows), len(places)))
-        for at, k in enumerate(places):
-            table[:, at] = self._at(k)
-        return table
+        first = int(self.first[self.place[name]])
+        return self.rows[f"f{first}"][:, self.place[name] - first]
 
     def lines(self) -> Iterator[tuple[int, list[str]]]:
         """Every row below the header once more, slowly, with the number of its line."""
@@ -174,10 +158,10 @@ class _Cells:
                 yield line, row
             line = reader.line_num + 1
 
-    def _raise_bad_cell(self, places: Sequence[int], label: str | None) -> None:
+    def _raise_bad_cell(self) -> None:
         """Search for the first bad cell and say where it is."""
-        path, header, at_label = self.path, self.header, None if label is None else self.place[label]
-        needed = sorted({*places, *(() if at_label is None else (at_label,))})
+        path, header = self.path, self.header
+        needed = sorted({*self.places, *(() if self.label is None else (self.place[self.label],))})
         for line, row in self.lines():
             if len(row) != len(header):
                 at = min(len(row), len(header)) + 1
@@ -190,8 +174,8 @@ class _Cells:
                     raise InputError(
                         f"{path}:{line}:{k + 1}: column {header[k]!r} is empty; fill it in or drop the line."
                     )
-                if k != at_label and not is_number(text):
-                    labels = "" if label is not None else labels_are_in(header[k])
+                if header[k] != self.label and not is_number(text):
+                    labels = "" if self.label is not None else labels_are_in(header[k])
                     raise InputError(
                         f"{path}:{line}:{k + 1}: column {header[k]!r} holds {text[:40]!r}, which is not a number; mend "
                         f"it, {labels}or say which columns are classes with {option('classes')}."
@@ -311,13 +295,7 @@ def unescaped(text: str) -> str:
 class TextWriter:
     """Rows as lines of text, to a file of their own or to a stream that stays open."""
 
-    def __init__(
-        self,
-        target: Path | IO[str],
-        class_names: Sequence[str | int] | None = None,
-        n_rows: int = 0,
-        compress: bool = False,
-    ) -> None:
+    def __init__(self, target: Path | IO[str], class_names: ClassNames | None, n_rows: int, compress: bool) -> None:
         self.owned, self.class_names, self.begun = isinstance(target, Path), class_names, False
         self.file = target.open("w", encoding="utf-8", newline="") if isinstance(target, Path) else target
 
@@ -343,12 +321,11 @@ class TextWriter:
         """Columns of one entry a row: a 2-D `probs` becomes `probs_0` …, or `probs_cat` … where classes have names."""
         flat: dict[str, NDArray[Any]] = {}
         for name, array in columns.items():
-            ends = range(array.shape[1]) if self.class_names is None and array.ndim == 2 else self.class_names or ()
-            parts = {name: array} if array.ndim == 1 else {f"{name}_{end}": array[:, k] for k, end in enumerate(ends)}
-            for column, values in parts.items():
-                if column in flat:
-                    raise InputError(f"two columns would be called {column!r}; rename one of them.")
-                flat[column] = values
+            ends = [""] if array.ndim == 1 else [f"_{end}" for end in self.class_names or range(array.shape[1])]
+            for end, values in zip(ends, np.atleast_2d(array.T)):
+                if name + end in flat:
+                    raise InputError(f"two columns would be called {name + end!r}; rename one of them.")
+                flat[name + end] = values
         return flat
 
 

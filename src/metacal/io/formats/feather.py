@@ -17,6 +17,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from metacal.io.columns import Columns, Request
@@ -33,34 +34,30 @@ _DICTIONARY, _BATCH = 2, 3
 
 def read(request: Request) -> Columns:
     """Read table, or scores, and what is beside it."""
-    return read_batches(request, opened(request))
+    return read_batches(request, ArrowFile(request))
 
 
-def opened(request: Request) -> Batches:
-    """The file, once what it claims was checked."""
-    return _ArrowFile(pyarrow_for(request.path), request.path, request.source)
-
-
-class _ArrowFile(Batches):
-    """A file as `read_batches` wants it."""
+class ArrowFile(Batches):
+    """A file as `read_batches` wants it, once what it claims was checked."""
 
     kind = "an Arrow file"
 
-    def __init__(self, pa: Any, path: str, source: str) -> None:
-        self.pa, self.file = pa, RawFile(source, path)
+    def __init__(self, request: Request) -> None:
+        self.pa, self.file = pyarrow_for(request.path), RawFile(request.source, request.path)
         framed = self.file.bytes(0, len(_MAGIC)) == _MAGIC
         self.begin = 8 if framed else 0
         n_rows, n_batches, unpacked = _claims_of(self.file, self.begin)
         if framed:  # the frame must be whole, and speak of as many batches as there are
             if self.file.bytes(self.file.size - len(_MAGIC), len(_MAGIC)) != _MAGIC:
                 raise EOFError("its end is missing")
-            counted = pa.ipc.open_file(pa.PythonFile(_Reader(self.file, 0), "r")).num_record_batches
+            counted = self.pa.ipc.open_file(self.pa.PythonFile(_Reader(self.file, 0), "r")).num_record_batches
             if counted != n_batches:
                 raise ValueError(f"its footer lists {counted} batches but {n_batches} are there")
-        check_unpacked(path, unpacked, self.file.size)
+        check_unpacked(request.path, unpacked, self.file.size)
         super().__init__(self._stream().schema, n_rows, self.file.size)
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[Any]:
+        """These columns, in the batches of the file."""
         place = {name: k for k, name in enumerate(self.schema.names)}
         for batch in self._stream(sorted({place[name] for name in names})):
             # Offsets, indices of dictionaries and the bytes of strings: all that points somewhere.
@@ -78,7 +75,7 @@ class _Reader(io.RawIOBase):
     def __init__(self, file: RawFile, place: int) -> None:
         self.file, self.place = file, place
 
-    def read(self, count: int = -1) -> bytes:
+    def read(self, count: int = -1) -> memoryview:
         content = self.file.bytes(self.place, self.file.size if count < 0 else count)
         self.place += len(content)
         return content
@@ -90,8 +87,7 @@ class _Reader(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def readable(self) -> bool:
-        return True
+    readable = seekable
 
 
 def _claims_of(file: RawFile, begin: int) -> tuple[int, int, int]:
@@ -156,10 +152,10 @@ def _unpacked(file: RawFile, batch: _Table, body: int, length: int) -> int:
 class _Table:
     """A table of a flatbuffer: fields by number, found through the table of offsets that it points back to.
 
-    struct raises where something points outside.
+    struct and NumPy raise where something points outside.
     """
 
-    def __init__(self, data: bytes, place: int) -> None:
+    def __init__(self, data: memoryview, place: int) -> None:
         self.data, self.place = data, place
         (back,) = struct.unpack_from("<i", data, place)
         self.offsets = place - back
@@ -184,17 +180,14 @@ class _Table:
             return None
         return _Table(self.data, place + struct.unpack_from("<I", self.data, place)[0])
 
-    def pairs(self, field: int) -> Iterator[tuple[int, int]]:
+    def pairs(self, field: int) -> Iterator[Sequence[int]]:
         """A vector of structures of two 64-bit numbers."""
         place = self._field(field)
         if place is None:
             return
         place += struct.unpack_from("<I", self.data, place)[0]
         (count,) = struct.unpack_from("<I", self.data, place)
-        if 16 * count > len(self.data):
-            raise ValueError(f"a list of {count:,} buffers")
-        for k in range(count):
-            yield struct.unpack_from("<qq", self.data, place + 4 + 16 * k)
+        yield from np.frombuffer(self.data, "<i8", 2 * count, place + 4).reshape(-1, 2).tolist()
 
 
 class ArrowWriter(ArrowColumnsWriter):

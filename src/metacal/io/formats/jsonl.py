@@ -200,9 +200,7 @@ class JsonLinesWriter(TextWriter):
 
 def _json_values(values: NDArray[Any]) -> list[Any]:
     if values.ndim == 2:
-        flat = _json_values(values.ravel())
-        width = values.shape[1]
-        return [flat[k : k + width] for k in range(0, len(flat), width)]
+        return np.array(_json_values(values.ravel()), dtype=object).reshape(values.shape).tolist()
     found: list[Any] = values.tolist()
     if values.dtype.kind != "f":
         return found

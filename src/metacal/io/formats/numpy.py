@@ -106,10 +106,7 @@ def npy_header(file: IO[bytes]) -> Placed:
         raise ValueError(f"{len(shape)} dimensions")
     if version == (3, 0) and dtype.names is not None:
         # NumPy's public reader takes the names for latin-1; version 3 is what it writes where they are UTF-8.
-        names = [name.encode("latin-1").decode("utf-8") for name in dtype.names]
-        kinds = [dtype.fields[name] for name in dtype.names]  # type: ignore[index]
-        plan = {"names": names, "formats": [k[0] for k in kinds], "offsets": [k[1] for k in kinds]}
-        dtype = np.dtype({**plan, "itemsize": dtype.itemsize})  # type: ignore[call-overload]
+        dtype.names = tuple(name.encode("latin-1").decode("utf-8") for name in dtype.names)
     return Placed(tuple(shape), dtype, file.tell(), bool(fortran))
 
 
@@ -128,7 +125,6 @@ def read_npy(request: Request) -> Columns:
     if len(head.shape) != 1:
         raise InputError(f"{request.path}: records must be a flat array, one per row; got shape {head.shape}.")
     picked = pick_arrays(request, {name: str(kind[0]) for name, kind in fields.items()})._replace(classes=None)
-
     records = head.whole(partial(file.fill, offset=head.begin))
 
     def field(name: str) -> NDArray[Any]:

@@ -74,51 +74,33 @@ class _Cursor:
         rows = [self.file.metadata.row_group(k).num_rows for k in range(self.file.metadata.num_row_groups)]
         #: Where each row group begins.
         self.starts = np.cumsum([0, *rows])
-        width = table.shape[1] * table.dtype.itemsize
-        self.batch_rows = max(1, _BATCH_BYTES // max(1, width))
-        self.batches: Iterator[Any] = iter(())
-        self.begin, self.block = 0, np.empty((0, table.shape[1]), table.dtype)
+        self.batch_rows = max(1, _BATCH_BYTES // max(1, table.layout.row_bytes))
+        self.block = np.empty((0, table.shape[1]), table.dtype)
         self._seek(0)
 
-    def reaches(self, row: int) -> bool:
-        """Whether `row` lies ahead, and not so far that jumping to its row group were better."""
-        end = self.begin + len(self.block)
-        return self.begin <= row and (row < end or self._group(row) <= self._group(end))
-
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        if not self.reaches(start):
+        parts, end = [], self.begin + len(self.block)
+        # It lies behind, or so far ahead that jumping to its row group is better.
+        if start < self.begin or (start >= end and self._group(start) > self._group(end)):
             self._seek(start)
-        parts = []
         while start < stop:
-            end = self.begin + len(self.block)
-            if start >= end:
-                self._next()
-                continue
-            part = self.block[start - self.begin : stop - self.begin]
-            parts.append(part)
-            start += len(part)
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate(parts) if parts else self.block[:0]
+            while start >= self.begin + len(self.block):
+                self.begin += len(self.block)
+                batch = next(self.batches, None)
+                if batch is None:
+                    raise EOFError(f"it ends at row {self.begin}")
+                self.block = table_of(batch, self.table.layout, self.table.shown, self.begin)
+            parts.append(self.block[start - self.begin : stop - self.begin])
+            start += len(parts[-1])
+        return parts[0] if len(parts) == 1 else np.concatenate([self.block[:0], *parts])
 
     def _group(self, row: int) -> int:
         return int(np.searchsorted(self.starts, row, side="right")) - 1
 
     def _seek(self, row: int) -> None:
-        group = min(max(0, self._group(row)), len(self.starts) - 2)
+        group = min(self._group(row), len(self.starts) - 2)
         self.begin, self.block = int(self.starts[group]), self.block[:0]
-        self.batches = _batches(
-            self.file, self.table.layout.columns, self.table.shown, self.batch_rows,
-            start=self.begin, row_groups=list(range(group, len(self.starts) - 1)),
-        )  # fmt: skip
-
-    def _next(self) -> None:
-        self.begin += len(self.block)
-        self.block = self.block[:0]
-        batch = next(self.batches, None)
-        if batch is None:
-            raise EOFError(f"it ends at row {self.begin}")
-        self.block = table_of(batch, self.table.layout, self.table.shown, self.begin)
+        self.batches = _batches(self.file, self.table.layout.columns, self.table.shown, self.batch_rows, group)
 
 
 _local = threading.local()
@@ -138,41 +120,37 @@ def _cursor(table: ParquetTable) -> _Cursor:
 
 def read(request: Request) -> Columns:
     """Read table, or scores, and what is beside it."""
-    return read_batches(request, opened(request))
+    return read_batches(request, ParquetFile(request))
 
 
-def opened(request: Request) -> Batches:
-    """The file, its footer read."""
-    pyarrow_for(request.path)
-    return _ParquetFile(request.path, request.source)
-
-
-class _ParquetFile(Batches):
-    """A file as `read_batches` wants it.
+class ParquetFile(Batches):
+    """A file as `read_batches` wants it, its footer read.
 
     In batches: before pyarrow 26, `ParquetFile.read` reserves memory for the columns that were not asked for as well.
     """
 
     kind = "a Parquet file"
 
-    def __init__(self, path: str, source: str) -> None:
-        self.path, self.source, self.file = path, source, _open(source)
-        super().__init__(self.file.schema_arrow, int(self.file.metadata.num_rows), os.path.getsize(source))
+    def __init__(self, request: Request) -> None:
+        pyarrow_for(request.path)
+        self.path, self.source, self.file = request.path, request.source, _open(request.source)
+        super().__init__(self.file.schema_arrow, int(self.file.metadata.num_rows), os.path.getsize(self.source))
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[Any]:
+        """These columns, in batches of at most so many rows."""
         return _batches(self.file, tuple(names), self.path, rows)
 
     def stored(self, layout: Layout) -> ParquetTable:
+        """The table, decoded as its rows are asked for."""
         return ParquetTable(self.source, layout, self.n_rows, self.path)
 
 
-def _batches(
-    file: Any, columns: tuple[str, ...], path: str, batch_rows: int, start: int = 0, row_groups: Any = None
-) -> Iterator[Any]:
-    """Record batches in order, each validated; `start` is the number of the first row."""
-    options = {} if row_groups is None else {"row_groups": row_groups}
+def _batches(file: Any, columns: tuple[str, ...], path: str, batch_rows: int, group: int = 0) -> Iterator[Any]:
+    """Record batches in order, from a row group on, each validated."""
+    start = sum(file.metadata.row_group(before).num_rows for before in range(group))
+    groups = range(group, file.metadata.num_row_groups)
     try:
-        for batch in file.iter_batches(batch_size=batch_rows, columns=list(columns), use_threads=False, **options):
+        for batch in file.iter_batches(batch_rows, groups, list(columns), use_threads=False):
             batch.validate(full=True)
             yield batch
             start += batch.num_rows
@@ -181,8 +159,8 @@ def _batches(
     except Exception as error:  # whatever a decoder says of the bytes
         if isinstance(error, ValueError):  # ArrowInvalid is one, by a name that is there when the interpreter ends
             _refuse_null_list(error, file, columns[0], path, start)
-        group = _broken_group(file, columns, batch_rows, start)
-        raise InputError(damaged(f"{path}, row group {group}", error)) from error
+        broken = _broken_group(file, columns, batch_rows, start)
+        raise InputError(damaged(f"{path}, row group {broken}", error)) from error
 
 
 def _broken_group(file: Any, columns: tuple[str, ...], batch_rows: int, start: int) -> int:
@@ -236,13 +214,9 @@ class ParquetWriter(ArrowColumnsWriter):
         """The library's own writer."""
         import pyarrow.parquet as parquet
 
-        split, words = [], []
+        leaves: dict[str, list[str]] = {"f": [], "U": []}
         for name, array in columns.items():
             leaf = name if array.ndim == 1 else f"{name}.list.element"
-            if array.dtype.kind == "f":
-                split.append(leaf)
-            elif array.dtype.kind == "U":
-                words.append(leaf)
-        return parquet.ParquetWriter(
-            self.path, schema, compression="zstd", use_dictionary=words, use_byte_stream_split=split
-        )
+            leaves.setdefault(array.dtype.kind, []).append(leaf)
+        packing = {"use_dictionary": leaves["U"], "use_byte_stream_split": leaves["f"]}
+        return parquet.ParquetWriter(self.path, schema, compression="zstd", **packing)

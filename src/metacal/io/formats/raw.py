@@ -44,27 +44,18 @@ class RawFile:
     ----------
     path : str
         What is opened.
-    shown : str, optional
-        What messages call it, where that differs.
+    shown : str
+        What messages call it.
     """
 
-    def __init__(self, path: str, shown: str | None = None) -> None:
-        self.path, self.shown = path, path if shown is None else shown
-        self._descriptor = -1
-        self._turn = threading.Lock()
-        self._open()
+    def __init__(self, path: str, shown: str) -> None:
+        self.path, self.shown = path, shown
+        self._descriptor, self._turn = -1, threading.Lock()
         #: Bytes in it, and when it was written: what makes it the same file.
         self.size, self.written = self._now()
 
-    def _open(self) -> None:
-        with plain_read_errors(self.shown):
-            self._descriptor = os.open(
-                self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-            )
-
     def _now(self) -> tuple[int, int]:
-        self._opened()
-        status = os.fstat(self._descriptor)
+        status = os.fstat(self._opened())
         return status.st_size, status.st_mtime_ns
 
     def __getstate__(self) -> dict[str, Any]:
@@ -74,16 +65,17 @@ class RawFile:
         # Opened when it is read: a description passes through processes that never see the file.
         self.__dict__.update(state, _descriptor=-1, _turn=threading.Lock())
 
-    def _opened(self) -> None:
-        if self._descriptor < 0:
-            with self._turn:
-                if self._descriptor < 0:
-                    self._open()
+    def _opened(self) -> int:
+        with self._turn:
+            if self._descriptor < 0:
+                flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+                with plain_read_errors(self.shown):
+                    self._descriptor = os.open(self.path, flags)
+        return self._descriptor
 
     def __del__(self) -> None:
-        if getattr(self, "_descriptor", -1) >= 0:
+        if self._descriptor >= 0:
             os.close(self._descriptor)
-            self._descriptor = -1
 
     def check_unchanged(self) -> None:
         """Raise where the file is no longer the one that was opened."""
@@ -94,41 +86,30 @@ class RawFile:
 
     def fill(self, room: NDArray[Any], offset: int) -> None:
         """Fill a C-ordered array with the bytes from `offset` on."""
-        self._opened()
-        view = bytes_of(room)
-        done = 0
-        while done < len(view):
-            with plain_read_errors(self.shown):
+        view, done, got = bytes_of(room), 0, 1
+        with plain_read_errors(self.shown):
+            while got and done < len(view):
                 got = self._read_into(view[done:], offset + done)
-            if got == 0:
-                break
-            done += got
+                done += got
         self.check_unchanged()
         if done < len(view):
             raise InputError(f"{self.shown}: the file is damaged or cut short; copy or write it again.")
 
     def _read_into(self, view: memoryview, offset: int) -> int:
+        descriptor = self._opened()
         if hasattr(os, "preadv"):
-            return os.preadv(self._descriptor, [view], offset)
+            return os.preadv(descriptor, [view], offset)
         with self._turn:  # Windows has no read by position
-            os.lseek(self._descriptor, offset, os.SEEK_SET)
-            some = os.read(self._descriptor, len(view))
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            some = os.read(descriptor, len(view))
         view[: len(some)] = some
         return len(some)
 
-    def bytes(self, offset: int, count: int) -> bytes:
+    def bytes(self, offset: int, count: int) -> memoryview:
         """At most `count` bytes from `offset` on, and never more than there are."""
-        self._opened()
-        count = max(0, min(count, self.size - offset))
-        if hasattr(os, "pread"):  # one copy instead of two
-            with plain_read_errors(self.shown):
-                found = os.pread(self._descriptor, count, offset)
-            if len(found) == count:
-                self.check_unchanged()
-                return found
-        room = np.empty(count, dtype=np.uint8)
+        room = np.empty(max(0, min(count, self.size - offset)), dtype=np.uint8)
         self.fill(room, offset)
-        return room.tobytes()
+        return bytes_of(room)
 
 
 class Placed(NamedTuple):

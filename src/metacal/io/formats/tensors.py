@@ -50,7 +50,7 @@ def read_safetensors(request: Request) -> Columns:
     size = int.from_bytes(file.bytes(0, 8), "little")
     if not 2 <= size <= min(_LARGEST_HEADER, file.size - 8):
         raise ValueError(f"its header claims {size:,} bytes")
-    tensors = _header(file.bytes(8, size), file.size - 8 - size)
+    tensors = _header(bytes(file.bytes(8, size)), file.size - 8 - size)
     picked = pick_arrays(request, {name: f"{shape} {kind}" for name, (kind, shape, _) in tensors.items()})
 
     def tensor(name: str, may_stay: bool = False) -> Any:
@@ -114,9 +114,8 @@ def _loaded(request: Request) -> Any:
             f"{request.path}: torch {torch.__version__} can be made to run code even with weights_only=True; update it "
             "to 2.6 or later, or save the tensors as .safetensors."
         )
-    held = os.path.getsize(request.source)
     with zipfile.ZipFile(request.source) as archive:
-        check_unpacked(request.path, sum(entry.file_size for entry in archive.infolist()), held)
+        check_unpacked(request.path, sum(one.file_size for one in archive.infolist()), os.path.getsize(request.source))
     try:
         return torch.load(request.source, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
