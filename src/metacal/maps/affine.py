@@ -254,14 +254,15 @@ def fit_structured(
     sample = Labelled(rows, labels, weights).usable()
     problem, b = _structured(sample)
     theta, strength = problem.solve(sample, regularisation, n_folds, random_state)
-    return StructuredMap(b, *theta, strength)
+    return StructuredMap(b, theta[0], theta[1], strength)
 
 
 def structured_path(sample: Labelled, strengths: Sequence[float], tolerance: float) -> dict[float, StructuredMap]:
     """Structured scaling at each of these strengths, for less than the price of single fits."""
     sample = sample.usable()
     problem, b = _structured(sample)
-    return {at: StructuredMap(b, *theta, at) for at, theta in problem.path(sample, strengths, tolerance).items()}
+    found = problem.path(sample, strengths, tolerance)
+    return {at: StructuredMap(b, theta[0], theta[1], at) for at, theta in found.items()}
 
 
 def _structured(sample: Labelled) -> tuple[Problem, float]:

@@ -158,7 +158,7 @@ def _block_sums(
 
 def _counted(block: NDArray[Any], weights: Weights) -> Float:
     """How much each row counts for each question: nothing where its class is masked."""
-    return (questions(block) > -np.inf) * (1.0 if weights is None else weights[:, None])
+    return np.asarray((questions(block) > -np.inf) * (1.0 if weights is None else weights[:, None]), dtype=np.float64)
 
 
 def _outcomes(block: NDArray[Any], labels: Codes) -> Flags:
