@@ -16,6 +16,7 @@ from metacal.io.batches import BatchGate
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.sample import Sample, even_odds
 from metacal.promises.scouts import Scouting, Scouts
+from metacal.report.summary import summarise
 
 RNG = np.random.default_rng(3)
 N = 3000
@@ -230,25 +231,47 @@ def test_groups_are_verified_watched_and_counted(by_group, tmp_path):
     new, truth, group = SHIFTED[N:], NAMES[N:], GROUP[N:]
     label = by_group.predict(new, groups=group)
     south, frauds = group == "south", (truth == "fraud") & (group == "south")
-    tests = {test.part: test.seen for test in mc.verify(by_group, new, truth, groups=group).tests}
+    tests = {(test.part, test.called): test.seen for test in mc.verify(by_group, new, truth, groups=group).tests}
     missed = (label == "fine") & frauds
-    assert (tests["south, called fine"].bad, tests["south, called fine"].n) == (missed.sum(), frauds.sum())
+    assert (tests["south", "fine"].bad, tests["south", "fine"].n) == (missed.sum(), frauds.sum())
     called = (label == "fraud") & south
-    assert (tests["south, called fraud"].bad, tests["south, called fraud"].n) == (
-        (called & ~frauds).sum(),
-        called.sum(),
-    )
+    assert (tests["south", "fraud"].bad, tests["south", "fraud"].n) == ((called & ~frauds).sum(), called.sum())
     watch = mc.Watch.of(by_group)
     watch.update(new, truth, groups=group)
-    watched = {monitor.parts: (monitor.events, monitor.rows) for monitor in watch.alarms.promise}
-    assert watched[("south, called fine",)] == (missed.sum(), frauds.sum())
-    assert watched[("south, called fraud",)] == ((called & ~frauds).sum(), called.sum())
+    watched = {(*monitor.parts, monitor.called): (monitor.events, monitor.rows) for monitor in watch.alarms.promise}
+    assert watched["south", "fine"] == (missed.sum(), frauds.sum())
+    assert watched["south", "fraud"] == ((called & ~frauds).sum(), called.sum())
     mc.save_watch(watch, tmp_path / "watch.json")
     assert mc.load_watch(tmp_path / "watch.json", by_group).alarms == watch.alarms
     rows = by_group.certificate_.next_rows(1000, part="south")
     assert rows.fewest < 1000 * (label[south] == "rejected").mean() < rows.most
-    assert mc.evaluate(by_group, new, truth, groups=group, n_resamples=0).verdict.part in tests
+    verdict = mc.evaluate(by_group, new, truth, groups=group, n_resamples=0).verdict
+    assert (verdict.part, verdict.called) in tests
     assert mc.verify(by_group, new, truth, groups=np.roll(group, 1)).refuted
+
+
+def test_sides_that_read_alike_are_two(by_group):
+    """A side is known by its group and what its rows are called: "a, called b, called c" says neither."""
+    groups = np.where(GROUP == "north", "a", "a, called b")
+    names = np.where(FRAUD, "b, called c", "c")
+    alike = {("a", "b, called c"), ("a, called b", "c")}
+    cal = mc.MetaCal(mc.PerGroup(BOTH), positive="b, called c").fit(SHIFTED[:N], names[:N], groups=groups[:N])
+    new = SHIFTED[N:], names[N:]
+    label = cal.predict(new[0], groups=groups[N:])
+    rows = {side: int(((groups[N:] == side[0]) & (label == side[1])).sum()) for side in alike}
+    of_class = {("a, called b", "c"): int(((groups[N:] == "a, called b") & FRAUD[N:]).sum())}
+    tests = [test for test in mc.verify(cal, *new, groups=groups[N:]).tests if (test.part, test.called) in alike]
+    assert {test.label for test in tests} == {"a, called b, called c"}
+    assert {(test.part, test.called): test.seen.n for test in tests} == rows | of_class
+    watch = mc.Watch.of(cal)
+    watch.update(*new, groups=groups[N:])
+    own = {(*one.parts, one.called): one.rows for one in watch.alarms.promise}
+    assert {side: own[side] for side in alike} == rows | of_class
+    rejected = {(*one.parts, one.called): one.rows - one.rejected for one in watch.alarms.abstention}
+    assert {side: rejected[side] for side in alike} == rows
+    table = next(table for table in summarise(*new, cal, groups=groups[N:]).parts if table.by == "group")
+    assert sorted(table.accepted[np.array(table.name) == "a, called b, called c"]) == sorted(rows.values())
+    assert len(set(table.threshold[np.array(table.name) == "a, called b, called c"])) == 2
 
 
 def test_groups_that_cannot_carry_a_side():

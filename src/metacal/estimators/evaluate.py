@@ -116,7 +116,7 @@ class GateEvaluation:
         if self.certificate is not None:
             lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
         if self.verdict is not None:
-            lines += [f"  {own.part}  {own.short}" for own in self.verdict.of_parts[:_FEW]]
+            lines += [f"  {own.label}  {own.short}" for own in self.verdict.of_parts[:_FEW]]
             lines += [f"to do     {self.verdict.advice}"]
         lines += [f"  {one.name:<8}{one}" for one in self.answered_by]
         caveat = [] if self.caveat is None else [wrapped(self.caveat)]

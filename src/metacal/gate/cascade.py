@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError, MetacalWarning
+from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate, Source, Stage
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
@@ -78,9 +77,7 @@ def fit_cascade(
     if rows.known.all():
         maps = [fit_map(small, codes, None), fit_map(large, codes, None)]
     else:
-        note = cascade_not_calibrated()
-        warnings.warn(str(note), MetacalWarning, stacklevel=2)
-        certificate = certificate.with_notes(note)
+        certificate = certificate.with_notes(cascade_not_calibrated().warned())
         maps = [TemperatureMap(1.0), TemperatureMap(1.0)]
         known = {**known, "recipe": None}
     sources = [Table(base, columns, own, **known) for base, own in zip(maps, scores)]

@@ -7,13 +7,12 @@ an answer, the similarity of a passage are such scores: they need nothing that a
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from metacal.errors import InputError, MetacalWarning
+from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
@@ -115,9 +114,8 @@ def fit_scored(
         require_some_correct(right[seen])
     ranking = Ranking.of(doubt[seen], right[seen])
     good = right if lost is None else lost <= lost.mean()
-    notes = _remarks(ranking, doubt[seen], good[seen], source, there, ties=marks is None)
-    for note in notes:  # first: where nothing can be certified they may say why
-        warnings.warn(str(note), MetacalWarning, stacklevel=3)
+    found = _remarks(ranking, doubt[seen], good[seen], source, there, ties=marks is None)
+    notes = [note.warned() for note in found]  # first: where nothing can be certified they may say why
     hashed = data_hash(doubt, right)
     check_other_rows(prior, hashed)
     older, memory, ties = _older(prior, source, promise)

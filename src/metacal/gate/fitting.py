@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError, warn_caller
+from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.helping import helping
-from metacal.gate.long_rows import Columns, Counts, decided_columns, remarks_on_long_rows
+from metacal.gate.long_rows import Certified, Columns, Counts, decided_columns, remarks_on_long_rows
 from metacal.gate.ranked import (
     WORTH_A_THREAD,
     check_other_rows,
@@ -119,76 +119,74 @@ def fit_gate(
     """
     if codes is None:
         _check_needs_no_labels(promise, score)
-    classes = np.arange(rows.n_classes) if classes is None else classes
+    classes, input = np.arange(rows.n_classes) if classes is None else classes, known.get("input", "logits")
     reject_label = reject_label_of(reject_label, classes)
-    odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
-    parts, early = parts_of_rows(promise, rows, classes, groups), None
-    at: float | Float = 0.0
-    memory = None if prior is None else _remembered(prior, promise, classes, known.get("input", "logits"))
-    placed: tuple[Codes, ...] = () if parts is None else parts[:1]
-    if isinstance(promise, Sided | Per) and promise.sided:
-        found, placed, at = certified_sides(rows, codes, promise, counted, classes, parts)
-        rows, score, certificate, seen = found
-    elif decision == "calibrated" and codes is not None:
+    odd = warn_of_suspicion(rows.table, input)
+    memory = None if prior is None else _remembered(prior, promise, classes, input)
+    there, at, early = rows, 0.0, None
+    if decision == "calibrated" and codes is not None:
+        rows = rows.looked_over()
         there, at, counted = learned_decision(rows, codes, counted)
-        parts = parts_of_rows(promise, there, classes, groups)
-        placed = () if parts is None else parts[:1]
-        _, score, certificate, seen = ranked_and_certified(
-            there, codes, promise, score, counted, parts, remembered=memory
-        )
-        rows, certificate = rows.looked_over(), replace(certificate, decision_at=at)
+    parts = parts_of_rows(promise, there, classes, groups)
+    if isinstance(promise, Sided | Per) and promise.sided:
+        found = certified_sides(rows, codes, promise, counted, classes, parts)
     else:
-        early = meanwhile(rows, promise, fit_map, codes, weights)
-        rows, score, certificate, seen = ranked_and_certified(
-            rows, codes, promise, score, counted, parts, early, memory
-        )
-    fingerprint: Callable[[], str]
-    if isinstance(seen, Counts):
-        fingerprint, further = partial(str, seen.fingerprint), remarks_on_long_rows(rows, score, certificate, odd)
-        assert codes is not None
-        seen = decided_columns(rows, codes, score, certificate.threshold, seen.ranking)
-    else:
-        hashed = seen.values, seen.correct, run_rows(rows.n_classes)
-        many = len(seen.values) >= WORTH_A_THREAD
-        fingerprint = started(rows.executor if many else None, data_hash, *hashed, aside=many and rows.on_device)
-        further = _further_remarks(rows, seen, odd, counted)
-    for note in further:
-        warn_caller(str(note))
+        early = meanwhile(rows, promise, fit_map, codes, weights) if there is rows else None
+        found = ranked_and_certified(there, codes, promise, score, counted, parts, early, memory)
+    if there is not rows:
+        found = found._replace(rows=rows, certificate=replace(found.certificate, decision_at=at), at=at)
+    rows, (seen, fingerprint, further) = found.rows, _looked_at(found, codes, odd, counted)
     of_rows = () if odd is None else (suspicion(looks=odd.kind, lowest=odd.lowest),)
     of_weights = () if weights is None else (weights_not_certified(),)
-    certificate = certificate.with_notes(*notes, *of_rows, *further, *of_weights)
+    certificate = found.certificate.with_notes(*notes, *of_rows, *(one.warned() for one in further), *of_weights)
     policy = policy_of(certificate, classes)
-    accept = accepts(seen.values, policy.of(*placed))
-    # One threshold for all accepts nothing but -inf: these are the rows that those of the parts accept.
-    values = seen.values if policy.by is None else np.where(accept, -np.inf, np.inf)
-    base, remarks = cast(Map, TemperatureMap(1.0)), [not_calibrated()]
+    accept = accepts(seen.values, policy.of(*found.placed))
+    base: Map = TemperatureMap(1.0)
+    remarks, profile = [not_calibrated()], profile_of(seen.ranking)
     if codes is None:
-        known |= {"recipe": Recipe(METHODS["temperature"].public_name)}
+        known["recipe"] = Recipe(METHODS["temperature"].public_name)
     else:
+        # One threshold for all accepts nothing but -inf: these are the rows that those of the parts accept.
+        values = seen.values if policy.by is None else np.where(accept, -np.inf, np.inf)
         available = seen.available if rows.on_device else seen.available & (codes >= 0)
         used = promise.for_base(available, values, seen.correct, certificate)
         if not used.any():
             raise InputError("no row is left to fit the base calibrator on; use more rows or loosen the promise.")
         kept, own = (rows, slice(None)) if used.all() else (rows.where(used), used)
         fitting = kept, codes[own], None if weights is None else weights[own]
-        done = early is not None and kept is rows and early.fitted.done()
-        base, remarks = early.fitted.result() if early is not None and done else fit_map(*fitting), []
-        if not np.any(at):  # what is compared are answers by the largest logit
-            base, remarks = _checked_help(
-                base, refit or fit_map, fitting, accept[own], promise, gives_way=gives_way, classes=classes
-            )
+        fitted = None if early is None or kept is not rows or not early.fitted.done() else early.fitted
+        base, remarks = fit_map(*fitting) if fitted is None else fitted.result(), []
+        if not np.any(found.at):  # what is compared are answers by the largest logit
+            base, remarks = _checked_help(base, refit or fit_map, fitting, accept[own], promise, gives_way, classes)
             remarks += _about_answers(rows, base, accept, certificate)
-    gate = Gate.of(
-        Table(base, classes, score, decision_at=certificate.decision_at, **known),
+        profile = _profile(base, rows, seen, accept, counted, found.at)
+    hashed = fingerprint()
+    check_other_rows(prior, hashed)
+    return Gate.of(
+        Table(base, classes, found.score, decision_at=certificate.decision_at, **known),
         policy,
         certificate=certificate.with_notes(*remarks),
         promise=promise,
         reject_label=reject_label,
-        data_hash=fingerprint(),
+        data_hash=hashed,
+        profile=profile,
     )
-    check_other_rows(prior, gate.data_hash)
-    looked_at = profile_of(seen.ranking) if codes is None else _profile(base, rows, seen, accept, counted, at)
-    return replace(gate, profile=looked_at)
+
+
+def _looked_at(
+    found: Certified, codes: Codes | None, odd: Suspicion | None, counted: Counted | None
+) -> tuple[Columns, Callable[[], str], list[Note]]:
+    """What is known of each row, what gives the fingerprint of all, and what else is odd about them."""
+    rows, seen = found.rows, found.seen
+    if isinstance(seen, Counts):
+        assert codes is not None
+        further = remarks_on_long_rows(rows, found.score, found.certificate, odd)
+        columns = decided_columns(rows, codes, found.score, found.certificate.threshold, seen.ranking)
+        return columns, partial(str, seen.fingerprint), further
+    many = len(rows) >= WORTH_A_THREAD
+    hashed = seen.values, seen.correct, run_rows(rows.n_classes)
+    fingerprint = started(rows.executor if many else None, data_hash, *hashed, aside=many and rows.on_device)
+    return seen, fingerprint, _further_remarks(rows, seen, odd, counted)
 
 
 def _remembered(prior: Any, promise: Promise, classes: NDArray[Any], input: str) -> Callable[[str | Score], Memory]:
@@ -218,9 +216,7 @@ def _about_answers(rows: Rows, base: Map, accept: Flags, certificate: Certificat
     if base.preserves_accuracy or certificate.quantity.accepting_is_safe:
         return []
     found = disagreement(rows, base, accept)
-    if found is not None:
-        warn_caller(str(found))
-    return [about_largest_logit() if found is None else found]
+    return [about_largest_logit() if found is None else found.warned()]
 
 
 def _checked_help(
@@ -229,7 +225,6 @@ def _checked_help(
     fitting: tuple[Rows, Codes, Float | None],
     accept: Flags,
     promise: Promise,
-    *,
     gives_way: bool,
     classes: NDArray[Any],
 ) -> tuple[Map, list[Note]]:
@@ -243,10 +238,8 @@ def _checked_help(
         return base, []
     given_way = gives_way and found.log_loss.worse
     off = None if found.marginal is None else found.marginal.failure
-    remarks = [found.note(given_way=given_way)] if found.harms else []
-    remarks += [] if off is None else [off_by_class(**off)]
-    for remark in remarks:
-        warn_caller(str(remark))
+    remarks = [found.note(given_way=given_way).warned()] if found.harms else []
+    remarks += [] if off is None else [off_by_class(**off).warned()]
     return (plain_softmax(fitting[0].n_classes) if given_way else base), remarks
 
 

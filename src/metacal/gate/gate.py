@@ -25,8 +25,7 @@ from metacal.gate.table import Table
 from metacal.gate.verbs import Verbs
 from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import data_hash
-from metacal.promises.parts.part import one_side
-from metacal.promises.parts.thresholds import One, Policy, Thresholds, plain_groups
+from metacal.promises.parts.thresholds import One, Policy, Thresholds, plain_groups, policy_of
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.sequential.profile import Profile
@@ -38,8 +37,6 @@ from metacal.rows.validate import room_for_probabilities
 #: What a stage ranks rows by. Both read what a caller gives, turn it into doubts (higher = less sure) and calibrated
 #: confidence, and say which code the true answer has: a row is right where its answer has the code of the truth.
 Source = Table | Marks
-#: What makes two gates the same.
-_COMPARED = ("stages", "certificate", "reject_label", "data_hash", "profile")
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class Stage:
     name: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Gate(Verbs):
     """Accept iff the score of a stage is at most its threshold; calibrated probabilities by the map of its source.
 
@@ -85,7 +82,7 @@ class Gate(Verbs):
 
     stages: tuple[Stage, ...]
     certificate: Certificate | None = None
-    promise: Promise | None = None
+    promise: Promise | None = field(default=None, compare=False)
     reject_label: Any = -1
     data_hash: str | None = None
     profile: Profile | None = None
@@ -100,23 +97,14 @@ class Gate(Verbs):
         """A gate of one stage, by a threshold or by those of classes or groups; without either it accepts all."""
         return cls((Stage(source, policy if isinstance(policy, One | Thresholds) else One(policy)),), **known)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Gate):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
-
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        rules = (f"{stage.source}, accept if {self._condition(stage)}" for stage in self.stages)
-        return f"Gate({'; '.join(rules)}{'' if self.certificate is None else f': {self.certificate.statement}'})"
+        each = (f"{one.source}, accept if {one.source.score_name} <= {one.policy.threshold:.6g}" for one in self.stages)
+        return f"Gate({'; '.join(each)}{'' if self.certificate is None else f': {self.certificate.statement}'})"
 
     def _repr_html_(self) -> str:
         return f"<code>{escape(repr(self))}</code>" if self.certificate is None else self.certificate._repr_html_()
-
-    @staticmethod
-    def _condition(stage: Stage) -> str:
-        return f"{stage.source.score_name} <= {stage.policy.threshold:.6g}"
 
     # ── what it is ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -170,7 +158,7 @@ class Gate(Verbs):
     def is_calibrated(self) -> bool:
         """Whether its confidence was fitted to labels."""
         learned = self.certificate is None or self.kind == "cascade" or self.certificate.labelled
-        return learned and self.source.has_confidence
+        return learned and (self.n_classes > 0 or self.source.curve is not None)
 
     @property
     def by_group(self) -> bool:
@@ -197,13 +185,11 @@ class Gate(Verbs):
 
     def with_classes(self, classes: NDArray[Any], reject_label: Any) -> Gate:
         """The same gate where columns have been called by their numbers: other names, in the same order."""
-        certificate = self.certificate and self.certificate.with_names(classes.tolist())
-        named = replace(self, reject_label=reject_label, certificate=certificate)
-        named = named.with_source(classes=classes, classes_given=True)
-        if not isinstance(self.policy, Thresholds) or self.by_group:
-            return named
-        own = replace(named.stages[0], policy=replace(self.policy, names=tuple(classes.tolist())))
-        return replace(named, stages=(own, *named.stages[1:]))
+        own, certificate = self.with_source(classes=classes, classes_given=True).stages, self.certificate
+        if certificate is not None:
+            certificate = certificate.with_names(classes.tolist())
+            own = (replace(own[0], policy=policy_of(certificate, classes)),)
+        return replace(self, stages=own, reject_label=reject_label, certificate=certificate)
 
     # ── what it reads ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -246,15 +232,13 @@ class Gate(Verbs):
     def part_names(self, top: Codes, groups: Any = None) -> NDArray[Any] | None:
         """The predicted class or the group of each row, where each has its own promise; `top` are the largest logits'.
 
-        What `judge`, `verify_decisions` and monitors ask for. Where groups have two sides, the side of its group.
+        What `judge`, `verify_decisions` and monitors ask for. Where groups have two sides there are two columns, the
+        group of each row and what it is called.
         """
         if not self.by_group:
             return None if self.policy.by is None else self.classes[top]
-        if not self.policy.at:
-            return plain_groups(groups)
-        names, place = np.unique(plain_groups(groups), return_inverse=True)
-        sides = [[one_side(name, called) for called in self.classes.tolist()] for name in names.tolist()]
-        return np.array(sides, dtype=str).reshape(-1, 2)[place, top]
+        names = plain_groups(groups)
+        return np.column_stack([names.astype(str), self.classes.astype(str)[top]]) if self.policy.at else names
 
     def losses(self, codes: Codes, answers: Codes) -> Losses | None:
         """What each answer costs, by the codes of truth and answer; None where no cost is promised."""

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metacal.errors import warn_caller
 from metacal.formulas import Float
 from metacal.gate.gate import Gate, Source
 from metacal.gate.marks import Marks
@@ -56,9 +55,7 @@ def gate_of(certifier: Certifier) -> Gate:
 def remarks_on_pool(rows: Rows | None, doubts: Float) -> tuple[Note, ...]:
     """What is odd about rows that have no labels yet, said in a warning: copies, or of a score alone that it ties."""
     found = many_ties(_ranking(doubts), "given scores") if rows is None else remarks_on_rows(rows, doubts)
-    for note in found:
-        warn_caller(str(note))
-    return tuple(found)
+    return tuple(note.warned() for note in found)
 
 
 def _ranking(doubts: Float) -> Ranking:

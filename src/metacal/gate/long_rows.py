@@ -23,7 +23,7 @@ from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut
 from metacal.promises import fingerprint
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.notes import Note, many_ties, remarks_on_rows, too_few_errors
-from metacal.promises.promise import Promise
+from metacal.promises.promise import ByRanking, Promise
 from metacal.promises.rules.passes import Passes
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import ranks_of
@@ -37,7 +37,7 @@ MOST_SORTED = 10_000_000
 _SAMPLE_ROWS, _SAMPLE_ELEMENTS, _STRETCHES = 1 << 16, 1 << 23, 16
 
 
-def counts_instead(rows: Rows, promise: Any) -> bool:
+def counts_instead(rows: Rows, promise: Promise) -> bool:
     """Whether these rows are to be counted: too many to sort, and a promise that can be certified from counts.
 
     Per class, per group, both limits at once, costs, groups and weights of rows are certified by sorting; so are rows
@@ -45,7 +45,7 @@ def counts_instead(rows: Rows, promise: Any) -> bool:
     """
     many = len(rows) > max(MOST_SORTED, fingerprint.HASHED_WHOLE)
     whole = rows.keep is None and not rows.on_device
-    plain = Passes.certifies(promise) and type(promise).split is Promise.split
+    plain = isinstance(promise, ByRanking) and type(promise).split is Promise.split
     return many and whole and plain
 
 
@@ -132,14 +132,28 @@ class Counts(NamedTuple):
     ranking: Ranking
 
 
-def certified_by_counts(rows: Rows, codes: Codes, promise: Any, score: str | Score) -> tuple[Rows, Certificate, Counts]:
-    """The rows, looked over, their certificate and what else was counted."""
+class Certified(NamedTuple):
+    """Rows, looked over; the score; the certificate; what is known of the rows.
+
+    `placed` says where each stands in the policy, `at` the log-odds above which the second of two classes is answered.
+    """
+
+    rows: Rows
+    score: str | Score
+    certificate: Certificate
+    seen: Columns | Counts
+    placed: tuple[Codes, ...] = ()
+    at: float | Float = 0.0
+
+
+def certified_by_counts(rows: Rows, codes: Codes, promise: Promise, score: str | Score) -> Certified:
+    """Certify without the scores of all rows at once."""
     counting = Counting(rows, codes, score)
     passes = Passes(counting, CELLS, ranks_of(len(rows)))
     found = promise.certify(passes)
-    settled = grid_of(score).settled(found.threshold)
-    found = replace(found, score=name_of(score), threshold=settled)
-    return counting.rows, found, Counts(fingerprint.joined_hash(counting.hashes), passes.ranking)
+    found = replace(found, score=name_of(score), threshold=grid_of(score).settled(found.threshold))
+    counts = Counts(fingerprint.joined_hash(counting.hashes), passes.ranking)
+    return Certified(counting.rows, score, found, counts)
 
 
 def decided_columns(rows: Rows, codes: Codes, score: str | Score, threshold: float, ranking: Ranking) -> Columns:

@@ -63,6 +63,8 @@ class Marks:
     n_classes: ClassVar[int] = 0
     classes_given: ClassVar[bool] = False
     code_of: ClassVar[dict[Any, int]] = {False: 0, True: 1}
+    #: Rows that a fingerprint of very many takes together.
+    run: ClassVar[int] = RUN
 
     def __repr__(self) -> str:
         return f"{self.score}, higher is {self.higher_is}"
@@ -73,19 +75,9 @@ class Marks:
         return f"-{self.score}" if self.higher_is == "surer" else self.score
 
     @property
-    def has_confidence(self) -> bool:
-        """Whether there is a curve from doubt to the probability of being right."""
-        return self.curve is not None
-
-    @property
     def sign(self) -> float:
         """What turns a score into a doubt, and back."""
         return -1.0 if self.higher_is == "surer" else 1.0
-
-    @property
-    def run(self) -> int:
-        """Rows that a fingerprint of very many takes together."""
-        return RUN
 
     def of(self, certificate: Certificate) -> Marks:
         """The same with what its certificate says of scores beside the threshold, or that of each group."""

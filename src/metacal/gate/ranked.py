@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.gate.long_rows import Columns, Counts, certified_by_counts, counts_instead
+from metacal.gate.long_rows import Certified, Columns, certified_by_counts, counts_instead
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.maps.map import FitMap, Map
 from metacal.promises.certificate import Certificate, accepts
@@ -40,7 +40,7 @@ RowParts = tuple[Codes, Sequence[Name]] | None
 WORTH_A_THREAD = 1 << 15
 
 
-def parts_of_rows(promise: Promise, rows: Rows, classes: NDArray[Any], groups: Any = None) -> RowParts:
+def parts_of_rows(promise: Promise, rows: Rows, classes: NDArray[Any], groups: Any) -> RowParts:
     """Which part each row belongs to, where the promise is for each."""
     if isinstance(promise, Per) and promise.by == "class" and groups is None:
         return rows.collect(kernels.predicted), classes.tolist()
@@ -56,15 +56,6 @@ def parts_by_group(promise: Promise, n_rows: int, groups: Any) -> RowParts:
             "groups are for a promise per group, mc.PerGroup(...); rows that belong together are named with units=..."
         )
     return None
-
-
-class Certified(NamedTuple):
-    """Rows, looked over; the score; the certificate; what is known of the rows."""
-
-    rows: Rows
-    score: str | Score
-    certificate: Certificate
-    seen: Columns | Counts
 
 
 def check_remembers(promise: Promise, *, scores_alone: bool = False) -> None:
@@ -83,9 +74,9 @@ def prior_of(prior: Any) -> tuple[Any, Any, bool]:
     return given, getattr(given, "gate_", given), declared
 
 
-def check_other_rows(prior: Any, hashed: str | None) -> None:
+def check_other_rows(prior: Any, hashed: str) -> None:
     """Raise where `prior` is a gate that was fitted on the very rows that are tested, which their hash tells."""
-    if hashed is not None and getattr(prior_of(prior)[1], "data_hash", None) == hashed:
+    if getattr(prior_of(prior)[1], "data_hash", None) == hashed:
         raise InputError("prior must be a gate of other rows: it was fitted on the very rows that are tested.")
 
 
@@ -122,12 +113,11 @@ def ranked_and_certified(
     """
     if score != AUTO:
         if codes is not None and counted is None and parts is None and counts_instead(rows, promise):
-            rows, certificate, counts = certified_by_counts(rows, codes, promise, score)
-            return Certified(rows, score, certificate, counts)
+            return certified_by_counts(rows, codes, promise, score)
         rows, values, correct, ranking = _scored(rows, score, codes)
         losses = _losses(promise, rows, codes)
-        for seen in () if codes is None else (correct, correct if counted is None else correct[counted.rows]):
-            require_some_correct(seen)
+        for some in () if codes is None else (correct, correct if counted is None else correct[counted.rows]):
+            require_some_correct(some)
         if counted is not None or ranking is None:
             rank = started(None if early is None else rows.executor, _ranking_of, values, correct, score, counted)
             if early is not None:
@@ -136,7 +126,8 @@ def ranked_and_certified(
         by, older = (grid_of(score), name_of(score)), remembered and remembered(score)
         sample = Sample(values, None if codes is None else correct, losses, *(parts or ()))
         certificate, available = certified(promise, sample, ranking, by, counted, memory=older)
-        return Certified(rows, score, certificate, Columns(values, correct, available, ranking))
+        seen, placed = Columns(values, correct, available, ranking), () if parts is None else parts[:1]
+        return Certified(rows, score, certificate, seen, placed)
     shares = candidates(rows.n_classes)
     found: list[Certified] = []
     failed: list[InfeasibleTargetError] = []

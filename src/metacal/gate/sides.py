@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.formulas import Codes, Flags, Float
-from metacal.gate.long_rows import Columns
-from metacal.gate.ranked import Certified, RowParts
+from metacal.formulas import Flags
+from metacal.gate.long_rows import Certified, Columns
+from metacal.gate.ranked import RowParts
 from metacal.gate.table import moved_rows
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.monotone import log_odds
@@ -42,8 +42,8 @@ def check_two(n_classes: int, what: str) -> None:
 
 def certified_sides(
     rows: Rows, codes: Any, promise: Sided | Per, counted: Counted | None, classes: NDArray[Any], groups: RowParts
-) -> tuple[Certified, tuple[Codes, ...], float | Float]:
-    """The certificate of a promise about either side, where the rows stand in its policy, and where calling changes."""
+) -> Certified:
+    """The certificate of a promise about either side."""
     check_two(rows.n_classes, type(promise).__name__)
     rows, truth = rows.looked_over(), np.asarray(on_host(codes, "labels"))
     part, names = (None, ()) if groups is None else groups
@@ -69,7 +69,7 @@ def certified_sides(
         certificate = under(certificate, Circumstances(by_value=scouts.by_value, aside=scouts.aside))
     if counted is not None:
         certificate = counted.told(certificate)
-    return Certified(rows, "margin", certificate, columns), placed, at
+    return Certified(rows, "margin", certificate, columns, placed, at)
 
 
 def learned_decision(rows: Rows, codes: Any, counted: Counted | None) -> tuple[Rows, float, Counted]:
@@ -80,7 +80,7 @@ def learned_decision(rows: Rows, codes: Any, counted: Counted | None) -> tuple[R
     promises at delta .1.)
     """
     check_two(rows.n_classes, "decision='calibrated'")
-    rows, truth = rows.looked_over(), np.asarray(on_host(codes, "labels"))
+    truth = np.asarray(on_host(codes, "labels"))
     all_rows = np.arange(len(rows)) if counted is None else counted.rows
     aside = min(max(_FEWEST, len(all_rows) // _SHARE), len(all_rows) // 2)
     drawn = np.zeros(len(all_rows), dtype=bool)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -89,9 +89,7 @@ class Table:
         """K."""
         return len(self.classes)
 
-    has_confidence: ClassVar[bool] = True
-
-    @property
+    @cached_property
     def code_of(self) -> dict[Any, int]:
         """Each label's code: its column."""
         return {name: column for column, name in enumerate(self.classes.tolist())}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metacal.errors import InputError
-from metacal.formulas import Flags
+from metacal.formulas import Flags, Float
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.units import unit_codes
 from metacal.promises.sequential.profile import drawn_from_positions
@@ -58,14 +58,14 @@ def kept_id(name: Id) -> Id:
 class Waiting:
     """A row that waits for its label, and the row's number in the stream.
 
-    `code` is the label where it has come and the row waits for its cohort; -1 before. Of a row that waits for the rest
-    of its `unit` the `doubt` is kept, None where there is no score.
+    `group` is None where the gate goes by none. `code` is the label where it has come and the row waits for its cohort;
+    -1 before. Of a row that waits for the rest of its `unit` the `doubt` is kept, None where there is no score.
     """
 
     accept: bool
     top: int
     confidence: float | None
-    part: str | int | None
+    group: str | int | None
     probability: float | None
     position: int = 0
     code: float = -1
@@ -83,9 +83,9 @@ class Counts:
     labelled_accepted: int = 0
     right_accepted: int = 0
 
-    def add(self, other: Counts) -> None:
+    def add(self, **more: int) -> None:
         """Add others to these."""
-        for name, value in vars(other).items():
+        for name, value in more.items():
             setattr(self, name, getattr(self, name) + value)
 
 
@@ -98,6 +98,11 @@ class Point:
     labelled_accepted: int
     right_accepted: int
     evidence: tuple[float, ...]
+
+
+def known(column: Float) -> list[float | None]:
+    """The numbers of a column, None where there is none."""
+    return [one if one == one else None for one in np.asarray(column, dtype=np.float64).tolist()]
 
 
 def together(rows: Sequence[Waiting], largest: int | None) -> Together:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,10 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate, gate_in
 from metacal.gate.judged import check_watchable, of_the_given, stacked
-from metacal.gate.traffic import Counts, Id, Late, Lines, Point, Waiting, kept_id, together, unit_names
+from metacal.gate.traffic import Counts, Id, Late, Lines, Point, Waiting, kept_id, known, together, unit_names
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
+from metacal.promises.parts.thresholds import plain_groups
 from metacal.promises.rules.costs import Costed
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.drift import TOLERANCE
@@ -183,22 +185,22 @@ class Watch:
         for start, stop in self._blocks(n):
             part = slice(start, stop)
             own = None if groups is None else np.asarray(groups)[part]
-            rows = self._decide(X[part], own, None if chances is None else chances[part])
+            rows = self._decide(X[part], codes[part], own, None if chances is None else chances[part])
             told = []
-            for k in range(start, stop):
-                row, name = rows[k - start], None if ids is None else ids[k]
+            for k, row in enumerate(rows, start):
+                name = None if ids is None else ids[k]
                 told += self._complete(row.position)
                 while coming and coming[0][0].after <= k:
                     told += self._late(*coming.popleft())
                 if names is not None:
-                    told += self._complete(row.position, names[k])
-                    row, name = replace(row, unit=names[k]), f"\0{row.position}" if name is None else name
+                    row.unit = names[k]
+                    told += self._complete(row.position, row.unit)
                 if row.unit in self.closed:
                     self.strays += 1
-                elif codes[k] >= 0 and not self.horizon and row.unit is None:
-                    told.append((row, codes[k].item()))
-                elif codes[k] >= 0 or name is not None:
-                    self._wait(f"\0{row.position}" if name is None else name, replace(row, code=codes[k].item()))
+                elif row.code >= 0 and not self.horizon and row.unit is None:
+                    told.append(row)
+                elif row.code >= 0 or row.unit is not None or name is not None:
+                    self._wait(f"\0{row.position}" if name is None else name, row)
             told += self._complete(self.counts.rows)
             self._labelled(told)
             if lines is not None:
@@ -206,7 +208,7 @@ class Watch:
                 self.alarms.read(lines.unreadable[read:upto])
             if self.counts.rows % self.stride == 0:
                 self._remember()
-        self._labelled([one for pair in coming for one in self._late(*pair)])
+        self._labelled([row for one in coming for row in self._late(*one)])
         if lines is not None:
             self.alarms.read(lines.unreadable[upto:])
             self._notice()
@@ -222,30 +224,27 @@ class Watch:
         """Take in labels of earlier rows by their ids; those that nobody waits for are counted as unknown."""
         chances = [None] * len(ids) if probability is None else np.asarray(probability, dtype=np.float64).tolist()
         labels = list(zip(list(ids), self._codes(y, len(ids)).tolist(), chances, strict=True))
-        told = [self._late(Late(0, name, None, chance), code) for name, code, chance in labels if code >= 0]
-        self._labelled([one for some in told for one in some])
+        late = [(Late(0, name, None, chance), code) for name, code, chance in labels if code >= 0]
+        self._labelled([row for one in late for row in self._late(*one)])
         return self
 
-    def _late(self, one: Late, code: float) -> list[tuple[Waiting, float]]:
+    def _late(self, one: Late, code: float) -> list[Waiting]:
         """The row that a label is for, with its code; nothing where nobody waits for it."""
         name = kept_id(one.id)
         row = self.waiting.get(name)
         if row is None or row.code >= 0:
             self.unknown += 1
             return []
-        row = row if one.probability is None else replace(row, probability=one.probability)
-        if self.horizon or row.unit is not None:
-            self.waiting[name] = replace(row, code=code)
-            return []
-        del self.waiting[name]
-        return [(row, code)]
+        row.code = code
+        row.probability = row.probability if one.probability is None else one.probability
+        return [] if self.horizon or row.unit is not None else [self.waiting.pop(name)]
 
-    def _complete(self, n_rows: int, unit: Id | None = None) -> list[tuple[Waiting, float]]:
+    def _complete(self, n_rows: int, unit: Id | None = None) -> list[Waiting]:
         """The rows whose horizon has passed when so many have come, in their order, those that have a label.
 
         Of a unit all rows, labelled or not; without a horizon once a row of another `unit` has come.
         """
-        told: list[tuple[Waiting, float]] = []
+        told: list[Waiting] = []
         while self.waiting:
             name, row = next(iter(self.waiting.items()))
             if row.position + self.horizon >= n_rows if self.horizon else unit in (None, row.unit):
@@ -255,7 +254,7 @@ class Watch:
             )
         return told
 
-    def _ended(self, names: list[Id]) -> list[tuple[Waiting, float]]:
+    def _ended(self, names: list[Id]) -> list[Waiting]:
         """Rows that wait no longer, whatever comes: one, or those of a unit."""
         rows = [self.waiting.pop(name) for name in names]
         if (unit := rows[0].unit) is not None:
@@ -267,7 +266,7 @@ class Watch:
                 return []
             self.complete += 1
         self.unlabelled += sum(row.code < 0 for row in rows)
-        return [(row, row.code) for row in rows if row.code >= 0 or unit is not None]
+        return [row for row in rows if row.code >= 0 or unit is not None]
 
     def _blocks(self, n: int) -> list[tuple[int, int]]:
         """Batches cut where the history has its points: the same points whatever the batches."""
@@ -291,28 +290,33 @@ class Watch:
             codes[k] = code
         return codes
 
-    def _decide(self, X: Any, groups: Any, chances: Float | None) -> list[Waiting]:
+    def _decide(self, X: Any, codes: NDArray[Any], groups: Any, chances: Float | None) -> list[Waiting]:
         """Decide a block of rows, count them, and say of each what its label will be compared with."""
         given = [X] if len(self.gate.stages) == 1 else np.moveaxis(X, 1, 0)
         read = [stage.source.checked(one) for stage, one in zip(self.gate.stages, given)]
         decision = self.gate.decide(*read, groups=groups)
-        accept, top, confidence = decision.accept, decision.top, decision.confidence
-        parts = self.gate.part_names(top, groups)
+        accept, top, confidence, nothing = decision.accept, decision.top, decision.confidence, [None] * len(X)
         if not self.by_unit:
-            self.alarms.decided(accept if decision.by is None else decision.by == 0, decision.doubt, parts)
-        self._count(accept, top, confidence)
+            first = accept if decision.by is None else decision.by == 0
+            self.alarms.decided(first, decision.doubt, self.gate.part_names(top, groups))
+        number = self.counts.rows
+        self._count(top, rows=np.ones_like(accept), accepted=accept)
         self._notice()
-        nothing = [None] * len(accept)
-        # Where there is no score there is no confidence; such a row is never accepted, so that nothing is made of it.
-        sure = nothing if confidence is None else np.nan_to_num(np.asarray(confidence, dtype=np.float64)).tolist()
-        chance = nothing if chances is None else [None if one != one else one for one in chances.tolist()]
-        named = nothing if parts is None else np.asarray(parts).tolist()
-        numbers = range(self.counts.rows - len(accept), self.counts.rows)
-        rows = [Waiting(*row) for row in zip(accept.tolist(), top.tolist(), sure, named, chance, numbers, strict=True)]
-        if self.by_unit:
-            doubts = [doubt if doubt == doubt else None for doubt in np.asarray(decision.doubt, np.float64).tolist()]
-            rows = [replace(row, doubt=doubt) for row, doubt in zip(rows, doubts, strict=True)]
-        return rows
+        sure: list[Any] = nothing
+        if confidence is not None:
+            # Where there is no score there is no confidence; such a row is never accepted: nothing is made of it.
+            confidence = np.nan_to_num(np.asarray(confidence, dtype=np.float64))
+            sure, kept = confidence.tolist(), confidence[accept]
+            self.confidence = float(np.cumsum(np.append(self.confidence, kept))[-1])
+            self.variance = float(np.cumsum(np.append(self.variance, kept * (1.0 - kept)))[-1])
+        named = plain_groups(groups).tolist() if self.gate.by_group else nothing
+        chance = nothing if chances is None else known(chances)
+        doubts = known(decision.doubt) if self.by_unit else nothing
+        columns = (accept.tolist(), top.tolist(), sure, named, chance, count(number), codes.tolist(), nothing, doubts)
+        return [Waiting(*row) for row in zip(*columns)]
+
+    def _parts(self, rows: list[Waiting]) -> NDArray[Any] | None:
+        return self.gate.part_names(np.array([row.top for row in rows]), [row.group for row in rows])
 
     def _wait(self, name: Id, row: Waiting) -> None:
         name = kept_id(name)
@@ -331,21 +335,19 @@ class Watch:
     def _certified(self) -> Circumstances:
         return Circumstances() if self.gate.certificate is None else self.gate.certificate.circumstances
 
-    def _labelled(self, told: list[tuple[Waiting, float]]) -> None:
+    def _labelled(self, rows: list[Waiting]) -> None:
         """Rows whose truth has become known, in that order; of units that are complete all rows, known or not."""
         units = None
-        if told and self.by_unit:
-            rows = [row for row, _ in told]
+        if rows and self.by_unit:
             units = together(rows, 0 if self._certified.units == "mean" else self._certified.largest_unit)
             accept, doubt = np.array([row.accept for row in rows]), np.array([row.doubt for row in rows], np.float64)
-            self.alarms.decided(accept, doubt, np.array([row.part for row in rows], dtype=object), units)
-            units = units.of(np.array([code >= 0 for _, code in told]))
-            told = [one for one in told if one[1] >= 0]
+            self.alarms.decided(accept, doubt, self._parts(rows), units)
+            units = units.of(np.array([row.code >= 0 for row in rows]))
+            rows = [row for row in rows if row.code >= 0]
             self._notice()
-        if not told:
+        if not rows:
             return
-        rows, codes = [row for row, _ in told], np.array([code for _, code in told])
-        accept, top = np.array([row.accept for row in rows]), np.array([row.top for row in rows], dtype=np.intp)
+        accept, top, codes = (np.array([getattr(row, name) for row in rows]) for name in ("accept", "top", "code"))
         chance = [row.probability for row in rows]
         if None in chance and any(one is not None for one in chance):
             raise InputError("some labelled rows say with which probability they were chosen, others do not; say all.")
@@ -357,26 +359,19 @@ class Watch:
             correct,
             None if rows[0].confidence is None else np.array([row.confidence for row in rows], dtype=np.float64),
             losses=self.gate.losses(codes, top),
-            parts=None if rows[0].part is None else np.array([row.part for row in rows], dtype=object),
+            parts=self._parts(rows),
             probability=None if None in chance else np.array(chance, dtype=np.float64),
             together=units,
         )
-        self.counts.add(Counts(0, 0, len(accept), int(accept.sum()), int((accept & correct).sum())))
-        for k in np.unique(top) if self.classes else ():
-            own = top == k
-            kept = own & accept
-            self.classes[k].add(Counts(0, 0, int(own.sum()), int(kept.sum()), int((kept & correct).sum())))
+        everyone, right = np.ones_like(accept), accept & correct
+        self._count(top, labelled=everyone, labelled_accepted=accept, right_accepted=right)
         self._notice()
 
-    def _count(self, accept: Flags, top: Codes, confidence: Any) -> None:
-        self.counts.add(Counts(len(accept), int(accept.sum())))
-        if confidence is not None:
-            sure = np.asarray(confidence, dtype=np.float64)[accept]
-            self.confidence = float(np.cumsum(np.concatenate(([self.confidence], sure)))[-1])
-            self.variance = float(np.cumsum(np.concatenate(([self.variance], sure * (1.0 - sure))))[-1])
+    def _count(self, top: Codes, **columns: Flags) -> None:
+        """Count rows, all of them and by their answer."""
+        self.counts.add(**{name: int(flags.sum()) for name, flags in columns.items()})
         for k in np.unique(top) if self.classes else ():
-            own = top == k
-            self.classes[k].add(Counts(int(own.sum()), int((own & accept).sum())))
+            self.classes[k].add(**{name: int(flags[top == k].sum()) for name, flags in columns.items()})
 
     def _notice(self) -> None:
         for name in self.raised:

@@ -277,7 +277,10 @@ class Certificate:
         names = (
             ["all rows"]
             if self.parts is None
-            else [part.cells[0] if len(part.cells) == 1 else part.name for part in self.parts.items]
+            else [
+                part.name if part.called is not None or len(part.names) > 1 else part.names[0]
+                for part in self.parts.items
+            ]
         )
         silent = {} if self.labelled else dict.fromkeys(COUNTED_BY_LABELS)
         records = [{**{name: getattr(each, name) for name in _COUNTED}, **silent} for each in own]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import option, spelled
+from metacal.errors import option, spelled, warn_caller
 from metacal.formulas import Float
 from metacal.promises.words import rounded_up
 from metacal.rows.plausibility import Suspected, Suspicion
@@ -44,6 +44,11 @@ class Note:
 
     def __str__(self) -> str:
         return NOTES[self.kind](**dict(self.facts))
+
+    def warned(self) -> Note:
+        """The same, once whoever called metacal is warned of it."""
+        warn_caller(str(self))
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """As a file has it."""

@@ -60,7 +60,7 @@ class Promise(ABC):
     - `limited`: what its parameters limit, {"beta": COVERAGE_ACCURACY};
     - `rules`: the names of its rules (`words.register_rule`), certified and in expectation;
     - `from_sample(sample)`: the threshold, given to `_certificate`; InfeasibleTargetError where the rows cannot carry
-      the target. Or `from_ranking(ranking)`, which rows that are only counted have too;
+      the target. Of a `ByRanking` it is `from_ranking(ranking)`, which rows that are only counted have too;
     - `impossible(certificate)`: what in a certificate's counts cannot be, whatever the rows were.
 
     `from_answers` is the rule for labels that arrive, where it has one of its own. `split`, `for_base` and `guarantee`
@@ -100,9 +100,9 @@ class Promise(ABC):
         """
         return (evidence if isinstance(evidence, Evidence) else Sample.of(evidence, correct)).certify(self)
 
+    @abstractmethod
     def from_sample(self, sample: Sample) -> Certificate:
-        """The rule for rows: that for their ranking, where it takes no more."""
-        return self.from_ranking(sample.ranking, labelled=sample.correct is not None)
+        """The rule for rows."""
 
     def from_units(self, sample: Sample) -> Certificate:
         """The rule for rows that belong together, where every row counts."""
@@ -118,10 +118,6 @@ class Promise(ABC):
     @abstractmethod
     def impossible(self, certificate: Any) -> str | None:
         """What in the counts of a certificate, or of a part, cannot be under this promise; None when all agrees."""
-
-    def from_ranking(self, ranking: Ranking, *, labelled: bool = True) -> Certificate:
-        """The rule for a ranking, where there is one; `Undecided` where rows are only counted and it must know more."""
-        raise NotImplementedError
 
     def from_answers(self, answers: Answers) -> Certificate:
         """The rule for labels that arrive: what they certify by now. A promise that does not walk needs all of them."""
@@ -299,23 +295,23 @@ class Promise(ABC):
         return self.limits
 
 
+class ByRanking(Promise):
+    """A promise whose rule takes the ranking of the rows and no more."""
+
+    def from_sample(self, sample: Sample) -> Certificate:
+        """The rule for a ranking."""
+        return self.from_ranking(sample.ranking, labelled=sample.correct is not None)
+
+    @abstractmethod
+    def from_ranking(self, ranking: Ranking, *, labelled: bool = True) -> Certificate:
+        """The rule for a ranking; `Undecided` where rows are only counted and it must know more."""
+
+
 class ByPart(Promise):
     """A promise that can be made for each class or group by itself (`promises.parts.per`)."""
 
     #: The threshold of a part that has too few rows, or fails: -inf, or +inf where accepting breaks nothing.
     unproven: ClassVar[float]
-
-    def fewest(self, level: float) -> int:
-        """How many rows that it counts a test at this level takes at least."""
-        raise NotImplementedError
-
-    def counted(self, correct: Flags) -> int:
-        """How many of these rows it counts."""
-        raise NotImplementedError
-
-    def lacking(self, sample: Sample, level: float) -> tuple[float | None, int | None]:
-        """The limit that rows which fail could carry, and how many rows would do."""
-        raise NotImplementedError
 
     @abstractmethod
     def settle(self, sample: Sample, level: float, planned: float) -> tuple[Any, bool]:
@@ -324,20 +320,17 @@ class ByPart(Promise):
         None where no test has passed. Of two sides: how many rows may be called by either class.
         """
 
-    # What follows is that of a promise with one threshold; one with two sides has its own.
-
+    @abstractmethod
     def takes(self, sample: Sample, level: float) -> list[tuple[int, int]]:
         """How many of these rows it counts, and how many a test at this level takes at least; of each side."""
-        return [(self.counted(sample.right), self.fewest(level))]
 
+    @abstractmethod
     def parts_of(
         self, names: tuple[Name, ...], sample: Sample, found: Any, level: float | None, spare: float
     ) -> tuple[Part, ...]:
         """What a certificate says of one class or group; `spare` is the level that it would have, had it one."""
-        threshold = RELATIVE.settled(self.unproven if found is None else found)
-        best, needed = (None, None) if found is not None else self.lacking(sample, spare if level is None else level)
-        seen = sample.ranking.outcome(threshold)._asdict()
-        return (Part(names, threshold=threshold, delta=level, best=best, rows_needed=needed, **seen),)
+
+    # What follows is that of a promise with one threshold; one with two sides has its own.
 
     def decided(self, sample: Sample, at: Float) -> tuple[Float, Flags, Any]:
         """Doubt, whether the answer is right and, of two sides, what rows are called, each changing `at` its score."""
@@ -350,6 +343,23 @@ class ByPart(Promise):
     def impossible_part(self, family: tuple[Part, ...], level: float) -> str | None:
         """What cannot be in a part that was tested at a level; None when all agrees."""
         return self.at_level(level).impossible(family[0])
+
+
+class OneThreshold(ByPart):
+    """One that gives each class or group one threshold."""
+
+    @abstractmethod
+    def lacking(self, sample: Sample, level: float) -> tuple[float | None, int | None]:
+        """The limit that rows which fail could carry, and how many rows would do."""
+
+    def parts_of(
+        self, names: tuple[Name, ...], sample: Sample, found: Any, level: float | None, spare: float
+    ) -> tuple[Part, ...]:
+        """The one part, its threshold where it has one or what it lacks."""
+        threshold = RELATIVE.settled(self.unproven if found is None else found)
+        best, needed = (None, None) if found is not None else self.lacking(sample, spare if level is None else level)
+        seen = sample.ranking.outcome(threshold)._asdict()
+        return (Part(names, threshold=threshold, delta=level, best=best, rows_needed=needed, **seen),)
 
 
 def cannot_certify(

@@ -12,6 +12,7 @@ from scipy.special import betainc, ndtri
 from metacal.display import outward
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
+from metacal.promises.parts.part_words import side_of
 from metacal.promises.quantity import Quantity
 from metacal.promises.rules import betting, bounds
 from metacal.promises.rules.betting import UnitCounts
@@ -21,6 +22,7 @@ from metacal.rows.draws import generator
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
+    from metacal.promises.parts.part import Name, Part
     from metacal.promises.rules.costs import Losses
 
 
@@ -155,8 +157,8 @@ class Verdict:
         measured misses the target, which the interval includes: these rows do not decide.
     seen : Seen
         The rows behind it.
-    part : str or None
-        The class or group that it is about; None: all rows.
+    part, called : str or None, and str, int or None
+        The class or group that it is about; None: all rows. Where groups have two sides, what its rows are called.
     several : tuple of Verdict
         Where there are several: of each promised quantity or, where each class or group has its own promise, of every
         one that rows speak about, the strongest evidence against it first. Numbers and words are then those of the
@@ -174,16 +176,17 @@ class Verdict:
     seen: Seen = field(repr=False, compare=False)
     part: str | None = None
     several: tuple[Verdict, ...] = ()
+    called: Name | None = None
 
     @classmethod
-    def of(cls, seen: Seen, level: float, part: str | None = None) -> Verdict:
+    def of(cls, seen: Seen, level: float, part: Part | None = None) -> Verdict:
         """What was measured, with its interval at this level."""
         promised, target, value = seen.quantity, seen.target, seen.value
-        if value is None:
-            return cls(promised, target, None, None, None, level, False, False, seen, part)
-        low, high = seen.interval(level)
-        kept, refuted = promised.kept(value, target), promised.refuted(low, high, target)
-        return cls(promised, target, value, low, high, level, kept, refuted, seen, part)
+        low, high = (None, None) if value is None else seen.interval(level)
+        kept = value is not None and promised.kept(value, target)
+        refuted = low is not None and high is not None and promised.refuted(low, high, target)
+        about: dict[str, Any] = {} if part is None else {"part": part.whole, "called": part.called}
+        return cls(promised, target, value, low, high, level, kept, refuted, seen, **about)
 
     @classmethod
     def of_all(cls, several: list[Verdict]) -> Verdict:
@@ -208,6 +211,11 @@ class Verdict:
     def of_parts(self) -> tuple[Verdict, ...]:
         """Those of classes or groups, where each has its own promise."""
         return () if self.part is None else self.several
+
+    @property
+    def label(self) -> str | None:
+        """The class or group, or the side of one, in words; None: all rows."""
+        return None if self.part is None else side_of(self.part, self.called)
 
     @property
     def heads(self) -> tuple[Verdict, ...]:
@@ -267,6 +275,7 @@ class Verdict:
         names = ("target", "value", "low", "high", "level", "kept", "refuted")
         plain = {"quantity": self.quantity.name, **{name: getattr(self, name) for name in names}, "verdict": self.word}
         plain |= {} if self.part is None else {"part": self.part}
+        plain |= {} if self.called is None else {"called": self.called}
         plain |= {"of_parts": [own.to_dict() for own in self.of_parts]} if self.of_parts else {}
         return {**plain, "also": self.several[1].to_dict()} if self.several and not self.of_parts else plain
 
@@ -274,7 +283,7 @@ class Verdict:
         if self.of_parts:
             kept, bad = (sum(getattr(own, name) for own in self.of_parts) for name in ("kept", "refuted"))
             counts = f"{kept:,} kept, {len(self.of_parts) - kept - bad:,} undecided, {bad:,} refuted"
-            return f"{self.word}: of {len(self.of_parts):,}, {counts}; worst {self.part}, {self.of_parts[0].short}"
+            return f"{self.word}: of {len(self.of_parts):,}, {counts}; worst {self.label}, {self.of_parts[0].short}"
         return "; ".join(part.short.rstrip(".") for part in self.tests) + "."
 
     @property
@@ -330,11 +339,11 @@ def _judge_parts(
     for part, rows, accepted, right in certificate.parts.judged(names, accept, correct):
         theirs = None if units is None else units.take(rows)
         promised = part.quantity or limit[0], part.target or limit[1]
-        own.append((part.name, Seen.of(*promised, accepted, right, units=theirs)))
-    own = sorted(((name, seen) for name, seen in own if seen.n), key=lambda pair: pair[1].p_value(level))
+        own.append((part, Seen.of(*promised, accepted, right, units=theirs)))
+    own = sorted(((part, seen) for part, seen in own if seen.n), key=lambda pair: pair[1].p_value(level))
     if not own:
         return Verdict.of(Seen.of(*limit, accept & False, correct & False), level)
-    return Verdict.of_all([Verdict.of(seen, _each(level, len(own)), name) for name, seen in own])
+    return Verdict.of_all([Verdict.of(seen, _each(level, len(own)), part) for part, seen in own])
 
 
 def _each(level: float, intervals: int) -> float:

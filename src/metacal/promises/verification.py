@@ -135,7 +135,7 @@ class Verification:
     def to_frame(self) -> Any:
         """A `pandas.DataFrame`, a row for each promised limit, or for each class or group, the worst first."""
         columns = ("quantity", "part", "target", "value", "low", "high", "level")
-        plain = [{"part": None, **_plain(test)} for test in self.tests]
+        plain = [{**_plain(test), "part": test.label} for test in self.tests]
         more = ("n_bad", "n_rows", "p_value", "verdict")
         return display.frame([{name: test[name] for name in (*columns, *more)} for test in plain])
 
@@ -163,7 +163,7 @@ def _lines(test: Verdict) -> list[str]:
     interval, bad, better = outward(test.low, test.high), _bad(test), seen.better
     if test.part is not None:
         return [
-            f"  {test.word:<12} {test.part}: {promised} {test.value:.4f} {interval}, {bad:,} of {seen.n:,} "
+            f"  {test.word:<12} {test.label}: {promised} {test.value:.4f} {interval}, {bad:,} of {seen.n:,} "
             f"{promised.bad_among}, p-value {test.p_value:.4g}"
         ]
     counted = f"{bad:,} {promised.bad_rows}, of {seen.n:,}"

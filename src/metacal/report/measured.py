@@ -220,7 +220,7 @@ def spoken(part: Verdict, n_accepted: int, by: str = "") -> dict[str, Any]:
     ('at most', '10%', 'of the right answers were rejected', 'miscoverage')
     """
     promised = part.quantity
-    where = "" if part.part is None else f" in {by} {part.part}, where the evidence is worst"
+    where = "" if part.part is None else f" in {by} {part.label}, where the evidence is worst"
     counted = promised.measured.format(n_accepted=n_accepted)
     if where:  # so many are accepted in all, not there
         counted = counted.replace(f"the {n_accepted:,} ", "the ")

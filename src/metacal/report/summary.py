@@ -282,7 +282,8 @@ def _parts(gate: Gate, data: Measured, names: Array, groups: Any, level: float) 
     if groups is not None:
         own = plain_groups(groups)[data.numbers]
         sides = gate.part_names(data.predicted, own) if gate.policy.at else None
-        by.append(("group", *np.unique(own if sides is None else sides, return_inverse=True)))
+        cells, place = np.unique(own if sides is None else sides, axis=0, return_inverse=True)
+        by.append(("group", cells, place.ravel()))
     certificate, columns = gate.certificate, (data.correct, data.accept)
     return tuple(part_table(*part, *columns, level=level, certificate=certificate) for part in by)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from scipy.special import betainc
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.metrics.intervals import exact_limits
 from metacal.promises.certificate import Certificate
+from metacal.promises.parts.part_words import side_of
 from metacal.promises.quantity import COVERAGE_ACCURACY, Quantity
 from metacal.report.operating import Series
 
@@ -140,6 +142,8 @@ def part_table(
 ) -> PartTable:
     """The table of the parts that have rows here; `codes` says which of the `names` each row belongs to.
 
+    Where groups have two sides a name has two entries, the group and what its rows are called.
+
     Examples
     --------
     >>> codes, correct = np.repeat([0, 1, 2], [300, 300, 1]), np.ones(601, dtype=bool)
@@ -159,11 +163,12 @@ def part_table(
     lost = all_right - right
     evidence = _evidence(bad, of, quantity.limit_on_bad(limit))
     order = np.lexsort((there, -n, evidence))[:MOST_PARTS]
-    own = _thresholds(certificate, by, names)
+    cells = [(name, None) if np.ndim(name) == 0 else name for name in names]
+    own = _thresholds(certificate, by, cells)
     each = (1.0 - level) / max(1, len(there))
     return PartTable(
         by=by,
-        name=tuple(str(names[k]) for k in there[order]),
+        name=tuple(side_of(*cells[k]) for k in there[order]),
         n=n[order],
         accepted=accepted[order],
         right=right[order],
@@ -191,12 +196,12 @@ def _judged_by(certificate: Certificate | None, by: str, accept: Flags, correct:
     return COVERAGE_ACCURACY, min(max(hit / of if of else 0.5, 1e-9), 1.0 - 1e-9), "none"
 
 
-def _thresholds(certificate: Certificate | None, by: str, names: Array) -> Float:
-    found = np.full(len(names), np.nan)
+def _thresholds(certificate: Certificate | None, by: str, cells: Sequence[Sequence[Any]]) -> Float:
+    found = np.full(len(cells), np.nan)
     if certificate is None or certificate.parts is None or certificate.parts.by != by:
         return found
-    own = {str(name): part.threshold for part in certificate.parts.items for name in part.cells}
-    return np.array([own.get(str(name), -np.inf) for name in names])
+    own = {tuple(map(str, cell)): part.threshold for part in certificate.parts.items for cell in part.cells}
+    return np.array([own.get(tuple(map(str, cell)), -np.inf) for cell in cells])
 
 
 def _evidence(bad: Float, of: Float, limit: float) -> Float:

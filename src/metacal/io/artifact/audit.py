@@ -225,7 +225,7 @@ def _check_parts(certificate: Certificate) -> None:
     parts, where = certificate.parts, "certificate.parts"
     assert parts is not None
     _require(len(parts.items) > 0, f"items must be a list with an entry per {parts.by}", where)
-    names, cells = parts.names, [name for part in parts.items for name in part.cells]
+    names, cells = parts.names, [cell for part in parts.items for cell in part.cells]
     _require(len(set(cells)) == len(cells), "two parts bear the same name", where)
     for family in parts.families:
         one = {(part.names, part.at) for part in family if part.called is not None}

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.promises.counts import OPTIONAL
+from metacal.promises.parts.part_words import side_of
 from metacal.promises.quantity import Quantity, quantity
 
 if TYPE_CHECKING:
@@ -48,11 +49,6 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else "inf" if value > 0 else "-inf"
     return value
-
-
-def one_side(group: Any, called: Any) -> str:
-    """What rows of a group are known by that are called by one of two classes."""
-    return f"{group}, called {called}"
 
 
 @dataclass(frozen=True)
@@ -113,12 +109,12 @@ class Part:
 
     @property
     def name(self) -> str:
-        return self.whole if self.called is None else one_side(self.whole, self.called)
+        return side_of(self.whole, self.called)
 
     @property
-    def cells(self) -> tuple[Name, ...]:
-        """What its rows are known by: the classes or groups or, where groups have two sides, this side of each."""
-        return self.names if self.called is None else tuple(one_side(name, self.called) for name in self.names)
+    def cells(self) -> tuple[tuple[Name, Name | None], ...]:
+        """What its rows are known by: the class or group and, where groups have two sides, what rows are called."""
+        return tuple((name, self.called) for name in self.names)
 
     @property
     def accepts_everything(self) -> bool:
@@ -141,8 +137,10 @@ class Part:
         return self.n_correct_accepted / self.n_accepted if self.n_accepted else None
 
     def among(self, names: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which of the rows whose classes, groups or sides are given belong to it."""
-        own = np.array(self.cells)
+        """Which of the rows belong to it, by the class or group of each, or by `Gate.part_names` where it has sides."""
+        own = np.array(self.names)
+        if self.called is not None:
+            return np.isin(names[:, 0], own.astype(str)) & (names[:, 1] == str(self.called))
         alike = (own.dtype.kind == "U") == (names.dtype.kind == "U")  # no name is a number
         return np.isin(names, own) if alike else np.zeros(len(names), dtype=bool)
 

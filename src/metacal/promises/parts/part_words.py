@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
-    from metacal.promises.parts.part import Part, Parts
+    from metacal.promises.parts.part import Name, Part, Parts
 
 #: Writes a share.
 Write = Callable[[float], str]
@@ -17,6 +17,11 @@ Write = Callable[[float], str]
 def lower(claim: str) -> str:
     """A claim in the middle of a sentence."""
     return f"{claim[0].lower()}{claim[1:]}"
+
+
+def side_of(group: Name, called: Name | None) -> str:
+    """A class or group, or of one with two sides the rows that are called so."""
+    return str(group) if called is None else f"{group}, called {called}"
 
 
 def claim_of_sides(parts: Parts, at_least: Write, at_most: Write) -> str:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from metacal.errors import InfeasibleTargetError
-from metacal.formulas import Flags
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate
-from metacal.promises.promise import ByPart, Standing, cannot_certify
+from metacal.promises.promise import ByRanking, OneThreshold, Standing, cannot_certify
 from metacal.promises.quantity import COVERAGE_ACCURACY
 from metacal.promises.rules import bounds
 from metacal.promises.rules.rows_needed import rows_needed
@@ -58,7 +57,7 @@ CASCADE_RULES = (
 
 
 @dataclass
-class MinAccuracy(OfUnits, ByPart):
+class MinAccuracy(OfUnits, ByRanking, OneThreshold):
     """What is accepted is right at least `beta` of the time.
 
     With probability 1 - `delta` over the calibration rows (exact binomial tests in a fixed sequence of ranks with
@@ -136,8 +135,8 @@ class MinAccuracy(OfUnits, ByPart):
         """How many rows a test at this level takes: so many without an error pass."""
         return bounds.error_free_rows_needed(self.beta, level)
 
-    def counted(self, correct: Flags) -> int:
-        return len(correct)
+    def takes(self, sample: Sample, level: float) -> list[tuple[int, int]]:
+        return [(len(sample), self.fewest(level))]
 
     def settle(self, sample: Sample, level: float, planned: float) -> tuple[float | None, bool]:
         best, complete = walk(sample.ranking, self.beta, level, planned)

@@ -12,13 +12,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from metacal.errors import warn_caller
-from metacal.formulas import Codes, Flags
+from metacal.formulas import Codes
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate
 from metacal.promises.notes import Note, too_few_right, too_few_to_review
 from metacal.promises.parts.part import Part
-from metacal.promises.promise import ByPart, Promise
+from metacal.promises.promise import ByRanking, OneThreshold
 from metacal.promises.quantity import MISCOVERAGE, REVIEW
 from metacal.promises.rules import bounds
 from metacal.promises.rules.whole_units import OfUnits
@@ -39,7 +38,7 @@ UMBRELLA_OF_ALL = register_rule(
 EXPECTED_RANK_OF_ALL = register_rule("expected-rank-of-all", "rank of all scores, in expectation", SAME_SOURCE)
 
 
-class OrderStatistic(Promise):
+class OrderStatistic(ByRanking):
     """At most a share of the rows that are looked at is rejected: the k-th smallest of their scores is accepted."""
 
     @abstractmethod
@@ -60,13 +59,12 @@ class OrderStatistic(Promise):
             threshold = RELATIVE.settled(float(ranking.scores[block]))
             return self._certified(threshold, ranking.outcome(threshold), labelled=labelled)
         best = bounds.smallest_certifiable_miscoverage(n, self.delta)
-        note = self._too_few(n, best, bounds.correct_rows_needed(limit, self.delta))
-        warn_caller(str(note))
+        note = self._too_few(n, best, bounds.correct_rows_needed(limit, self.delta)).warned()
         return self._certified(math.inf, ranking.outcome(math.inf), (note,), labelled=labelled)
 
 
 @dataclass
-class MaxMiscoverage(OrderStatistic, OfUnits, ByPart):
+class MaxMiscoverage(OrderStatistic, OfUnits, OneThreshold):
     """At most `alpha` of the correct predictions are rejected.
 
     With probability 1 - `delta` over the calibration rows (the umbrella algorithm of Tong, Feng & Li 2018), or in
@@ -98,11 +96,8 @@ class MaxMiscoverage(OrderStatistic, OfUnits, ByPart):
     #: A part with too few right rows to reject any accepts everything, which keeps the promise.
     unproven: ClassVar[float] = math.inf
 
-    def fewest(self, level: float) -> int:
-        return bounds.correct_rows_needed(self.alpha, level)
-
-    def counted(self, correct: Flags) -> int:
-        return int(correct.sum())
+    def takes(self, sample: Sample, level: float) -> list[tuple[int, int]]:
+        return [(int(sample.right.sum()), bounds.correct_rows_needed(self.alpha, level))]
 
     def settle(self, sample: Sample, level: float, planned: float) -> tuple[float | None, bool]:
         """The order statistic at a level; nothing of it is left over for other parts."""
@@ -112,9 +107,8 @@ class MaxMiscoverage(OrderStatistic, OfUnits, ByPart):
 
     def lacking(self, sample: Sample, level: float) -> tuple[float | None, int | None]:
         """The smallest limit at which any row can be rejected, and how many right rows would do."""
-        right = self.counted(sample.right)
-        best = bounds.smallest_certifiable_miscoverage(right, level) if right else None
-        return best, self.fewest(level)
+        ((right, needed),) = self.takes(sample, level)
+        return bounds.smallest_certifiable_miscoverage(right, level) if right else None, needed
 
     def _too_few(self, n: int, best: float, needed: int) -> Note:
         return too_few_right(right=n, alpha=float(self.alpha), best=best, needed=needed)

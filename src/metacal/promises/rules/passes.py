@@ -49,7 +49,7 @@ from metacal.errors import InputError
 from metacal.formulas import Flags
 from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut, scores_of
 from metacal.promises.certificate import Certificate
-from metacal.promises.promise import Promise
+from metacal.promises.promise import ByRanking, Promise
 from metacal.promises.sample import Evidence, Ranking, Sample, Undecided, none_correct
 from metacal.rows.executors import ExecutorLike, executor_of
 from metacal.rows.tasks import in_order
@@ -179,7 +179,7 @@ class Passes(Evidence):
         return cls(partial(_one_pass, read, list(blocks), executor_of(executor)))
 
     def certify(self, promise: Promise) -> Certificate:
-        if not self.certifies(promise):
+        if not isinstance(promise, ByRanking):
             raise InputError(
                 f"{type(promise).__name__} is certified by sorting: give all rows to its certify(scores, correct). "
                 "From counts are certified: MaxMiscoverage, MaxReview, MinAccuracy."
@@ -195,16 +195,6 @@ class Passes(Evidence):
             except Undecided as question:
                 wanted = [*question.cells, *wanted]
             tally = tally.refined(wanted, self.count, self.cells)
-
-    @staticmethod
-    def certifies(promise: Any) -> bool:
-        """Whether a promise has a rule for counts.
-
-        >>> from metacal.promises import Both, MaxMiscoverage
-        >>> Passes.certifies(MaxMiscoverage(0.05)), Passes.certifies(Both(alpha=0.1, beta=0.9))
-        (True, False)
-        """
-        return isinstance(promise, Promise) and type(promise).from_ranking is not Promise.from_ranking
 
     @property
     def ranking(self) -> Ranking:

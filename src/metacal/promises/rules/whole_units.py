@@ -36,7 +36,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from metacal.errors import InfeasibleTargetError, warn_caller
+from metacal.errors import InfeasibleTargetError
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.notes import too_few_units
 from metacal.promises.promise import WHOLE_UNITS, Promise
@@ -140,8 +140,7 @@ def _walks(
 
 
 def _accepts_everything(promise: Promise, tested: Sample, n_units: int) -> Certificate:
-    note = too_few_units(units=n_units, rows=len(tested))
-    warn_caller(str(note))
+    note = too_few_units(units=n_units, rows=len(tested)).warned()
     return promise._certificate(tested, math.inf, (note,))
 
 

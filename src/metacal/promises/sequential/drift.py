@@ -36,7 +36,7 @@ alone) the tolerance is what is tested.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -45,6 +45,7 @@ from numpy.typing import ArrayLike
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
 from metacal.promises.certificate import Certificate
+from metacal.promises.counts import OPTIONAL
 from metacal.promises.parts.part import Name
 from metacal.promises.rules.levels import local_level, quantiles_at
 from metacal.promises.sequential.profile import CONFIDENCES, Profile, confidence_bins, drawn_from_positions
@@ -87,6 +88,7 @@ class AbstentionMonitor(Monitor):
     rows: int = 0
     rejected: int = 0
     capital: Capital | None = None
+    called: Name | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if not 0 <= self.n_accepted <= self.n_rows or self.n_rows < 1:
@@ -107,7 +109,7 @@ class AbstentionMonitor(Monitor):
             return (cls(certificate.traffic.n_rows, certificate.traffic.n_accepted, delta),)
         known = [part for part in certificate.parts.items if part.status != "always rejected" and part.n_rows]
         share = delta / max(1, len(known))
-        return tuple(cls(part.n_rows, part.n_accepted, share, part.cells) for part in known)
+        return tuple(cls(part.n_rows, part.n_accepted, share, part.names, called=part.called) for part in known)
 
     @property
     def interval(self) -> tuple[float, float]:

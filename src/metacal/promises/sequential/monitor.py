@@ -23,9 +23,9 @@ from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.promises.certificate import Certificate
 from metacal.promises.counts import OPTIONAL
-from metacal.promises.parts.part import Name, Part
+from metacal.promises.parts.part import Name
 from metacal.promises.quantity import Quantity, amount, quantity
-from metacal.promises.sequential.wager import Capital, Monitor, Together, Wager, above, listed, sampling_weights
+from metacal.promises.sequential.wager import Capital, Monitor, Together, Wager, above, sampling_weights
 from metacal.promises.words import at_most
 from metacal.rows.arrays import fraction
 
@@ -78,8 +78,8 @@ class PromiseMonitor(Monitor):
         The most that a row can cost, where a cost is watched.
     parts : tuple of str or int, optional
         The class or group that is watched, several where they are pooled; empty: all rows.
-    among : tuple of str or int, optional
-        Of a recall or false-positive rate of one group: both of its sides, whose rows count; empty: all rows.
+    called : str or int, optional
+        Where groups have two sides: the class that the rows which are watched are called by.
     capital : Capital
         What the evidence is made of.
     least_probability : float, default 1
@@ -108,10 +108,9 @@ class PromiseMonitor(Monitor):
     parts: tuple[Name, ...] = ()
     capital: Capital | None = None
     least_probability: float = 1.0
-    among: tuple[Name, ...] = field(default=(), metadata=OPTIONAL)
+    called: Name | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
-        self.among = tuple(self.among)
         self.quantity = quantity(self.quantity)
         self.events = self.events if self.promised.mean else int(self.events)  # a file may write 3 as 3.0
         fraction("limit", self.limit)
@@ -143,14 +142,12 @@ class PromiseMonitor(Monitor):
         """
         if certificate.parts is not None:
             promised, target = certificate.quantity, certificate.target
-            sides = [(part, family) for family in certificate.parts.families for part in family]
-            named = [pair for pair in sides if pair[0].status == "certified"]
-            named += [pair for pair in sides if pair[0].accepts_everything]
+            named = [part for part in certificate.parts.items if part.status == "certified"]
+            named += [part for part in certificate.parts.items if part.accepts_everything]
             made = partial(cls, delta=delta / max(1, len(named)), least_probability=least_probability)
-            own = [(part.quantity or promised, part.target or target, part, family) for part, family in named]
+            own = [(part.quantity or promised, part.target or target, part) for part in named]
             return tuple(
-                made(each, each.limit_on_bad(limit), parts=part.cells, among=_among(each, part, family))
-                for each, limit, part, family in own
+                made(each, each.limit_on_bad(limit), parts=part.names, called=part.called) for each, limit, part in own
             )
         if largest is None and any(promised.mean for promised, _ in certificate.limits):
             raise InputError("to watch a cost, say what a row can cost at most: largest=gate.promise.largest.")
@@ -196,7 +193,7 @@ class PromiseMonitor(Monitor):
             called = np.zeros(len(kept), dtype=bool)
             called[own] = True
             kept, right = kept & called, None if right is None else called == right
-            own = np.isin(np.asarray(parts).astype(str), self.among) if self.among else slice(None)
+            own = slice(None) if self.called is None else self.among(len(kept), parts)
         kept, right, weight = kept[own], None if right is None else right[own], weight[own]
         together = None if together is None else together.of(own)
         counts = self.promised.flags(kept, np.zeros_like(kept) if self.promised.mean else right)[1]
@@ -230,7 +227,7 @@ class PromiseMonitor(Monitor):
         >>> both.rows, both.events, abs(both.log_evidence - one.log_evidence - two.log_evidence) < 1e-9
         (80, 20, True)
         """
-        same = ("quantity", "limit", "delta", "largest", "parts", "among", "least_probability")
+        same = ("quantity", "limit", "delta", "largest", "parts", "called", "least_probability")
         for name in same:
             if getattr(self, name) != getattr(other, name):
                 raise InputError(
@@ -251,7 +248,7 @@ class PromiseMonitor(Monitor):
         if self.promised.mean:
             mean = self.largest * self.events / max(self.rows, 1)
             seen = f"{self.promised} {mean:.6g} over {self.rows:,} rows, limit {amount(self.largest * self.limit)}"
-        return f"{listed(self.parts)}: {seen}" if self.parts else seen
+        return f"{self.watched}: {seen}" if self.parts else seen
 
     def to_frame(self) -> Any:
         """One row of a `pandas.DataFrame`; of several monitors `pandas.concat([m.to_frame() for m in monitors])`.
@@ -262,7 +259,7 @@ class PromiseMonitor(Monitor):
         """
         record = {
             "quantity": self.promised.name,
-            "parts": listed(self.parts) or None,
+            "parts": self.watched or None,
             "limit": self.largest * self.limit,
             "delta": self.delta,
             "rows": self.rows,
@@ -278,7 +275,7 @@ class PromiseMonitor(Monitor):
 
     def _repr_html_(self) -> str:
         lines = [
-            ("watched", f"{self.promised}{', ' if self.parts else ''}{listed(self.parts)}"),
+            ("watched", f"{self.promised}{', ' if self.parts else ''}{self.watched}"),
             ("seen", self.seen),
             ("evidence", f"{self.evidence:.3g}; {math.exp(min(self.log_peak, 700.0)):.3g} at its highest"),
             ("alarm at", f"{1.0 / self.delta:.6g}"),
@@ -288,12 +285,6 @@ class PromiseMonitor(Monitor):
 
     def _verdict(self) -> str:
         return f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
-
-
-def _among(promised: Quantity, part: Part, family: tuple[Part, ...]) -> tuple[Name, ...]:
-    """Both sides of a group, where all of its rows count for one of them."""
-    of_group = promised.of_class and part.called is not None
-    return tuple(cell for side in family for cell in side.cells) if of_group else ()
 
 
 def _flags(values: ArrayLike, name: str) -> Flags:

@@ -40,6 +40,8 @@ from numpy.typing import ArrayLike
 
 from metacal.errors import InputError, option
 from metacal.formulas import Codes, Flags, Float
+from metacal.promises.parts.part import Name
+from metacal.promises.parts.part_words import side_of
 from metacal.rows.arrays import fraction
 
 #: How far back each gambler looks, in rows; 0: on all.
@@ -262,7 +264,9 @@ class Monitor:
     delta: float
     capital: Capital | None
     #: The class or group that is watched, several where they are pooled; empty: all rows.
-    parts: tuple[str | int, ...] = ()
+    parts: tuple[Name, ...] = ()
+    #: Where groups have two sides: the class that the rows which are watched are called by.
+    called: Name | None = None
 
     def begin(self, *wagers: Wager) -> None:
         """Check delta, and begin with these wagers unless there is a capital already."""
@@ -298,17 +302,28 @@ class Monitor:
     @property
     def seen(self) -> str:
         """What was seen, and what is no reason for an alarm."""
-        return f"{listed(self.parts)}: {self}" if self.parts else str(self)
+        return f"{self.watched}: {self}" if self.parts else str(self)
+
+    @property
+    def watched(self) -> str:
+        """The first few classes or groups; empty: all rows."""
+        shown = [side_of(name, self.called) for name in self.parts[:5]]
+        return ", ".join(shown if len(self.parts) < 6 else [*shown, "..."])
 
     def own(self, n: int, parts: ArrayLike | None) -> Flags | slice:
-        """Those of n rows that belong to the class or group that is watched; all where none is."""
+        """Those of n rows that belong to the class or group that is watched, or to this side of it; all where none is.
+
+        `parts` has the class or group of each row, and what it is called where groups have two sides.
+        """
         if not self.parts:
             return slice(None)
+        if self.called is None:
+            return self.among(n, parts)
+        return self.among(n, parts) & (np.asarray(parts)[:, 1].astype(str) == str(self.called))
+
+    def among(self, n: int, parts: ArrayLike | None) -> Flags:
+        """The same, on both sides of a group."""
         if parts is None or len(names := np.atleast_1d(np.asarray(parts))) != n:
-            raise InputError(f"this monitor watches {listed(self.parts)}; give the class or group of each row.")
-        return np.isin(names.astype(str), np.array(self.parts).astype(str))
-
-
-def listed(names: tuple[str | int, ...]) -> str:
-    """The first few names."""
-    return ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")
+            raise InputError(f"this monitor watches {self.watched}; give the class or group of each row.")
+        groups = names if self.called is None else names[:, 0]
+        return np.isin(groups.astype(str), np.array(self.parts).astype(str))
