@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.formulas.curves import AHEAD
-
 #: The columns of `mixed_rows`: first Σ e^{bd} - 1, then four cumulants of d under softmax(b·x).
 TAIL, MEAN, VARIANCE, THIRD, FOURTH, OWN, POSSIBLE, RIGHT = range(8)
+#: The predicted class's probability is at least this times that of any other: a tie would be no prediction.
+AHEAD = 1.0 + 1e-6
 
 
 def cumulants(m1: Any, m2: Any, m3: Any, m4: Any) -> tuple[Any, Any, Any, Any]:

@@ -110,7 +110,7 @@ def fit_platt(rows: Rows, labels: Codes, weights: Weights = None) -> PlattMap:
     sums = partial(_pass_over, sample, _log_odds, (low, high))
     # Lin, Lin & Weng's start: the class frequency. A class that no row says anything about keeps its probability.
     start = np.stack([(total == 0.0) * 1.0, np.log((positive + 1.0) / (total - positive + 1.0))], axis=1)
-    slope, intercept = minimise(sums, start, np.array([True, False]), total, "Platt scaling").T
+    slope, intercept = minimise(sums, start, np.array([True, False]), total, "Platt scaling")[0].T
     return PlattMap(slope, intercept)
 
 
@@ -134,7 +134,7 @@ def fit_beta(rows: Rows, labels: Codes, weights: Weights = None, *, variant: str
         start[:, :-1] = 0.0
         start[:, -1] = np.log((positive + 1.0) / (total - positive + 1.0))
     sums = partial(with_prior, bare, centre, np.eye(centre.shape[1]) * _BETA_PRECISION)
-    theta = minimise(sums, start, np.array(identity) > 0.0, total, f"beta calibration ({variant!r})")
+    theta, _ = minimise(sums, start, np.array(identity) > 0.0, total, f"beta calibration ({variant!r})")
     if variant == "am":
         return BetaMap(theta[:, 0], theta[:, 0], theta[:, 1])
     if variant == "ab":
