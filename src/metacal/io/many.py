@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from metacal.errors import InputError, MetacalError, MissingExtraError, warn_caller
+from metacal.errors import InputError, MetacalError, needs_extra, warn_caller
 from metacal.io.columns import Request
 from metacal.rows.executors import within
 
@@ -216,7 +216,7 @@ def _system(url: str) -> tuple[Any, str]:
             f"{url}: {scheme}:// is not read; metacal reads {', '.join(SCHEMES)}. Fetch the file, and give that."
         )
     options = {}
-    try:
+    with needs_extra(f"reading {url}", "url"):
         import fsspec
 
         if _is_web(url):
@@ -225,8 +225,6 @@ def _system(url: str) -> tuple[Any, str]:
             # Its own default ends every transfer after five minutes, however well it goes on.
             patience = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
             options = {"client_kwargs": {"timeout": patience}}
-    except ImportError:
-        raise MissingExtraError(f"reading {url}", "url") from None
     return fsspec.core.url_to_fs(url, **options)
 
 

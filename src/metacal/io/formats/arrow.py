@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, MissingExtraError, option
+from metacal.errors import InputError, needs_extra, option
 from metacal.io.columns import ClassNames, Columns, Picked, Request, labels_are_in, pick_columns
-from metacal.io.opening import NoRowsError, check_texts, check_unpacked
+from metacal.io.opening import NoRowsError, check_texts, check_unpacked, uneven
 from metacal.rows.labels import as_class_names
 from metacal.rows.stored import StoredTable
 
@@ -91,10 +91,8 @@ def is_in_memory(given: Any) -> bool:
 
 def pyarrow_for(path: str) -> Any:
     """Import pyarrow, or say what to install."""
-    try:
+    with needs_extra(f"reading or writing {path}", "parquet"):
         import pyarrow
-    except ImportError:
-        raise MissingExtraError(f"reading or writing {path}", "parquet") from None
     return pyarrow
 
 
@@ -232,10 +230,7 @@ def _from_lists(column: Any, layout: Layout, path: str, start: int) -> NDArray[A
         wrong = lengths != layout.n_classes
         if wrong.any():
             row = int(wrong.argmax())
-            raise InputError(
-                f"{path}: row {start + row} of column {name!r} has {int(lengths[row])} numbers but the first row has "
-                f"{layout.n_classes}; every row needs one number per class."
-            )
+            raise uneven(f"{path}: row {start + row} of column {name!r}", int(lengths[row]), layout.n_classes)
     values = lists.flatten()
     if values.null_count:
         row, at = divmod(int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0]), layout.n_classes)

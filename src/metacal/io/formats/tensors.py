@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, MissingExtraError
+from metacal.errors import InputError, needs_extra
 from metacal.io.columns import Columns, Request, pick_arrays
 from metacal.io.formats.raw import Placed, RawFile, Widen, array_in
 from metacal.io.opening import check_unpacked
@@ -105,10 +105,8 @@ def read_torch(request: Request) -> Columns:
 
 
 def _loaded(request: Request) -> Any:
-    try:
+    with needs_extra(f"reading {request.path}", "torch"):
         import torch
-    except ImportError:
-        raise MissingExtraError(f"reading {request.path}", "torch") from None
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
         raise InputError(
             f"{request.path}: torch {torch.__version__} can be made to run code even with weights_only=True; update it "
