@@ -304,8 +304,6 @@ class Ranking:
 
     def strictly_before(self, accepted: int) -> float:
         """The threshold before the next row, where so many are accepted; rows that tie with that one are not."""
-        if not accepted or not self.n:
-            return -math.inf
         block = int(np.searchsorted(self.ranks, min(accepted, self.n), side="right"))
         return self.just_below_next(int(self.ranks[block - 1])) if block else -math.inf
 

@@ -202,16 +202,15 @@ def condition(certificate: Certificate) -> str:
     """
     if certificate.parts is not None and certificate.parts.sides:
         return called(certificate, certificate.parts)
+    name = certificate.score.removeprefix("-")
+    compared = "<=" if name == certificate.score else ">="
     if certificate.parts is not None:
         which = "the predicted class" if certificate.parts.by == "class" else "the row's group"
-        name, sign = certificate.score.removeprefix("-"), ">=" if certificate.score.startswith("-") else "<="
-        return f"{name} {sign} the threshold of {which}"
-    surer = certificate.score.startswith("-")
-    shown = f"{-certificate.threshold if surer else certificate.threshold:.6g}"
-    doubt = RELATIVE.rounded([-float(shown) if surer else float(shown)])[0]
-    low = certificate.lowest_rejected
-    strict = low is not None and bool(doubt == RELATIVE.rounded([low])[0])
-    return f"{certificate.score.removeprefix('-')} {'>' if surer else '<'}{'' if strict else '='} {shown}"
+        return f"{name} {compared} the threshold of {which}"
+    sign, low = -1.0 if name != certificate.score else 1.0, certificate.lowest_rejected
+    shown = f"{sign * certificate.threshold:.6g}"
+    doubt, following = RELATIVE.rounded([sign * float(shown), math.nan if low is None else low])
+    return f"{name} {compared.rstrip('=') if doubt == following else compared} {shown}"
 
 
 def lines(certificate: Certificate) -> list[tuple[str, str]]:
@@ -331,8 +330,7 @@ def why_rejected(part: Part) -> str:
     """
     if not part.n_rows:
         return f"no calibration row; it takes at least {part.rows_needed:,}"
-    # Rounded down: a bound from below.
-    can = "" if part.best is None else f", certify {math.floor(part.best * 1e4) / 1e4:g} at most"
+    can = "" if part.best is None else f", certify {rounded_down(part.best):g} at most"
     do = (
         "as far as they tell, no part of its ranking is that accurate, and more rows would not do"
         if part.rows_needed is None
