@@ -48,6 +48,12 @@ _STATUSES: dict[Status, str] = {
     "accepts everything": "{:,} accept every row",
     "always rejected": "{:,} always rejected",
 }
+#: Which row a claim is about, where rows belong together.
+_COUNTED_BY = {
+    "unit": "For a random row of a random unit",
+    "row": "For a random row, whatever its unit",
+    "mean": "On average over units, each by its own rows",
+}
 #: How parts share delta, in the words of a rule.
 _SHARED: dict[Shares, str] = {
     "together": "delta shared by all (Holm 1979)",
@@ -109,8 +115,8 @@ def statement(certificate: Certificate) -> str:
     parts = certificate.parts
     if parts is not None and parts.sides:
         claim = claim_of_sides(parts, at_least, at_most)
-    claim = _about(certificate.circumstances, claim)
-    unknown = certificate.circumstances.unknown
+    unknown, counted_by = certificate.circumstances.unknown, certificate.circumstances.units
+    claim = claim if counted_by is None else f"{_COUNTED_BY[counted_by]}, {lower(claim)}"
     inexact = f"(approximate, not certified{'' if unknown is None else f': {unknown}'})"
     sure, guarantee = certificate.confidence, certificate.guarantee
     if parts is not None and certificate.delta is not None and sure is not None:
@@ -127,18 +133,6 @@ def statement(certificate: Certificate) -> str:
         always = all(promised.accepting_is_safe for promised, _ in certificate.limits)
         return f"{claim}, on average over calibration sets{_HALF if always else _NOTHING_KEPT}."
     return f"Aimed at, without a guarantee: {lower(claim)}."
-
-
-_COUNTED_BY = {
-    "unit": "For a random row of a random unit",
-    "row": "For a random row, whatever its unit",
-    "mean": "On average over units, each by its own rows",
-}
-
-
-def _about(around: Circumstances, claim: str) -> str:
-    """The claim, and which row it is about where rows belong together."""
-    return claim if around.units is None else f"{_COUNTED_BY[around.units]}, {lower(claim)}"
 
 
 # ── how, and on what it rests ────────────────────────────────────────────────────────────────────────────────────────
