@@ -103,8 +103,6 @@ class Certifier:
         self.rows: Rows | None = None
         #: What whoever asks people wants to remember with it: which columns they see.
         self.sheet: dict[str, Any] = {}
-        #: The column of the true class, by row, where that was the answer.
-        self.codes: dict[int, int] = {}
         self.doubts = self._doubts(pool)
         self.n_pool = len(self.doubts)
         there = np.flatnonzero(~np.isnan(self.doubts))
@@ -119,6 +117,8 @@ class Certifier:
         self.extended = False
         #: What is known of each row of the pool: RIGHT, WRONG or UNKNOWN.
         self.right = np.full(self.n_pool, UNKNOWN, dtype=np.int8)
+        #: The column of the true class of each row, where that was the answer; -1 elsewhere.
+        self.codes = np.full(self.n_pool, -1, dtype=np.intp)
         self._known: tuple[tuple[int, bool], list[Standing]] | None = None
         #: Of given scores, which may tie: rows of the pool that are never drawn say where tests begin.
         self.scouts = Scouts(self.doubts[:0], by_value=False)
@@ -213,8 +213,7 @@ class Certifier:
             return
         numbers, right, codes = numbers[fresh], right[fresh], codes[fresh]
         self._recorded({"rows": numbers.tolist(), "right": right.astype(int).tolist(), "classes": codes.tolist()})
-        self.right[numbers] = np.where(right, RIGHT, WRONG)
-        self.codes |= {row: code for row, code in zip(numbers.tolist(), codes.tolist()) if code >= 0}
+        self.right[numbers], self.codes[numbers] = np.where(right, RIGHT, WRONG), codes
 
     def check(self, numbers: Codes, right: Flags) -> None:
         """Raise unless these answers can be taken: of rows that were drawn, and none otherwise than before."""
