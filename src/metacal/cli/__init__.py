@@ -104,10 +104,9 @@ class Commands(click.Group):
             raise _harmless(error) from error.__cause__
         except (click.Abort, click.exceptions.Exit):
             raise
-        except InfeasibleTargetError as error:
-            raise click.ClickException(_one_line(error)) from error
         except MetacalError as error:
-            raise WrongFileError(_one_line(error)) from error
+            too_few = isinstance(error, InfeasibleTargetError)
+            raise (click.ClickException if too_few else WrongFileError)(_one_line(error)) from error
         except KeyboardInterrupt:
             click.echo("Aborted.", err=True)
             ctx.exit(130)
@@ -217,8 +216,7 @@ def _plain_warnings(ctx: click.Context) -> Iterator[None]:
 
 def _harmless(error: click.ClickException) -> click.ClickException:
     """The same error; what it says of the user's words or of a file is written out where a terminal would obey it."""
-    vars(error)["message"] = visible(error.message)
-    for name in ("option_name", "filename", "ui_filename"):
+    for name in ("message", "option_name", "filename", "ui_filename"):
         if isinstance(vars(error).get(name), str):
             vars(error)[name] = visible(vars(error)[name])
     return error

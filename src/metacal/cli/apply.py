@@ -12,10 +12,11 @@ from metacal.cli.options import (
     OUTPUT_FORMATS,
     Reading,
     as_command,
+    group,
     jobs_field,
     large_field,
     option,
-    reading_options,
+    switch,
     threads_for,
     wrong,
 )
@@ -36,9 +37,7 @@ class Options:
         "Where the rows go: .npz, .csv, .tsv, .jsonl, .parquet, .arrow or .feather; - is csv on stdout.", "OUT"
     )
     output_format: str | None = option(
-        "What OUT is, where its name does not say.  [default for -: csv]",
-        type=click.Choice(OUTPUT_FORMATS),
-        metavar="KIND",
+        "What OUT is, where its name does not say.  [default for -: csv]", "KIND", type=click.Choice(OUTPUT_FORMATS)
     )
     rejected: Rejected = option(
         "Probabilities of rejected rows: calibrated too, or 1/K in every class, the paper's map.",
@@ -46,13 +45,11 @@ class Options:
         default="calibrated",
     )
     keep: tuple[str, ...] = option(
-        "A column of FILE to pass on to OUT: an id, a prompt, a time; once for each.", metavar="NAME", multiple=True
+        "A column of FILE to pass on to OUT: an id, a prompt, a time; once for each.", "NAME", multiple=True
     )
-    prune: bool = option(
-        "Where OUT is a folder: remove results whose source is gone, unless they were changed since.", default=False
-    )
+    prune: bool = switch("Where OUT is a folder: remove results whose source is gone, unless they were changed since.")
     large: str | None = large_field()
-    reading: Reading = reading_options(labels=False)
+    reading: Reading = group(Reading, without=("labels",))
     n_jobs: int | None = jobs_field()
     executor: str | None = executor_field()
 
@@ -164,12 +161,6 @@ def _applied_to_folder(gate: Gate, artifact: str, file: str, options: Options) -
     known |= {name: getattr(options, name) for name in ("rejected", "output_format", "prune")}
     with cluster(options.executor, threads) as there, progress_bar(None, "row", "rows") as bar, told(bar.update):
         done = apply(artifact, file, str(options.output), n_jobs=threads, executor=there, say=note, **known)
-    _name_the_odd(done)
-    return done
-
-
-def _name_the_odd(done: Applied) -> None:
-    """Name sources without rows, and results without a source."""
     if done.empty:
         note(f"No rows, and so no result: {', '.join(done.empty)}.")
     if done.orphans and done.pruned:
@@ -178,6 +169,7 @@ def _name_the_odd(done: Applied) -> None:
         note(f"The source is gone, the result is still there (--prune removes it): {', '.join(done.orphans)}.")
     if done.edited:
         note(f"The source is gone, but the result was changed by hand, and stays: {', '.join(done.edited)}.")
+    return done
 
 
 def _check_output(output: str | None, output_format: str | None) -> None:
@@ -185,11 +177,7 @@ def _check_output(output: str | None, output_format: str | None) -> None:
         raise click.UsageError("say where the rows go: -o out.csv, -o out.parquet, or -o - for csv on stdout.")
     if output == "-" and was_told("json"):
         raise click.UsageError("-o - and --json both want stdout; write the rows to a file.")
-    if (
-        output not in (None, "-")
-        and not is_folder(output)
-        and output_format is None
-        and not str(output).lower().endswith(endings(written=True))
-    ):
+    told = output in (None, "-") or is_folder(output) or output_format is not None
+    if not told and not str(output).lower().endswith(endings(written=True)):
         known = ", ".join(endings(written=True))
         raise wrong("-o", f"{output} must end in {known} (or be -), or say what it is with --output-format.")

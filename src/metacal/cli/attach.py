@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from metacal.cli.export import check_onnx_name, input_field, onnx_field, report
-from metacal.cli.options import as_command, name_option, option
-from metacal.cli.outputs import check_not_an_input
+from metacal.cli.export import check_onnx, input_field, onnx_field, report
+from metacal.cli.options import as_command, name_option, option, switch
 
 
 @dataclass(frozen=True)
@@ -21,8 +20,8 @@ class Options:
         "The output (or inner value) that holds the logits.  [default: the only floating-point table]"
     )
     kind: str | None = input_field("What that output holds")
-    inputs: str | None = option("An .npz with inputs by name, to run MODEL on.  [default: made up]", metavar="FILE")
-    unchecked: bool = option("Write OUT even if MODEL could not be run on made-up inputs.", default=False)
+    inputs: str | None = option("An .npz with inputs by name, to run MODEL on.  [default: made up]", "FILE")
+    unchecked: bool = switch("Write OUT even if MODEL could not be run on made-up inputs.")
 
 
 @as_command(Options, "MODEL", "GATE")
@@ -41,8 +40,7 @@ def command(model: str, artifact: str, options: Options) -> None:
       metacal attach forest.onnx cal.json --input probabilities -o served.onnx
       metacal attach model.onnx cal.json --inputs rows.npz -o served.onnx
     """  # noqa: D301
-    check_onnx_name(options.output)
-    check_not_an_input(options.output, model, artifact)  # a name that ends in .onnx is no --inputs
+    check_onnx(options.output, model, artifact)  # a name that ends in .onnx is no --inputs
 
     from metacal.cli.reading import load_gate
     from metacal.export.onnx import save_attached

@@ -13,11 +13,12 @@ from metacal.cli.options import (
     Reading,
     as_command,
     file_option,
+    group,
     jobs_field,
     numbers,
     option,
-    reading_options,
     share_option,
+    switch,
     threads_for,
 )
 from metacal.cli.outputs import check_can_sign, check_not_an_input, output_option, save, say_saved, sign_field
@@ -42,21 +43,20 @@ class Options:
     )
     min_accuracy: float | None = min_accuracy_field("the cascade answers")
     confidence: float = share_option("How surely.", "C", default=0.9)
-    no_people: bool = option(
-        "the large model answers all of the rest, nothing is left to people.", default=False, needs=("min_accuracy",)
+    no_people: bool = switch(
+        "the large model answers all of the rest, nothing is left to people.", needs=("min_accuracy",)
     )
     review_cost: float = option(
         "What a row costs that a person answers, in calls of the large model.",
+        "R",
         type=click.FloatRange(min=0.0, min_open=True),
-        metavar="R",
         default=10.0,
     )
     costs: list[float] | None = option(
-        "what it costs to ask each.  [default: 1,10,...]", type=numbers, metavar="A,B,C", needs=("score_key",)
+        "what it costs to ask each.  [default: 1,10,...]", "A,B,C", type=numbers, needs=("score_key",)
     )
-    pool: bool = option(
+    pool: bool = switch(
         "the promise is about the rows of SMALL, of which those with a label were drawn at random.",
-        default=False,
         needs=("score_key",),
     )
     thresholds_from: str | None = file_option(
@@ -67,8 +67,8 @@ class Options:
         "What turns the logits of each model into probabilities.", type=OneOf(estimator_names), default="composed"
     )
     seed: int = option("Seed of the draw of the rows that choose thresholds.", type=SEED, default=0)
-    reject_label: str | None = option("Prediction where people answer.  [default: -1, or 'rejected']", metavar="LABEL")
-    reading: Reading = reading_options()
+    reject_label: str | None = option("Prediction where people answer.  [default: -1, or 'rejected']", "LABEL")
+    reading: Reading = group(Reading)
     n_jobs: int | None = jobs_field()
     output: str | None = output_option("Save the cascade here, for apply and verify.", "JSON")
     key: str | None = sign_field()

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from metacal.cli.options import option, wrong
-from metacal.errors import InputError, MissingExtraError
+from metacal.errors import InputError, needs_extra
 
 
 def _checked(ctx: click.Context, parameter: click.Parameter, where: str | None) -> str | None:
@@ -24,7 +24,7 @@ def executor_field() -> Any:
     """A field for --executor."""
     return option(
         "Work on a Dask cluster: dask://HOST:PORT, or dask for processes on this machine. Never changes the result.",
-        metavar="WHERE",
+        "WHERE",
         callback=_checked,
     )
 
@@ -35,10 +35,8 @@ def cluster(where: str | None, processes: int) -> Iterator[Any]:
     if where is None:
         yield None
         return
-    try:
+    with needs_extra("--executor", "dask"):
         import distributed
-    except ImportError:
-        raise MissingExtraError("--executor", "dask") from None
     from metacal.rows.executors import cores
 
     dask: Any = distributed

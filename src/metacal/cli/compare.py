@@ -10,18 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from metacal.cli.cluster import cluster, executor_field
-from metacal.cli.options import (
-    FOLDS,
-    REPEATS,
-    SEED,
-    Reading,
-    as_command,
-    jobs_field,
-    option,
-    reading_options,
-    threads_for,
-    wrong,
-)
+from metacal.cli.options import FOLDS, REPEATS, SEED, Reading, as_command, group, jobs_field, option, threads_for, wrong
 from metacal.cli.printing import note, progress_bar, say
 from metacal.maps.methods import METHODS, estimator_names
 
@@ -42,12 +31,12 @@ class Options:
     """What `metacal compare` is told."""
 
     calibrators: str | None = option(
-        f"Which to compare.  [default: all: {', '.join(_compared())}]", metavar="A,B,C", shell_complete=_complete_names
+        f"Which to compare.  [default: all: {', '.join(_compared())}]", "A,B,C", shell_complete=_complete_names
     )
     folds: int = option("Folds of a repeat.", type=FOLDS, default=5)
     repeats: int = option("How often folds are drawn.", type=REPEATS, default=2)
     seed: int = option("Seed of the folds.", type=SEED, default=0)
-    reading: Reading = reading_options()
+    reading: Reading = group(Reading)
     n_jobs: int | None = jobs_field()
     executor: str | None = executor_field()
 
@@ -118,6 +107,5 @@ def calibrator_names(calibrators: str | None) -> list[str] | None:
     names = [name.strip() for name in calibrators.split(",")]
     for name in names:
         if name not in _compared():
-            known = ", ".join(_compared())
-            raise wrong("--calibrators", f"{name!r} is no calibrator; there are {known}.")
+            raise wrong("--calibrators", f"{name!r} is no calibrator; there are {', '.join(_compared())}.")
     return names

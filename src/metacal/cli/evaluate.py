@@ -15,11 +15,11 @@ from metacal.cli.options import (
     SEED,
     Reading,
     as_command,
+    group,
     jobs_field,
     large_field,
     level_field,
     option,
-    reading_options,
     threads_for,
 )
 from metacal.cli.printing import progress_bar, say, wrapped
@@ -37,7 +37,7 @@ class Options:
     """What `metacal evaluate` is told."""
 
     large: str | None = large_field()
-    reading: Reading = reading_options()
+    reading: Reading = group(Reading)
     level: float = level_field()
     bins: int = option("Bins of the binned ECEs.", type=BINS, default=15)
     seed: int = option("Seed of the bootstrap.", type=SEED, default=0)

@@ -21,7 +21,7 @@ def input_field(what: str) -> Any:
 
 def onnx_field() -> Any:
     """A field for -o, of a graph."""
-    return option("Where the model goes: a name that ends in .onnx.", "-o", "--output", metavar="OUT", required=True)
+    return option("Where the model goes: a name that ends in .onnx.", "-o --output OUT", required=True)
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Options:
         type=click.Choice(["float32", "float16", "float64"]),
         default="float32",
     )
-    opset: int | None = option("ONNX operator set, from 11.  [default: 17]", type=click.IntRange(1, 1000), metavar="N")
-    ir_version: int | None = option("ONNX IR version.  [default: 8]", type=click.IntRange(1, 1000), metavar="N")
+    opset: int | None = option("ONNX operator set, from 11.  [default: 17]", "N", type=click.IntRange(1, 1000))
+    ir_version: int | None = option("ONNX IR version.  [default: 8]", "N", type=click.IntRange(1, 1000))
     kind: str | None = input_field("What the gate will be given")
     part: str | None = option(
         "Of a cascade: both gates in one graph, or the small one's alone.  [default: both]",
@@ -63,8 +63,7 @@ def command(artifact: str, options: Options) -> None:
       metacal export cal.json -o gate.onnx --json
       metacal export cascade.json -o cascade.onnx
     """  # noqa: D301
-    check_onnx_name(options.output)
-    check_not_an_input(options.output, artifact)
+    check_onnx(options.output, artifact)
 
     from metacal.cli.reading import load_gate
     from metacal.export.onnx import save
@@ -77,10 +76,11 @@ def command(artifact: str, options: Options) -> None:
     report(save(exported, options.output, input=options.kind, **known), artifact)
 
 
-def check_onnx_name(output: str) -> None:
-    """Refuse an output that is no .onnx file as wrong usage."""
+def check_onnx(output: str, *inputs: str) -> None:
+    """Refuse an output that is no .onnx file, or is read, as wrong usage."""
     if not output.lower().endswith(".onnx"):
         raise wrong("-o", f"{output} must end in .onnx.")
+    check_not_an_input(output, *inputs)
 
 
 def report(saved: Any, artifact: str) -> None:

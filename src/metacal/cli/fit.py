@@ -21,7 +21,7 @@ from metacal.cli.options import (
     name_option,
     numbers,
     option,
-    reading_options,
+    switch,
     threads_for,
     wrong,
 )
@@ -67,36 +67,32 @@ class Options:
     unit_key: str | None = name_option(
         "Column of FILE that says which rows belong together; one row of each unit is counted.", excludes=("id_key",)
     )
-    every_row: bool = option(
-        "every row of a unit is counted, the promise is about rows.", default=False, needs=("unit_key",)
-    )
+    every_row: bool = switch("every row of a unit is counted, the promise is about rows.", needs=("unit_key",))
     largest_unit: int | None = option(
         "how many rows a unit can have at most; without it the promise is approximate.",
+        "N",
         type=click.IntRange(min=1),
-        metavar="N",
         needs=("every_row",),
     )
     marks: list[float] | None = option(
         "the values that a score can have, as a judge's scale; the certificate shows each.",
+        "1,2,3",
         type=numbers,
-        metavar="1,2,3",
         needs=("score_key",),
     )
     since: str | None = file_option(
         "An older gate (.json), or older rows like those of FILE: they have a say in where the tests of an accuracy "
         "begin, and the promise holds whatever they were."
     )
-    same_source: bool = option("the older rows come from the same source as these.", default=False, needs=("since",))
-    positive: str | None = option(
-        "Of two classes the one that the score, or the second column, speaks for.", metavar="LABEL"
-    )
+    same_source: bool = switch("the older rows come from the same source as these.", needs=("since",))
+    positive: str | None = option("Of two classes the one that the score, or the second column, speaks for.", "LABEL")
     decision: Decided = option(
         "Two classes: whose decision is promised about, the larger score's or that at even calibrated odds.",
         type=click.Choice(("largest", "calibrated")),
         default="largest",
     )
-    reject_label: str | None = option("Prediction for rejected rows.  [default: -1, or 'rejected']", metavar="LABEL")
-    reading: Reading = reading_options()
+    reject_label: str | None = option("Prediction for rejected rows.  [default: -1, or 'rejected']", "LABEL")
+    reading: Reading = group(Reading)
     n_jobs: int | None = jobs_field()
     executor: str | None = executor_field()
     output: str | None = output_option("Save the result here, for apply and evaluate.", "JSON")

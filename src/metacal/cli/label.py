@@ -14,10 +14,11 @@ from metacal.cli.options import (
     Reading,
     as_command,
     file_option,
+    group,
     name_option,
     option,
-    reading_options,
     share_option,
+    switch,
     wrong,
 )
 from metacal.cli.outputs import OutputPath, check_is_a_file, check_not_an_input, output_option, save, say_saved
@@ -41,37 +42,31 @@ class Options:
     n_labels: int | None = option(
         "Rows drawn from POOL, the most labels that it takes; fixed by the first call.  "
         "[default: 40 / (1 - B), or 40 / A]",
-        "--labels",
+        "--labels N",
         type=click.IntRange(1),
-        metavar="N",
     )
-    may_extend: bool = option(
-        "First call: --extend may draw on once, to 4 N rows. Costs a fifth of the doubt that C leaves.", default=False
+    may_extend: bool = switch(
+        "First call: --extend may draw on once, to 4 N rows. Costs a fifth of the doubt that C leaves."
     )
-    extend: bool = option("Draw on, as --may-extend declared.", default=False)
+    extend: bool = switch("Draw on, as --may-extend declared.")
     output: str = output_option(
         "The rows to label now, with an empty column; fill it in and call again.", "CSV", required=True
     )
-    gate_file: str | None = option(
-        "Save the gate here, as certified by now.", "--gate", type=OutputPath(), metavar="JSON"
-    )
+    gate_file: str | None = option("Save the gate here, as certified by now.", "--gate JSON", type=OutputPath())
     coverage: float | None = share_option(
         "Stop as soon as a gate that accepts this share of rows is certified; for this call.", "C"
     )
     show: str | None = name_option("First call: a column of POOL to show to whoever labels: a text, a link.")
-    show_prediction: bool = option(
-        "First call: show what the model answers too; right and wrong will then do. It leads whoever labels.",
-        default=False,
+    show_prediction: bool = switch(
+        "First call: show what the model answers too; right and wrong will then do. It leads whoever labels."
     )
     batch: int | None = option(
-        "Rows in CSV at a time.  [default: as in the first call, or N / 40, at least 5]",
-        type=click.IntRange(1),
-        metavar="ROWS",
+        "Rows in CSV at a time.  [default: as in the first call, or N / 40, at least 5]", "ROWS", type=click.IntRange(1)
     )
     score: str | None = option("What ranks the rows.  [default: entropy]", type=OneOf(NAMED.keys))
     seed: int | None = option("Seed of the draw.  [default: 0]", type=SEED)
-    replay: bool = option("Answer from the labels in POOL, to see how many labels it would have taken.", default=False)
-    reading: Reading = reading_options(labels=False)
+    replay: bool = switch("Answer from the labels in POOL, to see how many labels it would have taken.")
+    reading: Reading = group(Reading, without=("labels",))
     key: str | None = file_option(
         "Sign every answer, and the gate, with this key: a secret, or an Ed25519 private key in PEM. Give it with "
         "every call.",
@@ -193,12 +188,10 @@ def _say(done: Outcome, call: Round, pool: str, options: Options) -> None:
     certifier, waiting = done.certifier, len(done.waiting)
     some = certifier.coverage is not None
     if as_json:
-        answer: dict[str, Any] = {"pool": pool, "journal": call.journal, "file": call.sheet if waiting else None}
-        answer["n_waiting"] = waiting
         names = ("n_drawn", "n_labels", "finished", "coverage", "within_reach")
+        answer = {"pool": pool, "journal": call.journal, "file": call.sheet if waiting else None, "n_waiting": waiting}
         answer |= {name: getattr(certifier, name) for name in names} | {"gate": gate if some else None}
-        answer["certificate"] = certifier.certificate.to_dict(words=True) if some else None
-        say_json(answer)
+        say_json({**answer, "certificate": certifier.certificate.to_dict(words=True) if some else None})
     elif some and not waiting:
         echo(wrapped(str(certifier.certificate)))
     if not some and not waiting:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.formulas import Codes
@@ -144,7 +143,11 @@ def _content(certifier: Certifier, pool: Pool, waiting: Codes, path: str) -> byt
         columns[PREDICTION] = certifier.classes_[certifier.predicted[waiting]]
     if certifier.sheet.get("show") and pool.groups is not None:
         columns[certifier.sheet["show"]] = pool.groups[waiting]
-    return asked_text(columns, answer_column(certifier), "\t" if path.lower().endswith(".tsv") else ",")
+    text = io.StringIO()
+    kind = TabsWriter if path.lower().endswith(".tsv") else DelimitedWriter
+    writer = kind(text, None, len(waiting), False)
+    writer.write({**columns, answer_column(certifier): np.full(len(waiting), "")})
+    return text.getvalue().encode()
 
 
 def _write(disk: Disk, path: str, content: bytes) -> None:
@@ -235,23 +238,6 @@ class Line:
     row: int
     known: Mapping[str, str]
     answer: str
-
-
-def asked_text(columns: Mapping[str, NDArray[Any]], answer: str, delimiter: str = ",") -> bytes:
-    """Rows to label as the content of a file: these columns, and an empty one for the answer.
-
-    Examples
-    --------
-    >>> print(asked_text({"row": np.array([7, 2]), "text": np.array(["=1", "two"])}, "label").decode())
-    row,text,label
-    7,'=1,
-    2,two,
-    <BLANKLINE>
-    """
-    text = io.StringIO()
-    writer = (TabsWriter if delimiter == "\t" else DelimitedWriter)(text, None, len(columns[ROW]), False)
-    writer.write({**columns, answer: np.full(len(columns[ROW]), "")})
-    return text.getvalue().encode()
 
 
 def read_asked(path: str, raw: bytes, answer: str) -> list[Line]:

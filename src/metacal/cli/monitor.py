@@ -12,12 +12,13 @@ import click
 from metacal.cli.options import (
     Reading,
     as_command,
+    group,
     large_field,
     name_option,
     option,
-    reading_options,
     share,
     share_option,
+    switch,
 )
 from metacal.cli.outputs import OutputPath, check_not_an_input
 from metacal.cli.printing import REFUTED, note, say, wrapped
@@ -40,46 +41,46 @@ class Options:
 
     confidence: float = option(
         "While nothing has changed, no alarm is ever raised with probability at least C, all alarms together.",
+        "C",
         type=surer_than_half,
-        metavar="C",
         default=0.95,
     )
-    state: str | None = option("Keep the state here; a later run continues from it.", type=OutputPath(), metavar="FILE")
-    append: bool = option("FILE holds only rows that came after those counted.", default=False, needs=("state",))
-    follow: bool = option("Keep waiting for new rows at the end of FILE, until Ctrl-C.", default=False)
-    serve: bool = option("Serve a live page, on this machine only; implies --follow.", default=False)
+    state: str | None = option("Keep the state here; a later run continues from it.", "FILE", type=OutputPath())
+    append: bool = switch("FILE holds only rows that came after those counted.", needs=("state",))
+    follow: bool = switch("Keep waiting for new rows at the end of FILE, until Ctrl-C.")
+    serve: bool = switch("Serve a live page, on this machine only; implies --follow.")
     port: int = option("Of the page; 0: a free one.", type=click.IntRange(0, 65535), default=8765)
-    prometheus: str | None = option("Write the metrics here, whole or not at all.", type=OutputPath(), metavar="FILE")
+    prometheus: str | None = option("Write the metrics here, whole or not at all.", "FILE", type=OutputPath())
     otlp: str | None = option(
-        "Push the metrics to an OpenTelemetry collector, such as http://127.0.0.1:4318/v1/metrics.", metavar="URL"
+        "Push the metrics to an OpenTelemetry collector, such as http://127.0.0.1:4318/v1/metrics.", "URL"
     )
     probability_key: str | None = name_option("With which probability each row is chosen to be labelled.")
     least_probability: float | None = option(
-        "none is lower.  [default: 0.01]", type=_chance, metavar="P", needs=("probability_key",)
+        "none is lower.  [default: 0.01]", "P", type=_chance, needs=("probability_key",)
     )
     tolerance: float = share_option("The gap between confidence and accuracy to tolerate.", "T", default=0.02)
     horizon: int = option(
         "Where labels may come by outcome: a row counts once N rows have come after it.  [default: as labels come]",
+        "N",
         type=click.IntRange(0, 39_999),
-        metavar="N",
         default=0,
     )
     unit_key: str | None = option(
-        "Of a gate certified by units: column or entry that says which rows belong together.", metavar="NAME"
+        "Of a gate certified by units: column or entry that says which rows belong together.", "NAME"
     )
     quarantine: str | None = option(
         "Lines that cannot be read go here, with place and reason.  [default: STATE.quarantine.jsonl beside --state]",
+        "FILE",
         type=OutputPath(),
-        metavar="FILE",
     )
     max_unreadable: float = share_option("The share of unreadable lines to tolerate.", "SHARE", default=0.01)
     silence: float | None = option(
         "With --follow: raise an alarm when nothing has come in for this long.",
+        "SECONDS",
         type=click.FloatRange(min=0.0, min_open=True),
-        metavar="SECONDS",
     )
     large: str | None = large_field()
-    reading: Reading = reading_options(labels=False)
+    reading: Reading = group(Reading, without=("labels",))
 
     @property
     def goes_on(self) -> bool:

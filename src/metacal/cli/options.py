@@ -115,41 +115,48 @@ class Sectioned(click.Command):
 
 def option(
     help: str,
-    *names: str,
+    written: str = "",
+    *,
     default: Any = None,
     needs: tuple[str, ...] = (),
     excludes: tuple[str, ...] = (),
     **more: Any,
 ) -> Any:
-    """A field of a dataclass that is an option of the command line too: --like-its-name unless there are `names`.
+    """A field of a dataclass that is an option of the command line too.
 
-    A default of False makes a flag; any other default is shown. It is refused without one of the options that it
-    `needs`, which the help then begins with, and beside those that it `excludes`. `more` goes to `click.option`.
+    `written` has its flags, where these are not --like-its-name, and what the help calls its value. Any default but
+    False is shown. It is refused without one of the options that it `needs`, which the help then begins with, and
+    beside those that it `excludes`. `more` goes to `click.Option`.
     """
+    flags = [word for word in written.split() if word.startswith("-")]
+    more |= {"metavar": "".join(word for word in written.split() if word not in flags) or None}
     more["help"] = f"With {_either(needs)}: {help}" if needs else help
     if more.get("multiple"):
         default = ()
-    elif isinstance(default, bool):
-        more["is_flag"] = True
-    elif default is not None:
+    elif default is not None and default is not False:
         more = {"default": default, "show_default": True, **more}
-    known = {"make": lambda name: click.Option([*(names or (flag(name),)), name], **more)}
+    known = {"make": lambda name: click.Option([*(flags or (flag(name),)), name], **more)}
     return field(default=default, metadata={**known, "needs": needs, "excludes": excludes, "help": help})
 
 
 def share_option(help: str, metavar: str, **more: Any) -> Any:
     """One whose value is a share, strictly between 0 and 1."""
-    return option(help, type=share, metavar=metavar, **more)
+    return option(help, metavar, type=share, **more)
 
 
 def name_option(help: str, **more: Any) -> Any:
     """One that names a column."""
-    return option(help, metavar="NAME", **more)
+    return option(help, "NAME", **more)
+
+
+def switch(help: str, written: str = "", **more: Any) -> Any:
+    """One without a value: it was given, or not."""
+    return option(help, written, default=False, is_flag=True, **more)
 
 
 def file_option(help: str, metavar: str = "FILE", **more: Any) -> Any:
     """One that names a file."""
-    return option(help, type=click.Path(), metavar=metavar, **more)
+    return option(help, metavar, type=click.Path(), **more)
 
 
 def flag(name: str) -> str:
@@ -242,21 +249,17 @@ class Reading:
     logits_key: str | None = option(
         "Name of the table in FILE, prefix of its columns, or of two classes the column with the score of the positive "
         "one.  [default: logits, or probabilities or probs; score, or prob; what the JSON was fitted on]",
-        "--logits-key",
-        "--positive-key",
-        metavar="NAME",
+        "--logits-key --positive-key NAME",
     )
     label_key: str | None = name_option("Name of the labels in FILE.  [default: labels, label or y]")
     id_key: str | None = name_option("Name of the row ids in FILE.  [default: id or ids, if there]")
     group_key: str | None = name_option("Name of the rows' groups in FILE: a threshold, and a promise, for each group.")
-    classes: str | None = option(
-        "The classes in column order, or @FILE with one per line.  [default: 0 ...]", metavar="A,B,C"
-    )
-    drop: tuple[str, ...] = option("A column of FILE that is no class; once for each.", metavar="NAME", multiple=True)
+    classes: str | None = option("The classes in column order, or @FILE with one per line.  [default: 0 ...]", "A,B,C")
+    drop: tuple[str, ...] = option("A column of FILE that is no class; once for each.", "NAME", multiple=True)
     format: str | None = option(
         "What FILE is: csv, jsonl, parquet, npz, ...  [default: what it begins with, or its name]",
+        "KIND",
         type=click.Choice(FORMATS),
-        metavar="KIND",
     )
     score_key: str | None = name_option(
         "FILE holds no logits but a score for each row, of this name.  [default: what the JSON was fitted on]"
@@ -293,11 +296,8 @@ def jobs_field() -> Any:
     """A field for -n."""
     return option(
         "Threads; -1: one per core. Never changes the result.  [default: -1]",
-        "-n",
-        "--jobs",
-        "--n-jobs",
+        "-n --jobs --n-jobs N",
         type=int,
-        metavar="N",
         callback=_checked_jobs,
     )
 
@@ -312,11 +312,6 @@ def large_field() -> Any:
     return file_option(
         "With a cascade: the large model's predictions, of all rows or of those that need it.", "LARGEFILE"
     )
-
-
-def reading_options(*, labels: bool = True) -> Any:
-    """A field for the options that say what is what in FILE."""
-    return group(Reading, without=() if labels else ("labels",))
 
 
 def threads_for(n_jobs: int | None) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import Reading, option, wrong
+from metacal.cli.options import Reading, file_option, option, wrong
 from metacal.cli.printing import note, was_told
 from metacal.io.formats import endings
 
@@ -25,7 +25,7 @@ class OutputPath(click.Path):
 
 def output_option(help: str, metavar: str, **more: Any) -> Any:
     """A field for -o."""
-    return option(help, "-o", "--output", type=OutputPath(), metavar=metavar, **more)
+    return option(help, f"-o --output {metavar}", type=OutputPath(), **more)
 
 
 def is_folder(output: str | None) -> bool:
@@ -61,11 +61,8 @@ def check_not_an_input(output: str | None, *inputs: str | None, reading: Reading
 
 def sign_field() -> Any:
     """A field for --sign, of the commands that save a gate."""
-    return option(
-        "Sign what is saved: with a secret of 32 bytes or more, or an Ed25519 private key in PEM.",
-        "--sign",
-        type=click.Path(),
-        metavar="KEYFILE",
+    return file_option(
+        "Sign what is saved: with a secret of 32 bytes or more, or an Ed25519 private key in PEM.", "--sign KEYFILE"
     )
 
 

@@ -1,6 +1,6 @@
 """The options that say what is promised, and the promise that they ask for. Only click is imported here.
 
-A new promise adds its option, a field of `PromiseOptions`, and a line to `PromiseOptions.promise`.
+A new promise adds its option, switch, a field of `PromiseOptions`, and a line to `PromiseOptions.promise`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from metacal.cli.options import between, file_option, flag, option, share_option, wrong
+from metacal.cli.options import between, file_option, flag, option, share_option, switch, wrong
 from metacal.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,27 +55,26 @@ class PromiseOptions:
     max_miscoverage: float | None = max_miscoverage_field()
     max_review: float | None = share_option("Promise: at most B of all rows go to review. Needs no labels.", "B")
     max_cost: float | None = option(
-        "Promise: what is accepted costs at most LIMIT a row on average.", type=cost, metavar="LIMIT"
+        "Promise: what is accepted costs at most LIMIT a row on average.", "LIMIT", type=cost
     )
     max_risk: float | None = share_option(
         "Promise: what is accepted has a mean loss of at most R; a loss is 0 to 1 (--loss-key), or right or wrong.", "R"
     )
-    near_binary: bool = option(
-        "nearly every loss is 0 or 1. To be said before looking at the rows.", default=False, needs=("max_risk",)
+    near_binary: bool = switch(
+        "nearly every loss is 0 or 1. To be said before looking at the rows.", needs=("max_risk",)
     )
-    cheapest: bool = option(
-        "The threshold at which wrong answers and reviews cost least, and a promise what that is at most.",
-        default=False,
+    cheapest: bool = switch(
+        "The threshold at which wrong answers and reviews cost least, and a promise what that is at most."
     )
     cost_wrong: float | None = option(
-        "what a wrong answer costs, in any unit.", type=cost, metavar="W", needs=("max_cost", "cheapest")
+        "what a wrong answer costs, in any unit.", "W", type=cost, needs=("max_cost", "cheapest")
     )
     cost_matrix: str | None = file_option(
         "a file with a line for each true class and in it the cost of each answer.",
         "CSV",
         needs=("max_cost", "cheapest"),
     )
-    cost_review: float | None = option("what it costs to review a row.", type=cost, metavar="R", needs=("cheapest",))
+    cost_review: float | None = option("what it costs to review a row.", "R", type=cost, needs=("cheapest",))
     min_precision: float | None = share_option(
         "Two classes; promise: at least B of what is called positive is positive.", "B"
     )
@@ -94,30 +93,23 @@ class PromiseOptions:
     confidence: float | None = share_option(
         "How sure the promise is, over draws of the rows of FILE.  [default: 0.9]", "C"
     )
-    in_expectation: bool = option(
+    in_expectation: bool = switch(
         "Promise the average over calibration sets instead.",
-        default=False,
         excludes=("confidence", "after_looking", "at_threshold", "cheapest", *_PARTS),
     )
-    after_looking: bool = option(
-        "Certify although B or A was chosen on these very rows, say from a report.", default=False, excludes=_PARTS
+    after_looking: bool = switch(
+        "Certify although B or A was chosen on these very rows, say from a report.", excludes=_PARTS
     )
     at_threshold: float | None = option(
         "Certify this very threshold, chosen on these rows; B and A are what a report says that it carries.",
+        "T",
         type=float,
-        metavar="T",
         excludes=_PARTS,
     )
-    per_class: bool = option(
-        "A threshold, and the promise, for each predicted class.", default=False, excludes=("group_key",)
-    )
-    each: bool = option(
-        "C for each by itself, not for all of them together.", default=False, needs=_PARTS, excludes=("fcr",)
-    )
-    fcr: bool = option(
-        "of those that accept rows, an expected share of at most 1 - C is broken.", default=False, needs=_PARTS
-    )
-    pool_small: bool = option("those with too few rows share one threshold.", default=False, needs=_PARTS)
+    per_class: bool = switch("A threshold, and the promise, for each predicted class.", excludes=("group_key",))
+    each: bool = switch("C for each by itself, not for all of them together.", needs=_PARTS, excludes=("fcr",))
+    fcr: bool = switch("of those that accept rows, an expected share of at most 1 - C is broken.", needs=_PARTS)
+    pool_small: bool = switch("those with too few rows share one threshold.", needs=_PARTS)
     rule: str = option(
         "How the threshold is chosen. paper: by the paper's algorithms, for reproduction, without a guarantee.",
         type=click.Choice(("certified", "paper")),

@@ -14,12 +14,13 @@ from metacal.errors import InputError, warn_caller
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
-    from metacal.gate.judged import Judged
     from metacal.io.predictions import Predictions
     from metacal.io.scores import Scores
 
 #: Options that read a table of logits.
 _OF_A_TABLE = ("input", "labels", "logits_key", "label_key", "classes", "drop")
+#: Options that read scores in place of it.
+_OF_SCORES = ("score_key", "correct_key", "loss_key", "higher_is")
 #: Options that are about logits, by the name of the parameter; refused where the user gave them.
 _ABOUT_LOGITS = ("score", "calibrator", "reject_label", "rejected", "comparing", "calibrators")
 
@@ -77,9 +78,7 @@ def read_lines(path: str, advice: str) -> list[str]:
 
 def refuse_scores(reading: Reading, why: str = "this command needs logits") -> None:
     """Refuse the options that read scores, as wrong usage."""
-    given = [
-        name for name in ("score_key", "correct_key", "loss_key", "higher_is") if getattr(reading, name) is not None
-    ]
+    given = [name for name in _OF_SCORES if getattr(reading, name) is not None]
     if given:
         raise click.UsageError(f"{flag(given[0])} is about scores in place of logits; {why}.")
 
@@ -96,20 +95,6 @@ def load_gate(artifact: str, file: str | None = None) -> Gate:
             f"{file} is a gate that metacal saved, and {artifact} is none: it seems that the two are swapped."
         )
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
-
-
-def read_for(
-    gate: Gate, artifact: str, path: str, reading: Reading, *, any_groups: bool = False, stream: bool | None = None
-) -> Predictions:
-    """Read FILE for a gate: as many columns, of the same kind, in the order of its classes.
-
-    Groups are read where the gate goes by them, and with `any_groups` to be told apart all the same.
-    """
-    from metacal.io.predictions import read_for_gate
-
-    check_reading(gate, artifact, reading, any_groups=any_groups)
-    _refuse_gate(path)
-    return read_for_gate(gate, artifact, path, stream=stream, **keywords(reading))
 
 
 def check_reading(gate: Gate, artifact: str, reading: Reading, *, any_groups: bool = False) -> None:
@@ -193,20 +178,11 @@ class GateRows:
     @property
     def ids(self) -> Any:
         """The id of each row, where there are ids."""
-        return None if self.found.ids is None else self.found.ids.ravel()
+        return self.found.ids
 
     def require_truth(self) -> Any:
         """Labels, or right and wrong; InputError with what to do where there are none."""
         return self.found.require_truth() if self.truth is None else self.truth
-
-    def judged(self, gate: Gate, artifact: str, *, bare: bool = False) -> Judged:
-        """What the gate decides on these rows, beside their truth; `bare` where it can do without."""
-        from metacal.gate.judged import judged
-
-        truth = None if bare and self.truth is None else self.require_truth()
-        seen = judged(gate, self.tables, truth, self.groups)
-        self.tell(len(seen), seen.fitted_here, artifact, "they say nothing new")
-        return seen
 
     def tell(self, n_seen: int, fitted_here: bool, artifact: str | None, advice: str) -> None:
         """Say how many rows have no score, and warn of rows that the gate knows."""
@@ -225,23 +201,29 @@ def read_any(
         gate = load_gate(artifact, file)
         return gate, read_rows(gate, artifact, file, reading, large, stream=stream, **how)
     check_large(None, None, large)
-    if reading.score_key is not None:
-        return read_marks(file, reading)
+    if reading.score_key is not None:  # a gate that ranks by these scores, and accepts all
+        from metacal.gate import Gate, Marks
+        from metacal.gate.marks import plain_name
+
+        scores = read_scored(file, reading)
+        marks = Marks(plain_name(scores.name), reading.higher_is or "surer")  # type: ignore[arg-type]
+        return Gate.of(marks), GateRows(file, (scores.score,), scores.correct, scores)
     found = read(file, reading, stream=stream)
     return None, GateRows(file, (found.table,), found.labels, found)
 
 
 def check_large(gate: Gate | None, artifact: str | None, large: str | None) -> None:
     """Refuse a second model's file where there is no second model, or all scores stand in one file."""
-    several = gate is not None and len(gate.stages) > 1
-    if large is None or (several and gate is not None and gate.n_classes):
+    if large is None:
         return
-    if several:
-        raise click.UsageError(f"{artifact} holds a cascade of scores, which all stand in FILE; leave out --large.")
     if gate is None:
         raise click.UsageError(
             "--large belongs to a cascade; give the cascade before FILE, as metacal cascade has saved it."
         )
+    if len(gate.stages) > 1 and gate.n_classes:
+        return
+    if len(gate.stages) > 1:
+        raise click.UsageError(f"{artifact} holds a cascade of scores, which all stand in FILE; leave out --large.")
     raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
 
 
@@ -260,11 +242,14 @@ def read_rows(
     """Read FILE, and --large, for a gate. Without `all_stages` the first stage may be alone; `any_groups` is of a
     reader who tells groups apart, whatever the gate goes by.
     """
+    from metacal.io.predictions import read_for_gate
+    from metacal.rows import Rows
+
     check_large(gate, artifact, large)
+    check_reading(gate, artifact, reading, any_groups=any_groups and gate.n_classes > 0)
     if len(gate.stages) > 1 and not gate.n_classes:
         from metacal.gate.judged import opened
 
-        check_reading(gate, artifact, reading)
         columns, agrees, first = read_stages(file, reading, keys_of_models(gate, reading)[0])
         return GateRows(file, opened(gate, columns)[1], agrees, first)
     if large is None and len(gate.stages) > 1 and all_stages:
@@ -272,21 +257,20 @@ def read_rows(
             f"{artifact} holds a cascade: give the large model's predictions too, --large LARGEFILE."
         )
     if gate.kind == "scores":
-        check_reading(gate, artifact, reading)
         scores = read_scored(file, reading, gate, artifact)
         return GateRows(file, (scores.score,), scores.correct, scores)
-    found = read_for(gate, artifact, file, reading, any_groups=any_groups, stream=stream)
+    _refuse_gate(file)
+    found = read_for_gate(gate, artifact, file, stream=stream, **keywords(reading))
     if as_is and gate.kind == "logits":
         return GateRows(file, (found.table,), found.labels, found)
     tables = [gate.read(found.table, by_rows=True)]
     truth, other = found.labels, None
     if large is not None:
-        other = read_for(gate.stage(1), artifact, large, reading)
+        _refuse_gate(large)
+        other = read_for_gate(gate.stage(1), artifact, large, **keywords(reading))
         tables.append(gate.stages[1].source.read(other.table, by_rows=True))
         # Of rows that are only decided on there may be fewer: those that need the large model.
         truth = truth_of_both(found, other, file, large) if len(found) == len(other) else found.labels
-    from metacal.rows import Rows
-
     return GateRows(file, tuple(map(Rows, tables)), truth, found, other)
 
 
@@ -297,7 +281,6 @@ def truth_of_both(one: Predictions, other: Predictions, small: str, large: str) 
     for what, first, second in (("ids", one.ids, other.ids), ("labels", one.labels, other.labels)):
         if first is None or second is None or (first.dtype.kind in "US") != (second.dtype.kind in "US"):
             continue  # names beside numbers say nothing of each other
-        first, second = first.ravel(), second.ravel()
         differ = np.flatnonzero((first != second) & ((first == first) | (second == second)))  # NaN: not known
         if len(differ):
             where = f"the {what} of row {differ[0]} differ"
@@ -328,10 +311,10 @@ def read_stages(path: str, reading: Reading, names: list[str]) -> tuple[list[Any
     """
     keys = names if reading.score_key is None else reading.score_key.split(",")
     truths = [] if reading.correct_key is None else reading.correct_key.split(",")
-    one_each = replace(reading, score_key=None, correct_key=None)
-    found = [read_scored(path, replace(one_each, score_key=key.strip())) for key in keys]
-    agrees = [read_scored(path, replace(one_each, score_key=key.strip())).score for key in truths]
-    return [one.score for one in found], agrees or None, found[0]
+    one_each = [replace(reading, score_key=key.strip(), correct_key=None) for key in (*keys, *truths)]
+    found = [read_scored(path, one) for one in one_each]
+    columns = [one.score for one in found]
+    return columns[: len(keys)], columns[len(keys) :] or None, found[0]
 
 
 def keys_of_models(gate: Gate, reading: Reading) -> tuple[list[str], list[str]]:
@@ -348,16 +331,6 @@ def keys_of_models(gate: Gate, reading: Reading) -> tuple[list[str], list[str]]:
             f"this cascade needs {len(names)} names in --score-key and {n_truths} in --correct-key, one for each model."
         )
     return (scores or names)[: len(names)], agrees
-
-
-def read_marks(file: str, reading: Reading) -> tuple[Gate, GateRows]:
-    """The scores of FILE, and a gate that ranks by them and accepts all."""
-    from metacal.gate import Gate, Marks
-    from metacal.gate.marks import plain_name
-
-    found = read_scored(file, reading)
-    marks = Marks(plain_name(found.name), reading.higher_is or "surer")  # type: ignore[arg-type]
-    return Gate.of(marks), GateRows(file, (found.score,), found.correct, found)
 
 
 def _refuse_logits(reading: Reading) -> None:

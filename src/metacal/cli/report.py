@@ -17,12 +17,13 @@ from metacal.cli.options import (
     Reading,
     as_command,
     as_words,
+    group,
     jobs_field,
     large_field,
     level_field,
     option,
-    reading_options,
     share_option,
+    switch,
     threads_for,
 )
 from metacal.cli.outputs import check_not_an_input, output_option
@@ -42,14 +43,12 @@ class Options:
     """What `metacal report` is told."""
 
     output: str = output_option("- is stdout.", "HTML", default="report.html")
-    title: str | None = option("Heading of the page.  [default: Report on FILE]", metavar="TEXT")
-    comparing: bool = option("Compare calibrators on these rows too, cross-validated.", "--compare", default=False)
-    calibrators: str | None = option(
-        f"Compare these.  [default with --compare: {', '.join(COMPARED)}]", metavar="A,B,C"
-    )
+    title: str | None = option("Heading of the page.  [default: Report on FILE]", "TEXT")
+    comparing: bool = switch("Compare calibrators on these rows too, cross-validated.", "--compare")
+    calibrators: str | None = option(f"Compare these.  [default with --compare: {', '.join(COMPARED)}]", "A,B,C")
     confidence: float = share_option("Of the bands under the point.", "C", default=0.9)
     large: str | None = large_field()
-    reading: Reading = reading_options()
+    reading: Reading = group(Reading)
     level: float = level_field()
     bins: int = option("Bins of the diagrams.", type=BINS, default=15)
     seed: int = option("Seed of bootstrap and folds.", type=SEED, default=0)

@@ -104,8 +104,8 @@ def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, options: Options
     labels, rows = given.truth, np.asarray(given.found.table)
     if gate.kind == "cascade":
         rows = np.stack([rows, np.asarray(given.large.table)] if gate.n_classes else given.tables, axis=1)
-    if labels is not None and gate.n_classes:
-        labels = gate.classes[gate.codes(labels, len(given))]
+    if gate.n_classes:
+        labels = None if labels is None else gate.classes[gate.codes(labels, len(given))]
     elif gate.kind == "cascade":
         told = None if labels is None else np.stack(labels, axis=1)
         labels = given.found.correct if told is None else np.where(np.isnan(told), np.array(None), told)
@@ -139,7 +139,8 @@ class Table:
     """A file of fixed length, by its rows."""
 
     def __init__(self, X: Any, labels: Any, ids: Any, groups: Any, name: str, units: Any = None) -> None:
-        self.X, self.groups, self.name, self.units, self.done = X, groups, name, units, 0
+        self.X, self.name, self.done = X, name, 0
+        self.groups, self.units = (None if one is None else [str(of) for of in one] for one in (groups, units))
         self.labels = [None] * len(X) if labels is None else labels.tolist()
         self.ids: list[str | None] = [None] * len(X) if ids is None else [str(one) for one in ids.tolist()]
         self._digest = hashlib.blake2b(digest_size=16)
@@ -159,10 +160,8 @@ class Table:
         if part.start == part.stop:
             return None
         self._go_to(part.stop)
-        groups = None if self.groups is None else [str(one) for one in self.groups[part]]
-        units = None if self.units is None else [str(one) for one in self.units[part]]
-        rows = np.asarray(self.X[part])
-        return Taken(rows, self.labels[part], self.ids[part], groups=groups, units=units)
+        groups, units = (None if one is None else one[part] for one in (self.groups, self.units))
+        return Taken(self.X[part], self.labels[part], self.ids[part], groups=groups, units=units)
 
     def skip(self, state: dict[str, Any]) -> bool:
         """Leave out rows that were taken before; False where they were others."""
@@ -210,28 +209,28 @@ class Text:
         if not lines and self.lines.gaps == self._gaps:
             return None
         self._chances.clear()
-        good, bad, n = list[tuple[int, Line, Record]](), list[Unreadable](), 0
+        read, why, good = list[Line](), dict[int, str](), dict[int, Record]()
         for line in lines:
             try:
-                record = self._read(line)
-            except LineError as error:
-                bad.append(_aside(n, line, error.reason))
-            else:
-                if record is None:
+                if (record := self._read(line)) is None:
                     continue
-                good.append((n, line, record))
-            n += 1
-        rows = [(n, record.row) for n, _, record in good if record.row is not None]
-        odd = dict(_odd_rows(self.watch, rows))
-        bad = sorted(bad + [_aside(n, line, odd[n]) for n, line, _ in good if n in odd])
-        good = [one for one in good if one[0] not in odd]
+                good[len(read)] = record
+            except LineError as error:
+                why[len(read)] = error.reason
+            read.append(line)
+        why |= _odd_rows(self.watch, [(n, record.row) for n, record in good.items() if record.row is not None])
+        good = {n: record for n, record in good.items() if n not in why}
+        bad = [
+            Unreadable(n, read[n].number, why[n], read[n].content[:KEPT].decode("utf-8", "replace"))
+            for n in sorted(why)
+        ]
         self.good += len(good)
         fault = f"{self.place}:{bad[0].line}: {bad[0].reason}." if bad else ""
         if fault and self.strict:
             raise InputError(fault)
         self.first_fault = self.first_fault or fault
         gaps, self._gaps = self.lines.gaps - self._gaps, self.lines.gaps
-        return _taken(self.watch, [(n, record) for n, _, record in good], n, bad, gaps)
+        return _taken(self.watch, good, len(read), bad, gaps)
 
     def _read(self, line: Line) -> Record | None:
         """A record with its label as the gate knows it; LineError where there is none."""
@@ -297,10 +296,6 @@ class Text:
 _unfit = partial(LineError, "", 0)
 
 
-def _aside(index: int, line: Line, reason: str) -> Unreadable:
-    return Unreadable(index, line.number, reason, line.content[:KEPT].decode("utf-8", "replace"))
-
-
 def _odd_rows(watch: Watch, rows: list[tuple[int, Any]]) -> Iterator[tuple[int, str]]:
     """The numbers of the rows that the gate cannot read, and why: by halves, as most can be."""
     if not rows:
@@ -335,10 +330,10 @@ def _table(watch: Watch, rows: list[Any]) -> Any:
     return table[:, 0] if watch.gate.kind == "scores" else table
 
 
-def _taken(watch: Watch, good: list[tuple[int, Record]], n: int, bad: list[Unreadable], gaps: int) -> Taken:
+def _taken(watch: Watch, good: dict[int, Record], n: int, bad: list[Unreadable], gaps: int) -> Taken:
     """Rows, and labels of earlier rows, in the order in which they came."""
     rows, late = list[Record](), list[Late]()
-    for _, record in good:
+    for record in good.values():
         if record.row is not None:
             rows.append(record)
         elif record.id is not None:
@@ -353,7 +348,7 @@ def _taken(watch: Watch, good: list[tuple[int, Record]], n: int, bad: list[Unrea
         [str(record.group) for record in rows] if watch.gate.by_group else None,
         [str(record.unit) for record in rows] if by_unit else None,
         late,
-        [nth for nth, record in good if record.row is not None],
+        [nth for nth, record in good.items() if record.row is not None],
         n,
         bad,
         gaps,

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from metacal.cli.options import (
-    Reading,
-    as_command,
-    as_words,
-    between,
-    option,
-    reading_options,
-    share,
-    share_option,
-)
+from metacal.cli.options import Reading, as_command, as_words, between, group, option, share, share_option, switch
 from metacal.cli.outputs import output_option
 from metacal.cli.printing import echo, note
 from metacal.display import aligned
@@ -35,12 +26,12 @@ _cost = between(1.0, 1e6, "one above 1, such as 20", "is not above 1; a mistake 
 class Options:
     """What `metacal start` is told."""
 
-    yes: bool = option("Ask nothing: take the defaults.", "-y", "--yes", default=False)
-    mistake_cost: float | None = option("What a mistake costs, in reviews.  [default: 20]", type=_cost, metavar="N")
+    yes: bool = switch("Ask nothing: take the defaults.", "-y --yes")
+    mistake_cost: float | None = option("What a mistake costs, in reviews.  [default: 20]", "N", type=_cost)
     review: float | None = share_option("The share of rows that people can review.  [default: 0.2]", "S")
-    positive: str | None = option("With one score for two classes: the class it speaks for.", metavar="LABEL")
+    positive: str | None = option("With one score for two classes: the class it speaks for.", "LABEL")
     output: str = output_option("Folder for what is written.", "DIR", default=".")
-    reading: Reading = reading_options()
+    reading: Reading = group(Reading)
 
 
 @as_command(Options, "FILE", sectioned=True, answers=False)
@@ -64,11 +55,8 @@ def command(file: str, options: Options) -> None:
     """  # noqa: D301
     from metacal.io.look import look
 
-    said = {one.name: getattr(options.reading, one.name) for one in fields(Reading)}
-    known = {name: value for name, value in said.items() if value not in (None, ())}
-    if options.positive is not None:
-        known["positive"] = options.positive
-    found = look(file, **known)
+    said = {**vars(options.reading), "positive": options.positive}
+    found = look(file, **{name: value for name, value in said.items() if value not in (None, ())})
     note(f"{file}: {found.kind}.")
     if found.seen:
         note("\n".join(aligned([(f"  {what}", f"because {why}") for what, why in found.seen])))
@@ -79,9 +67,7 @@ def command(file: str, options: Options) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     stem = Path(file if file != "-" else "stdin").name.partition(".")[0] or "gate"
     gate, page, after = (str(folder / f"{stem}.{name}") for name in ("gate.json", "report.html", "next.md"))
-    words = [word for name, value in found.options.items() for word in as_words(name, value)]
-    positive = as_words("positive", found.options.get("positive"))
-    reading = [word for word in words if word not in positive] if positive else words
+    words, reading = _words(found), _words(found, "positive")
     target = f"{1.0 - 1.0 / cost:.4g}"
     fit = ["fit", file, *words, "--min-accuracy", target, "-o", gate]
     report = ["report", gate, file, *reading, "-o", page]
@@ -100,6 +86,11 @@ def _asked(options: Options) -> tuple[float, float]:
     if review is None and not options.yes:
         review = click.prompt("Which share of the rows can be reviewed?", 0.2, value_proc=share, err=True)
     return cost or 20.0, review or 0.2
+
+
+def _words(found: Look, *without: str) -> list[str]:
+    """The options that say what is what in the file, all but some."""
+    return [word for name, value in found.options.items() if name not in without for word in as_words(name, value)]
 
 
 def _run(words: list[str]) -> None:
@@ -131,8 +122,7 @@ def _say_budget(gate: str, review: float, other: list[str]) -> None:
 def _next(found: Look, ran: list[list[str]], gate: str, reading: list[str], target: str) -> str:
     """What to do next time, on the command line and in Python."""
     truth = ("label_key", "correct_key", "loss_key", "labels", "positive")
-    bare = [word for name, value in found.options.items() if name not in truth for word in as_words(name, value)]
-    later = [["apply", gate, "NEW", *bare, "-o", "out.csv"], ["verify", gate, "LASTWEEK", *reading]]
+    later = [["apply", gate, "NEW", *_words(found, *truth), "-o", "out.csv"], ["verify", gate, "LASTWEEK", *reading]]
     shell = "\n".join(shlex.join(["metacal", *words]) for words in [*ran, *later])
     keys = {name: value for name, value in found.options.items() if name not in ("positive", "higher_is")}
     arguments = ", ".join([repr(found.path), *(f"{name}={value!r}" for name, value in keys.items())])

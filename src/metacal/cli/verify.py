@@ -6,15 +6,7 @@ from dataclasses import dataclass, replace
 
 import click
 
-from metacal.cli.options import (
-    Reading,
-    as_command,
-    between,
-    large_field,
-    name_option,
-    option,
-    reading_options,
-)
+from metacal.cli.options import Reading, as_command, between, group, large_field, name_option, option
 from metacal.cli.printing import REFUTED, say, wrapped
 
 surer_than_half = between(
@@ -28,13 +20,13 @@ class Options:
 
     confidence: float = option(
         "Confidence of the interval; a kept promise is called refuted with probability at most (1 - C)/2.",
+        "C",
         type=surer_than_half,
-        metavar="C",
         default=0.95,
     )
     unit_key: str | None = name_option("Column of FILE that says which rows belong together.")
     large: str | None = large_field()
-    reading: Reading = reading_options()
+    reading: Reading = group(Reading)
 
 
 @as_command(Options, "GATE", "FILE", sectioned=True)
@@ -60,6 +52,7 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal verify cal.json lastweek.npz; test $? -ne 3 || alert "fit again"
     """  # noqa: D301
     from metacal.cli.reading import load_gate, read_rows
+    from metacal.gate.judged import judged
     from metacal.promises.parts.units import Units
     from metacal.promises.verification import verify_decisions
 
@@ -71,7 +64,8 @@ def command(artifact: str, file: str, options: Options) -> None:
         )
     given = read_rows(gate, artifact, file, replace(options.reading, unit_key=options.unit_key), options.large)
     bare = not any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
-    seen = given.judged(gate, artifact, bare=bare)
+    seen = judged(gate, given.tables, None if bare and given.truth is None else given.require_truth(), given.groups)
+    given.tell(len(seen), seen.fitted_here, artifact, "they say nothing new")
     units = None if given.found.units is None else Units(given.found.units).at(seen.rows, len(given))
     result = verify_decisions(
         gate.certificate, seen.accept, seen.correct, options.confidence, seen.losses, seen.names, units

@@ -59,8 +59,7 @@ def equal_mass(confidence: Float, n_bins: int) -> Float:
     array([0. , 0.6, 1. ])
     """
     ordered = np.sort(confidence)
-    count = len(ordered)
-    ranks = -(-count * np.arange(1, n_bins) // n_bins)
+    ranks = -(-len(ordered) * np.arange(1, n_bins) // n_bins)
     cuts = np.unique(ordered[ranks - 1])
     # A cut at the largest confidence would leave an empty last bin.
     return np.concatenate(([0.0], cuts[cuts < ordered[-1]], [1.0]))

@@ -146,8 +146,8 @@ def bootstrap(
         lengths = [len(column) for column in arrays]
         raise InputError(f"bootstrap needs at least one column, all of one non-zero length; got lengths {lengths}.")
     weighted = per_resample(lambda weights: float(statistic(*arrays, weights)))
-    plan = Resampling(level, n_resamples, random_state)
-    return plan.intervals({"": Target(weighted, *bounds)}, len(arrays[0]))[""]
+    target = {"": Target(weighted, *bounds)}
+    return Resampling(level, n_resamples, random_state).intervals(target, len(arrays[0]))[""]
 
 
 @dataclass(frozen=True, eq=False)

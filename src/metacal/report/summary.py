@@ -24,11 +24,11 @@ from metacal.maps.composed import default_base
 from metacal.maps.methods import method_named
 from metacal.promises.parts.thresholds import plain_groups
 from metacal.report.measured import Measured, Promise, Settings, decide, promised, read, walk
-from metacal.report.methods import Methods, arrays_sha256, methods
-from metacal.report.operating import Curves, Frontier, frontier_points, operating_curves
+from metacal.report.methods import arrays_sha256, methods
+from metacal.report.operating import Curves, frontier_points, operating_curves
 from metacal.report.reliability import Diagram, diagrams
 from metacal.report.sides import sides_of
-from metacal.report.tables import ClassTable, PartTable, Row, class_table, part_table, striking_rows
+from metacal.report.tables import class_table, part_table, striking_rows
 from metacal.rows import Rows, validate, workers
 from metacal.rows.arrays import fraction
 from metacal.rows.plausibility import unquestioned
@@ -89,17 +89,21 @@ class Summary:
         accepted_rows, all_rows, gate, uncalibrated.
     diagrams : tuple of Diagram
         Before (all rows), and with a calibrator after (all rows), and with a gate before and after (accepted rows).
-    curves, frontier : Curves, Frontier
+    curves : Curves
+    frontier : dict
+        What `frontier_points` gives.
     sides : dict or None
         Of two classes: what is called by either of them.
-    classes : ClassTable
-    parts : tuple of PartTable
-        By predicted class, and by group where the rows have one.
-    mistakes, hits : tuples of Row
+    classes : dict
+        What `class_table` gives.
+    parts : list of dict
+        What `part_table` gives, by predicted class, and by group where the rows have one.
+    mistakes, hits : lists of dict
         The most confident mistakes and the least confident right answers, most striking first.
     comparison : dict or None
         What `metacal.compare(...).to_dict()` gives.
-    methods : Methods
+    methods : dict
+        Definitions as (term, text), and the versions of what computed the numbers.
     """
 
     source: Source
@@ -108,14 +112,14 @@ class Summary:
     evaluation: dict[str, Any]
     diagrams: tuple[Diagram, ...]
     curves: Curves
-    frontier: Frontier
+    frontier: dict[str, Any]
     sides: dict[str, Any] | None
-    classes: ClassTable
-    parts: tuple[PartTable, ...]
-    mistakes: tuple[Row, ...]
-    hits: tuple[Row, ...]
+    classes: dict[str, Any]
+    parts: list[dict[str, Any]]
+    mistakes: list[dict[str, Any]]
+    hits: list[dict[str, Any]]
     comparison: dict[str, Any] | None
-    methods: Methods
+    methods: dict[str, Any]
 
     def diagram(self, stage: str, rows: str) -> Diagram | None:
         """The diagram of a stage ("before", "after") and a set of rows ("all", "accepted"), if there is one."""
@@ -131,7 +135,7 @@ class Summary:
         names = [field.name for field in fields(self)]
         whole = {name: plain(getattr(self, name), digits.get(name, _DIGITS)) for name in names}
         # A threshold must go on accepting the same rows: it keeps all its digits.
-        whole["frontier"]["threshold"] = plain(self.frontier.threshold, 17)
+        whole["frontier"]["threshold"] = plain(self.frontier["threshold"], 17)
         return {"format": FORMAT, **whole}
 
 
@@ -276,7 +280,7 @@ def _calibrator(gate: Gate | None) -> str | None:
     return ", ".join(dict.fromkeys(gate.stage(k).source.calibrator_name for k in range(len(gate.stages))))
 
 
-def _parts(gate: Gate, data: Measured, names: Array, groups: Any, level: float) -> tuple[PartTable, ...]:
+def _parts(gate: Gate, data: Measured, names: Array, groups: Any, level: float) -> list[dict[str, Any]]:
     """By predicted class, and by group where the rows have one, each side of it where there are two."""
     by = [("class", names, data.predicted)] if len(names) else []
     if groups is not None:
@@ -285,7 +289,7 @@ def _parts(gate: Gate, data: Measured, names: Array, groups: Any, level: float) 
         cells, place = np.unique(own if sides is None else sides, axis=0, return_inverse=True)
         by.append(("group", cells, place.ravel()))
     certificate, columns = gate.certificate, (data.correct, data.accept)
-    return tuple(part_table(*part, *columns, level=level, certificate=certificate) for part in by)
+    return [part_table(*part, *columns, level=level, certificate=certificate) for part in by]
 
 
 def _command(gate: Gate, given: str | None, file: str | None, delta: float) -> dict[str, Any]:
