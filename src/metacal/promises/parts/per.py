@@ -51,7 +51,7 @@ from typing import Any, ClassVar, Self, get_args
 import numpy as np
 
 from metacal.errors import InfeasibleTargetError, InputError
-from metacal.formulas import Codes, Flags
+from metacal.formulas import Codes
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.parts.part import By, Part, Parts, Shares
 from metacal.promises.promise import ByPart, Promise
@@ -118,7 +118,8 @@ class Per(Promise):
                 "a MetaCal."
             )
         members = self._pooled(sample, codes, len(names))
-        table = [sample.take(_rows_of(codes, own)) for own in members]
+        asked = np.arange(len(codes)) % _SCOUTS == 0  # which parts are pooled
+        table = [sample.take(np.isin(codes, own) & ~(asked & (len(own) > 1))) for own in members]
         if (scouts := sample.scouts) is not None:
             table = [replace(rows, scouts=scouts.of(own)) for rows, own in zip(table, members)]
         settled = settle_parts(self.promise, table, self.delta, self.shares)
@@ -363,9 +364,3 @@ class _Early(Memory):
         if errors < _FOR_TWO:
             return ((int(_FIRST * errors), Fraction(1)),)
         return (int(_FIRST * errors), 1 - _SECOND), (int(_SECOND * errors), _SECOND)
-
-
-def _rows_of(codes: Codes, own: tuple[int, ...]) -> Flags:
-    if len(own) == 1:
-        return np.asarray(codes == own[0])
-    return np.asarray(np.isin(codes, own) & (np.arange(len(codes)) % _SCOUTS != 0))

@@ -111,9 +111,8 @@ class MinAccuracy(OfUnits, ByRanking, OneThreshold):
         """How far the fixed sequence has come, and how far it would if every further answer were right."""
         if self.delta is None:
             return super().standing(answers)
-        best = answers.at_best
-        now = walk(best, self.beta, self.delta, known=answers.known).best
-        reach = last_passed(best, self.beta, self.delta)
+        best, delta = answers.at_best, self.delta
+        now, reach = (walk(best, self.beta, delta, known=known).best for known in (answers.known, None))
         thresholds = [RELATIVE.settled(best.threshold_at(rank)) if rank else None for rank in (now, reach)]
         return Standing(thresholds[0], thresholds[1], int(best.ranks[best.at_least(reach)]) if reach else 0)
 
@@ -264,24 +263,14 @@ def expected_prefix(ranking: Ranking, beta: float) -> int:
     good = np.flatnonzero(expected_passes(ranking.errors, ranking.ranks, beta))
     highest = int(good[-1]) if len(good) else -1
     if ranking.mixed is not None:
-        _settle_prefix(ranking, highest, beta)
+        # Inside a mixed block nothing passes if m + r rows with e errors do not, all its right rows and none of the
+        # wrong ones: open are those above the highest end that passes where they do.
+        wrong = np.diff(ranking.errors, prepend=0)
+        possible = expected_passes(ranking.errors - wrong, ranking.ranks - wrong, beta) & ranking.mixed
+        possible[: highest + 1] = False
+        if possible.any():
+            raise ranking.undecided(np.flatnonzero(possible)[-ASKED:].tolist())
     return int(ranking.ranks[highest]) if len(good) else 0
-
-
-def _settle_prefix(ranking: Ranking, highest: int, beta: float) -> None:
-    """Raise `Undecided` unless the highest block end that passes is known to be the highest of all ranks that do.
-
-    Inside a mixed block nothing passes if m + r rows with e errors do not, all its right rows and none of the wrong
-    ones: open are those above the highest end that passes where they do.
-    """
-    assert ranking.mixed is not None
-    wrong = np.diff(ranking.errors, prepend=0)
-    possible = expected_passes(ranking.errors - wrong, ranking.ranks - wrong, beta) & ranking.mixed
-    possible[: highest + 1] = False
-    if possible.any():
-        raise ranking.undecided(np.flatnonzero(possible)[-ASKED:].tolist())
-    if 0 <= highest < len(wrong) - 1:
-        ranking.settle(highest, highest + 1)
 
 
 def too_many_wrong_accepted(certificate: Certificate | Part, beta: float, delta: float | None) -> str | None:

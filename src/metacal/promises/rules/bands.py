@@ -19,11 +19,8 @@ from scipy.special import betaincinv
 
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.promises.rules.levels import joint_levels, local_level, quantiles, quantiles_at
+from metacal.promises.rules.levels import joint_levels, local_level, quantiles_at
 from metacal.rows.arrays import fraction
-
-#: Up to so many rows all quantiles are computed and kept; beyond, only those asked for.
-_KEPT_ROWS = 5000
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +83,7 @@ class DistributionBand:
     def _bounds(self, ranks: Codes, delta: float) -> Float:
         if self.n == 0:
             return np.zeros(len(ranks))
-        level = local_level(self.n, delta)
-        many = 4 * len(ranks) > self.n and self.n <= _KEPT_ROWS
-        return quantiles(self.n, level)[ranks] if many else quantiles_at(ranks, self.n, level)
+        return quantiles_at(ranks, self.n, local_level(self.n, delta))
 
 
 def miscoverage_band(right_scores: ArrayLike, delta: float = 0.1, thresholds: ArrayLike | None = None) -> Band:

@@ -95,9 +95,8 @@ class Both(Promise):
         return self._certificate(sample.ranking, threshold)
 
     def impossible(self, certificate: Certificate) -> str | None:
-        return too_many_wrong_accepted(certificate, self.beta, self._half) or too_few_right_kept(
-            certificate, self.alpha, self._half
-        )
+        wrong = too_many_wrong_accepted(certificate, self.beta, self._half)
+        return wrong or too_few_right_kept(certificate, self.alpha, self._half)
 
     def _infeasible(self, sample: Sample, kept: int) -> InfeasibleTargetError:
         half, right = self._half, np.sort(sample.score[sample.right])

@@ -64,7 +64,9 @@ class OfUnits(Promise):
         if delta is None:
             return super().from_units(sample)
         aside, tested, units = _parted(sample)
-        thresholds = _thresholds(aside)
+        # Quantiles of the scores that were set aside, rising, and what accepts every row.
+        steps = np.unique(np.linspace(1, len(aside), min(_STEPS, len(aside))).astype(np.intp))
+        thresholds = [*np.unique(np.sort(aside.score)[steps - 1]).tolist(), math.inf]
 
         def walked(limit: float) -> float | None:
             def passes(threshold: float, share: float) -> bool:
@@ -106,18 +108,10 @@ def _parted(sample: Sample) -> tuple[Sample, Sample, WholeUnits]:
     assert sample.units is not None
     n = sample.units.number
     few = min(max(n // _ASIDE, _FEWEST), n - 1)
-    chosen = np.zeros(n, dtype=bool)
-    chosen[generator(sample.units.seed).permutation(n)[:few]] = True
-    aside = chosen[sample.units.code]
+    aside = np.isin(sample.units.code, generator(sample.units.seed).permutation(n)[:few])
     tested = sample.take(~aside)
     assert tested.units is not None
     return sample.take(aside), tested, tested.units
-
-
-def _thresholds(aside: Sample) -> list[float]:
-    """Quantiles of the scores that were set aside, rising, and what accepts every row."""
-    steps = np.unique(np.linspace(1, len(aside), min(_STEPS, len(aside))).astype(np.intp))
-    return [*np.unique(np.sort(aside.score)[steps - 1]).tolist(), math.inf]
 
 
 def _walks(
