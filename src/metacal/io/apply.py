@@ -186,6 +186,7 @@ class FileApplier:
         with copies_removed():
             predictions = read_for_gate(gate, self.gate.name, source, **self.reading)
             options: dict[str, Any] = {"rejected": self.rejected, "n_jobs": self.n_jobs, "part": part}
+            options["tables"] = (gate.read(predictions.table, by_rows=True),)
             return write_decisions(gate, predictions, target, self.output_format, **options)
 
 
@@ -221,23 +222,22 @@ def fill(
 ) -> Applied:
     """Make what is missing in a folder: `present` are the names of results with their sources, `each` makes parts."""
     results.sweep(present)
-    records = {name: results.kept(name, source) for name, source in present.items()}
-    kept = [name for name, record in records.items() if record is not None and record["n_rows"]]
+    records = {name: known for name, source in present.items() if (known := results.kept(name, source)) is not None}
+    kept = [name for name, record in records.items() if record["n_rows"]]
     for name in kept:
         say(f"{name} is finished; it is kept.")
-    missing = [name for name, record in records.items() if record is None]
-    pieces = {(present[name], os.path.join(results.folder, name)): name for name in missing}
+    missing = [(source, os.path.join(results.folder, name)) for name, source in present.items() if name not in records]
     try:
-        for piece, made in each(list(pieces)):
-            name = pieces[piece]
-            records[name] = results.finish(name, piece[0], *made)
+        for (source, target), made in each(missing):
+            name = os.path.basename(target)
+            records[name] = results.finish(name, source, *made)
     finally:
         results.sweep(present)
-    counted = [record for record in records.values() if record is not None and record["n_rows"]]
+    counted = [record for record in records.values() if record["n_rows"]]
     if not counted:
         raise NoRowsError(f"{next(iter(present.values()))}: it holds no rows, nor does any other; give at least one.")
     accepted = [record["n_accepted"] for record in counted]
-    orphans, edited = results.orphans(dict(present))
+    orphans, edited = results.orphans(present)
     if prune:
         results.prune(orphans)
     return Applied(
@@ -245,7 +245,7 @@ def fill(
         None if accepted[0] is None else sum(accepted),
         len(counted),
         len(kept),
-        tuple(present[name] for name, record in records.items() if record is not None and not record["n_rows"]),
+        tuple(source for name, source in present.items() if not records[name]["n_rows"]),
         tuple(orphans),
         prune,
         tuple(edited),
@@ -269,22 +269,19 @@ def write_decisions(
     output: str | os.PathLike[str] | None,
     output_format: str | None = None,
     *,
-    tables: Sequence[Any] | None = None,
+    tables: Sequence[Any],
     rejected: Rejected = "calibrated",
     n_jobs: int | None = None,
     part: str | None = None,
 ) -> Applied:
     """Write every block; `output` None: only count.
 
-    `predictions` may be `Scores`, too. `tables` is what each stage of the gate reads, checked, without it their table.
-    A later model's table holds every row, or those alone that the first one leaves; where it is missing these are left
-    to nobody.
+    `predictions` may be `Scores`, too. `tables` is what each stage of the gate reads, checked: all of it, once, before
+    the first row is written, so that a row's number is its number in the file. A later model's table holds every row,
+    or those alone that the first one leaves; where it is missing these are left to nobody.
     """
-    # All of it is checked, once, before the first row is written: a row's number is then its number in the file.
-    tables = (gate.read(predictions.table, by_rows=True),) if tables is None else tables
     accepted, missing, answered = 0, 0, Counter[str]()
-    ids, groups = (None if column is None else column.ravel() for column in (predictions.ids, predictions.groups))
-    kept = predictions.kept
+    ids, groups, kept = predictions.ids, predictions.groups, predictions.kept
     with contextlib.ExitStack() as stack:
         write = None
         if output is not None:

@@ -14,7 +14,6 @@ import glob
 import os
 import re
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
@@ -105,15 +104,12 @@ def _in_folder(folder: str, known: tuple[str, ...]) -> list[str]:
     return _plain_files(found)
 
 
-def _plain_files(names: Iterable[str]) -> list[str]:
+def _plain_files(names: Sequence[str]) -> list[str]:
     """Those that are files, or links to nothing, of which reading will tell; whatever else has such a name is named."""
-    files = []
-    for name in sorted(names):
-        with contextlib.suppress(OSError):
-            if not stat.S_ISREG(os.stat(name).st_mode):
-                warn_caller(f"{name}: this is a pipe, a socket or a device; among several files it is left out.")
-                continue
-        files.append(name)
+    odd = {name for name in names if not os.path.isfile(name) and os.path.exists(name)}
+    for name in sorted(odd):
+        warn_caller(f"{name}: this is a pipe, a socket or a device; among several files it is left out.")
+    files = sorted(name for name in names if name not in odd)
     if not files:
         raise InputError("there are only pipes, sockets and devices of such a name; give a file.")
     return files

@@ -89,16 +89,13 @@ def _follow(value: Any, step: str | int) -> Iterable[Any]:
 
 
 def _reduced(name: str, key: str, values: Any) -> float | None:
-    numbers = values if isinstance(values, list) else None
-    numbers = None if numbers is None else [value for value in numbers if value is not None]
-    plain = name in _OF_ANSWERS or all(
-        isinstance(value, int | float) and not isinstance(value, bool) for value in numbers or ()
-    )
-    if numbers is None or not plain:
-        inner = key[len(name) + 1 : -1]
-        what = "a list of answers" if name in _OF_ANSWERS else "a list of numbers"
-        raise InputError(f"{inner!r} is {repr(values)[:40]}, and {name}(...) takes {what}.")
-    return REDUCTIONS[name](numbers) if numbers else None
+    answers, several = name in _OF_ANSWERS, isinstance(values, list)
+    held = [value for value in values if value is not None] if several else []
+    plain = answers or all(isinstance(value, int | float) and not isinstance(value, bool) for value in held)
+    if not several or not plain:
+        inner, what = key[len(name) + 1 : -1], "answers" if answers else "numbers"
+        raise InputError(f"{inner!r} is {repr(values)[:40]}, and {name}(...) takes a list of {what}.")
+    return REDUCTIONS[name](held) if held else None
 
 
 @cache
@@ -106,13 +103,9 @@ def _parsed(key: str) -> tuple[str | None, tuple[str | int, ...]]:
     """The function around a key, if any, and its steps; a plain name is one step."""
     called = _CALL.fullmatch(key)
     reduction, path = (called[1], called[2]) if called and called[1] in REDUCTIONS else (None, key)
-    steps: list[str | int] = []
-    at = 0
-    while at < len(path) and (found := _STEP.match(path, at)):
-        name, index = found[1], found[2]
-        steps.append(name if name is not None else "*" if index == "*" else int(index))
-        at = found.end()
-    return reduction, tuple(steps) if at == len(path) else (key,)
+    found = list(_STEP.finditer(path))
+    steps = tuple(one[1] or ("*" if one[2] == "*" else int(one[2])) for one in found)
+    return reduction, steps if "".join(one[0] for one in found) == path else (key,)
 
 
 def is_nested(key: str | None) -> bool:

@@ -157,9 +157,7 @@ class Display:
 
     def _compared(self, name: str | None) -> list[Diagram]:
         """Before, and after where there is one, on the same rows; of a named display the last of these alone."""
-        rows = "accepted" if self.summary.diagram("after", "accepted") is not None else "all"
-        found = [self.summary.diagram(stage, rows) for stage in ("before", "after")]
-        both = [diagram for diagram in found if diagram is not None]
+        both = [diagram for diagram in self.summary.diagrams if diagram.rows == self.summary.diagrams[-1].rows]
         return both if name is None else both[-1:]
 
 

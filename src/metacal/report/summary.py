@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,10 +121,6 @@ class Summary:
     comparison: dict[str, Any] | None
     methods: dict[str, Any]
 
-    def diagram(self, stage: str, rows: str) -> Diagram | None:
-        """The diagram of a stage ("before", "after") and a set of rows ("all", "accepted"), if there is one."""
-        return next((found for found in self.diagrams if (found.stage, found.rows) == (stage, rows)), None)
-
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types: None for what is undefined, "inf" for infinity.
 
@@ -132,8 +128,7 @@ class Summary:
         last digit than `metacal evaluate` does. The rest keeps seven significant digits.
         """
         digits = {"evaluation": 17, "promise": 17, "curves": 17, "parts": 5}
-        names = [field.name for field in fields(self)]
-        whole = {name: plain(getattr(self, name), digits.get(name, _DIGITS)) for name in names}
+        whole = {name: plain(value, digits.get(name, _DIGITS)) for name, value in vars(self).items()}
         # A threshold must go on accepting the same rows: it keeps all its digits.
         whole["frontier"]["threshold"] = plain(self.frontier["threshold"], 17)
         return {"format": FORMAT, **whole}
@@ -202,7 +197,7 @@ def summarise(
     >>> summary = summarise(new_x, new_y, cal, n_resamples=0)
     >>> summary.promise.verdicts[0]["text"]
     'kept: coverage accuracy 0.9735 [0.9698, 0.9767], promised at least 0.97.'
-    >>> round(summary.diagram("before", "all").ece["estimate"], 4)
+    >>> round(summary.diagrams[0].ece["estimate"], 4)
     0.0507
     """
     fraction("level", level)
@@ -350,6 +345,4 @@ def plain(value: Any, digits: int = _DIGITS) -> Any:
         return plain(value.tolist(), digits)
     if isinstance(value, dict):
         return {str(name): plain(item, digits) for name, item in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name), digits) for field in fields(value)}
-    return value
+    return plain(vars(value), digits) if is_dataclass(value) else value

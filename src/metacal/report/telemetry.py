@@ -124,16 +124,13 @@ class WatchMetrics:
         """Have a meter of OpenTelemetry observe the same, under the same names with dots."""
         observation: Any = import_module("opentelemetry.metrics").Observation
 
-        def observe(name: str) -> Callable[[Any], list[Any]]:
-            def observed(options: Any) -> list[Any]:
-                values = next((family[3] for family in families(self._status()) if family[0] == name), [])
-                return [observation(value, labels) for labels, value in values]
-
-            return observed
+        def observed(name: str, options: Any) -> list[Any]:
+            values = next((family[3] for family in families(self._status()) if family[0] == name), [])
+            return [observation(value, labels) for labels, value in values]
 
         for name, kind, explained, _ in families(self._status()):
             make = getattr(meter, f"create_observable_{kind}")
-            make(name.removesuffix("_total").replace("_", ".", 1), [observe(name)], description=explained)
+            make(name.removesuffix("_total").replace("_", ".", 1), [partial(observed, name)], description=explained)
 
 
 def pushed(metrics: WatchMetrics, endpoint: str, every: float = 15.0) -> Callable[[], object]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, needs_extra, option
 from metacal.io.columns import ClassNames, Columns, Picked, Request, labels_are_in, pick_columns
 from metacal.io.opening import NoRowsError, check_texts, check_unpacked, uneven
+from metacal.rows.arrays import first_row
 from metacal.rows.labels import as_class_names
 from metacal.rows.stored import StoredTable
 
@@ -134,7 +135,7 @@ def read_batches(request: Request, source: Batches) -> Columns:
     own = {} if layout.width is None else {"class_names": stored_classes(schema)}
     if request.scores:
         table = _scores(chunks(picked.table[0]), picked.table[0], path)
-    return picked.columns(path, table, column, lambda name: chunks(name).to_pylist(), **own)
+    return picked.columns(table, column, lambda name: chunks(name).to_pylist(), **own)
 
 
 def pick(request: Request, schema: Any) -> Picked:
@@ -227,9 +228,7 @@ def _from_lists(column: Any, layout: Layout, path: str, start: int) -> NDArray[A
     if not _holds(lists.type, "fixed_size_list"):
         # Offsets of a slice begin where the slice does; a list array without nulls has no gaps between its lists.
         lengths = np.diff(lists.offsets.to_numpy(zero_copy_only=False))
-        wrong = lengths != layout.n_classes
-        if wrong.any():
-            row = int(wrong.argmax())
+        if (row := first_row(lengths != layout.n_classes)) is not None:
             raise uneven(f"{path}: row {start + row} of column {name!r}", int(lengths[row]), layout.n_classes)
     values = lists.flatten()
     if values.null_count:

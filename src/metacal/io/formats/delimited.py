@@ -49,7 +49,7 @@ def read(request: Request, delimiter: str = ",") -> Columns:
         else:
             table = np.stack([*map(cells.column, picked.table)], axis=1)
     typed = lambda name: _typed(path, name, cells.column(name))  # noqa: E731
-    return picked.columns(path, table, typed, lambda name: _values(cells.column(name)), lines=lines)
+    return picked.columns(table, typed, lambda name: _values(cells.column(name)), lines=lines)
 
 
 read_tabs = partial(read, delimiter="\t")

@@ -56,7 +56,7 @@ def read(request: Request) -> Columns:
         table = _table_of_lists(path, lines, first, columns[first])
     else:
         table = np.column_stack([_numbers(path, lines, name, columns[name]) for name in picked.table])
-    return picked.columns(path, table, typed, columns.__getitem__, lines=lines if request.scores else None)
+    return picked.columns(table, typed, columns.__getitem__, lines=lines if request.scores else None)
 
 
 def _objects(values: Sequence[Any]) -> NDArray[Any]:

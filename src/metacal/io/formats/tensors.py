@@ -59,7 +59,7 @@ def read_safetensors(request: Request) -> Columns:
         place = Placed(shape, np.dtype(_DTYPES[kind]), 8 + size + start)
         return array_in(request, file, place, may_stay=may_stay, widen=widen)
 
-    return picked.columns(path, tensor(picked.table[0], not request.scores), tensor)
+    return picked.columns(tensor(picked.table[0], not request.scores), tensor)
 
 
 def _header(text: bytes, held: int) -> dict[str, tuple[str, tuple[int, ...], int]]:
@@ -101,7 +101,7 @@ def read_torch(request: Request) -> Columns:
     def array(name: str) -> Any:
         return named[name] if name == picked.classes else _array(request, repr(name), named[name])
 
-    return picked.columns(request.path, array(picked.table[0]), array)
+    return picked.columns(array(picked.table[0]), array)
 
 
 def _loaded(request: Request) -> Any:
