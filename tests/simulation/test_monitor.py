@@ -93,7 +93,7 @@ class History:
                         self.position = intake.source.lines.position
                 except NotKeptError:
                     continue
-            self.watch = intake.watch
+            self.watch = intake.kept.watch
 
     def second(self) -> None:
         """Another monitor on the same state: it is told that it is in use, or had it to itself."""

@@ -20,7 +20,6 @@ from metacal.cli import Stopped, held
 from metacal.cli.printing import note
 from metacal.cli.sources import Table, Text
 from metacal.errors import InputError
-from metacal.gate.watch import Watch
 from metacal.io.artifact.watch import Kept, Taken, checkpoint
 from metacal.io.disk import DISK, Disk, plain_write_errors
 from metacal.io.journal import Journal
@@ -117,16 +116,6 @@ class Intake:
         self._last_of_before()
 
     @property
-    def watch(self) -> Watch:
-        """The watch as it is now."""
-        return self.kept.watch
-
-    @property
-    def settled(self) -> bool:
-        """Whether all that was taken is written."""
-        return self._record is None
-
-    @property
     def silent(self) -> bool:
         """Whether nothing has come for too long."""
         long = self.silence is not None and self._clock() - self._heard >= self.silence
@@ -153,8 +142,8 @@ class Intake:
         return True
 
     def checkpoint(self) -> None:
-        """Write the whole state in place of all records."""
-        if self.journal is not None:
+        """Write the whole state in place of all records, once all that was taken is written."""
+        if self.journal is not None and self._record is None:
             self.journal.rewrite([checkpoint(self.kept)])
             self._largest = max(self._large, 3 * self.journal.size)
 
@@ -207,7 +196,7 @@ class Shown:
         if intake.silence is not None:
             silence = Silence(intake.silence, not ended and intake.silent, intake.silences)
         about = {"artifact": self.artifact, "file": self.file, "quarantine": self.options.put_aside}
-        return status(intake.watch, ended=ended, silence=silence, **about)
+        return status(intake.kept.watch, ended=ended, silence=silence, **about)
 
     def publish(self, *, ended: bool = False) -> dict[str, Any]:
         """Show how it stands on the page and in the metrics."""
@@ -254,28 +243,22 @@ class Shown:
 
 def watched(intake: Intake, source: Text | Table, shown: Shown) -> None:
     """Read until the end, or until told to stop, which is no failure where there is no end."""
+    stopped: BaseException | None = None
     try:
         _read_all(intake, source, shown)
         if shown.page is not None:
             shown.publish(ended=True)
             shown.page.wait()
-    except (KeyboardInterrupt, Stopped):
-        _settle(intake)
-        if not shown.options.goes_on:
-            raise
-        return
-    _settle(intake)
-    if source.first_fault and not source.good:
+    except (KeyboardInterrupt, Stopped) as signal:
+        stopped = signal
+    try:
+        intake.checkpoint()
+    except InputError as error:  # the long journal stays, and has all of it
+        note(f"{error} What was counted is there.")
+    if stopped is not None and not shown.options.goes_on:
+        raise stopped
+    if stopped is None and source.first_fault and not source.good:
         raise InputError(f"no line of {source.place} could be read; the first: {source.first_fault}")
-
-
-def _settle(intake: Intake) -> None:
-    """The whole state in place of a long journal; where that cannot be written the journal stays, and has all of it."""
-    if intake.settled:
-        try:
-            intake.checkpoint()
-        except InputError as error:
-            note(f"{error} What was counted is there.")
 
 
 def _read_all(intake: Intake, source: Text | Table, shown: Shown) -> None:
