@@ -5,7 +5,7 @@ one taken. So what was counted is in the journal, and what is in the journal is 
 whoever opens the journal next has the state that follows from it, and the place from which to read on. Where the disk
 fails a step is not done: it is tried again, and nothing more is read meanwhile.
 
-`Intake` neither waits nor looks at the time by itself: `tests/simulation` drives it through histories of its own.
+`Intake` does not wait by itself: `tests/simulation` drives it through histories of its own.
 `watched` steps until the end or a signal, and `Shown` is what people and machines see of it meanwhile.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from metacal.cli import Stopped, held
@@ -83,34 +82,26 @@ class Intake:
         The watch, and how far sources were read: a new one, or what the journal gives.
     source : Text or Table
         Where rows and labels come from.
-    journal : Journal, optional
+    journal : Journal or None
         An open one; without it nothing is kept.
-    quarantine : Quarantine, optional
-    silence : float, optional
+    quarantine : Quarantine or None
+    silence : float or None
         Seconds without anything that are an alarm.
-    clock : callable
-        Seconds.
-    large : int
-        Bytes of a journal that is written anew.
     """
 
     def __init__(
         self,
         kept: Kept,
         source: Text | Table,
-        *,
-        journal: Journal | None = None,
-        quarantine: Quarantine | None = None,
-        silence: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        large: int = _LARGE,
+        journal: Journal | None,
+        quarantine: Quarantine | None,
+        silence: float | None,
     ) -> None:
         self.kept, self.source, self.journal, self.quarantine = kept, source, journal, quarantine
-        self.silence, self.silences, self._clock, self._large = silence, 0, clock, large
-        self._heard, self._silent = clock(), False
+        self.silence, self.silences, self._heard, self._silent = silence, 0, time.monotonic(), False
         self._record: dict[str, Any] | None = None
         self._journalled = self._failed = False
-        self._largest = large
+        self._largest = _LARGE
         if journal is not None and not journal.records:
             journal.append(checkpoint(kept))
         self._last_of_before()
@@ -118,7 +109,7 @@ class Intake:
     @property
     def silent(self) -> bool:
         """Whether nothing has come for too long."""
-        long = self.silence is not None and self._clock() - self._heard >= self.silence
+        long = self.silence is not None and time.monotonic() - self._heard >= self.silence
         self.silences += long and not self._silent
         self._silent = long
         return long
@@ -130,7 +121,7 @@ class Intake:
             if taken is None:
                 return False
             if taken.lines or len(taken.rows):
-                self._heard, self._silent = self._clock(), False
+                self._heard, self._silent = time.monotonic(), False
             self._record, self._journalled = self.kept.add(taken, self.source.name, self.source.state), False
             if self.quarantine is not None:
                 self._record["quarantine"] = [self.quarantine.path, self.quarantine.at, self.source.place]
@@ -145,7 +136,7 @@ class Intake:
         """Write the whole state in place of all records, once all that was taken is written."""
         if self.journal is not None and self._record is None:
             self.journal.rewrite([checkpoint(self.kept)])
-            self._largest = max(self._large, 3 * self.journal.size)
+            self._largest = max(_LARGE, 3 * self.journal.size)
 
     def _keep(self) -> None:
         assert self._record is not None
