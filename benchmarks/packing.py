@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.datasets.packing import Packed
+
+class Packed(NamedTuple):
+    """A packed table, array by array as `metacal.datasets.packing` names them."""
+
+    top: NDArray[np.float32]
+    second: NDArray[np.float32]
+    second_class: NDArray[Any]
+    below: NDArray[np.float16]
 
 
 def pack(logits: NDArray[Any]) -> Packed:

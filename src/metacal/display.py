@@ -12,7 +12,7 @@ from html import escape
 from math import floor
 from typing import IO, Any
 
-from metacal.errors import MissingExtraError
+from metacal.errors import needs_extra
 
 _LEFT = "text-align:left;vertical-align:top"
 #: What a float's last bits add to a decimal: 1e4 · 0.57 is 5699.999999999999.
@@ -28,11 +28,7 @@ def facts(statement: str, lines: Iterable[tuple[str, str]]) -> str:
     >>> print(facts("At most 5%.", [("gate", "accept if entropy <= 0.3")]).count("<tr>"))
     1
     """
-    body = "".join(
-        f'<tr><th scope="row" style="{_LEFT}">{escape(name)}</th><td style="{_LEFT}">{escape(text)}</td></tr>'
-        for name, text in lines
-    )
-    return f"<div><p><strong>{escape(statement)}</strong></p><table><tbody>{body}</tbody></table></div>"
+    return f"<div><p><strong>{escape(statement)}</strong></p><table>{_body(lines, _LEFT)}</table></div>"
 
 
 def named(lines: Iterable[str]) -> list[tuple[str, str]]:
@@ -57,14 +53,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "")
     columns = "".join(
         f'<th scope="col" style="{_NUMBER if k else _LEFT}">{escape(name)}</th>' for k, name in enumerate(head)
     )
-    body = "".join(
-        f'<tr><th scope="row" style="{_LEFT}">{escape(first)}</th>'
-        + "".join(f'<td style="{_NUMBER}">{escape(cell)}</td>' for cell in rest)
-        + "</tr>"
+    said = f'<caption style="caption-side:top;text-align:left">{escape(caption)}</caption>' if caption else ""
+    return f"<table>{said}<thead><tr>{columns}</tr></thead>{_body(rows, _NUMBER)}</table>"
+
+
+def _body(rows: Iterable[Sequence[str]], style: str) -> str:
+    """The rows of a table, each of whose first cell names it."""
+    cells = (
+        f'<th scope="row" style="{_LEFT}">{escape(first)}</th>'
+        + "".join(f'<td style="{style}">{escape(cell)}</td>' for cell in rest)
         for first, *rest in rows
     )
-    said = f'<caption style="caption-side:top;text-align:left">{escape(caption)}</caption>' if caption else ""
-    return f"<table>{said}<thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<tbody>{''.join(f'<tr>{row}</tr>' for row in cells)}</tbody>"
 
 
 def aligned(rows: Sequence[Sequence[str]], widest: Sequence[Sequence[str]] | None = None) -> list[str]:
@@ -120,10 +120,8 @@ def _down(value: float, digits: int) -> float:
 
 
 def _pandas() -> Any:
-    try:
+    with needs_extra("to_frame()", "pandas"):
         import pandas
-    except ImportError as error:
-        raise MissingExtraError("to_frame()", "pandas") from error
     return pandas
 
 

@@ -74,6 +74,23 @@ class MissingExtraError(MetacalError, ImportError):
         return '{} needs an optional dependency: pip install "metacal[{}]"'.format(*self.args)
 
 
+@contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """What is imported within this comes with an extra; MissingExtraError where it is not installed.
+
+    Examples
+    --------
+    >>> with needs_extra("drawing a plot", "plot"):
+    ...     import a_library_for_plots
+    Traceback (most recent call last):
+    metacal.errors.MissingExtraError: drawing a plot needs an optional dependency: pip install "metacal[plot]"
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(what, extra) from error
+
+
 class MetacalWarning(UserWarning):
     """The answer stands, but something about the data deserves a look."""
 

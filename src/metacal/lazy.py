@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -14,14 +15,9 @@ def found(place: str) -> Any:
     """What stands at "module:name": a module of that package, or what the module has under the name."""
     module, _, name = place.partition(":")
     home = import_module(module)
-    if name in vars(home) or not hasattr(home, "__path__"):
-        return getattr(home, name)
-    try:
+    if name not in vars(home) and hasattr(home, "__path__") and find_spec(f"{module}.{name}") is not None:
         return import_module(f"{module}.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"{module}.{name}":
-            raise
-        return getattr(home, name)
+    return getattr(home, name)
 
 
 def written_in(package: str) -> dict[str, str]:

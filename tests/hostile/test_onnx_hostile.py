@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -173,9 +174,9 @@ MANY = """
 import json, runpy, sys
 answer = runpy.run_path(sys.argv[1])["main"]
 for path in sys.argv[2:]:
-    answer(path)
-    with open(path) as file:
-        reply = json.load(file)["reply"]
+    folder = path.removesuffix(".onnx")
+    answer(path, folder, str(192 * 2**20), "60")
+    reply = f"{folder}/reply.json"
     with open("/proc/self/status") as file:
         peak = 1024 * int(next(line for line in file if line.startswith("VmHWM")).split()[1])
     with open(reply) as file:
@@ -187,22 +188,10 @@ for path in sys.argv[2:]:
 
 def probe_all(paths, folder):
     """Check and run files in one child; return those for which it left no reply."""
-    requests = []
     for path in paths:
-        stem = str(folder / path.stem)
-        body = {
-            "model": str(path),
-            "inputs": None,
-            "answers": f"{stem}.npz",
-            "reply": f"{stem}.reply.json",
-            "memory_bytes": 192 * 2**20,
-            "seconds": 60,
-        }
-        with open(f"{stem}.request.json", "w", encoding="utf-8") as file:
-            json.dump(body, file)
-        requests.append(f"{stem}.request.json")
-    subprocess.run([sys.executable, "-P", "-c", MANY, PROBE, *requests], capture_output=True, timeout=300, check=False)
-    return [path for path in paths if not (folder / f"{path.stem}.reply.json").exists()]
+        (folder / path.stem).mkdir()
+    subprocess.run([sys.executable, "-P", "-c", MANY, PROBE, *paths], capture_output=True, timeout=300, check=False)
+    return [path for path in paths if not (folder / path.stem / "reply.json").exists()]
 
 
 def attached(path, gate):
@@ -225,7 +214,7 @@ def test_mutated_models(gate, tmp_path):
 
     def flush():
         down = probe_all(waiting, tmp_path) if waiting else []
-        for reply in tmp_path.glob("*.reply.json"):
+        for reply in tmp_path.glob("*/reply.json"):
             counts["peak MB"] = max(counts["peak MB"], json.loads(reply.read_text())["peak_bytes"] >> 20)
         for path in down:
             counts["alone"] += 1
@@ -233,7 +222,7 @@ def test_mutated_models(gate, tmp_path):
                 checking.run_child(path, None, path.stat().st_size)
         waiting.clear()
         for item in tmp_path.iterdir():
-            item.unlink()
+            shutil.rmtree(item) if item.is_dir() else item.unlink()
 
     for number in range(MUTATIONS):
         which = int(rng.integers(2))
@@ -346,7 +335,7 @@ def test_a_graph_that_wants_all_memory_gets_none(gate, tmp_path):
     path = tmp_path / "bomb.onnx"
     path.write_bytes(attach(model, gate).SerializeToString())
     assert not probe_all([path], tmp_path)
-    reply = json.loads((tmp_path / "bomb.reply.json").read_text())
+    reply = json.loads((tmp_path / "bomb" / "reply.json").read_text())
     assert reply["stage"] != "ran"
     assert reply["peak_bytes"] < 280 * 2**20  # onnx, onnxruntime and NumPy alone: about 80 MB
 

@@ -23,7 +23,7 @@ from metacal.export.onnx import to_onnx
 from metacal.io.artifact import encoding
 from metacal.maps.methods import map_classes
 from metacal.rows import validate
-from metacal.rows.labels import check_reject_label
+from metacal.rows.labels import reject_label_of
 
 if sys.version_info >= (3, 12):
     from typing import TypeAliasType
@@ -124,7 +124,7 @@ def test_a_reject_label_that_would_round_the_classes_is_refused(classes, reject_
     """int64 and uint64 have only float64 in common: 9223372036854775809 would come back as 9223372036854775808."""
     known = np.arange(3) if classes is None else classes
     with pytest.raises(InputError, match="integer"):
-        check_reject_label(reject_label, known)
+        reject_label_of(reject_label, known)
 
 
 # ── what is declared is what is tested ───────────────────────────────────────────────────────────────────────────────

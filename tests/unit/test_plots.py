@@ -65,7 +65,7 @@ def test_what_is_drawn_is_what_the_summary_says(data, gate):
     logits, labels = data.logits[3000:5000], data.labels[3000:5000]
     summary = summarise(logits, labels, gate, n_resamples=0)
     reliability = plots.ReliabilityDisplay(summary).plot(binning="equal_mass")
-    bins = summary.diagram("after", "accepted").equal_mass
+    bins = summary.diagrams[-1].equal_mass
     x, y = reliability.ax_.lines[-1].get_xydata().T
     assert np.array_equal(x, bins.confidence)
     assert np.array_equal(y, bins.accuracy)

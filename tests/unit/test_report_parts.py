@@ -32,9 +32,9 @@ def test_a_class_of_one_row_is_no_headline(cifar10):
     correct, codes = cifar10.correct.copy(), cifar10.logits.argmax(axis=1)
     codes[0], correct[0] = 10, False
     found = part_table("class", np.arange(11), codes, correct, None, level=0.95)
-    assert found.name[0] != "10"
-    assert found.accuracy.estimate.min() == 0.0  # by the share alone it would be the first
-    assert (np.diff(found.evidence) >= 0).all()
+    assert found["name"][0] != "10"
+    assert found["accuracy"].estimate.min() == 0.0  # by the share alone it would be the first
+    assert (np.diff(found["evidence"]) >= 0).all()
 
 
 def test_shares_and_intervals_are_those_of_the_rows(data, per_class):
@@ -42,22 +42,22 @@ def test_shares_and_intervals_are_those_of_the_rows(data, per_class):
     groups = np.arange(len(labels)) % 4
     found = summarise(logits, labels, per_class, n_resamples=0, groups=groups)
     by_class, by_group = found.parts
-    assert (by_class.by, by_group.by) == ("class", "group")
-    assert (by_class.promised, by_group.promised) == ("each", "all")
+    assert (by_class["by"], by_group["by"]) == ("class", "group")
+    assert (by_class["promised"], by_group["promised"]) == ("each", "all")
     accept, top = per_class.accepts(logits), logits.argmax(axis=1)
     for table, codes in ((by_class, top), (by_group, groups)):
-        for k, name in enumerate(table.name):
+        for k, name in enumerate(table["name"]):
             own = codes == int(name)
-            assert table.n[k] == own.sum()
-            assert table.accepted[k] == (own & accept).sum()
-            assert table.right[k] == (own & accept & (top == labels)).sum()
+            assert table["n"][k] == own.sum()
+            assert table["accepted"][k] == (own & accept).sum()
+            assert table["right"][k] == (own & accept & (top == labels)).sum()
             exact = mc.metrics.intervals.clopper_pearson(
-                int(table.right[k]), int(table.accepted[k]), 1.0 - 0.05 / len(table.name)
+                int(table["right"][k]), int(table["accepted"][k]), 1.0 - 0.05 / len(table["name"])
             )
-            assert table.accuracy.low[k] == pytest.approx(exact.low, abs=1e-9)
-            assert table.accuracy.high[k] == pytest.approx(exact.high, abs=1e-9)
+            assert table["accuracy"].low[k] == pytest.approx(exact.low, abs=1e-9)
+            assert table["accuracy"].high[k] == pytest.approx(exact.high, abs=1e-9)
     own = dict(zip(per_class.gate_.thresholds.names, per_class.gate_.thresholds.values))
-    assert [own[int(name)] for name in by_class.name] == by_class.threshold.tolist()
+    assert [own[int(name)] for name in by_class["name"]] == by_class["threshold"].tolist()
     assert "in class" in found.promise.verdicts[0]["counted"]
 
 

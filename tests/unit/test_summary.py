@@ -64,13 +64,14 @@ def test_metrics_evaluate_and_summary_agree(data, gate, summary, tmp_path):
     assert curves.coverage.estimate[here] == mc.metrics.coverage(accept)
     assert curves.accuracy.estimate[here] == mc.metrics.coverage_accuracy(accept, correct)
     assert curves.miscoverage.estimate[here] == pytest.approx(mc.metrics.miscoverage(accept, correct))
-    after = summary.diagram("after", "accepted")
+    after = summary.diagrams[-1]
+    assert (after.stage, after.rows) == ("after", "accepted")
     table = mc.metrics.reliability_curve(proba[accept], labels[accept])
     assert np.array_equal(after.equal_width.count, table.counts)
     assert np.allclose(after.equal_width.accuracy, table.accuracy, equal_nan=True)
     gap = np.nansum(np.abs(after.equal_mass.accuracy - after.equal_mass.confidence) * after.equal_mass.count)
     assert gap / after.n_rows == pytest.approx(after.ece_equal_mass["estimate"])
-    assert summary.classes.ece.mean() == pytest.approx(kept["classwise_ece"]["estimate"], abs=1e-12)
+    assert summary.classes["ece"].mean() == pytest.approx(kept["classwise_ece"]["estimate"], abs=1e-12)
     assert summary.promise.verdicts[0]["value"] == kept["accuracy"]["estimate"]
 
 
@@ -95,14 +96,15 @@ def test_each_calibrator_kind_and_no_gate_at_all(data):
     assert bare.evaluation["n_accepted"] is None
     assert bare.evaluation["uncalibrated"] is None
     assert bare.curves.current is None
-    assert np.isnan(bare.classes.miscoverage).all()
-    assert bare.classes.order == "surest of a low accuracy first"
-    assert bare.classes.accuracy[0] == bare.classes.accuracy.min()  # about as many rows in each
+    assert np.isnan(bare.classes["miscoverage"]).all()
+    assert bare.classes["order"] == "surest of a low accuracy first"
+    assert bare.classes["accuracy"][0] == bare.classes["accuracy"].min()  # about as many rows in each
     fitted = mc.VectorScaling().fit(data.logits[FIT], data.labels[FIT])
     with_map = summarise(logits, labels, fitted, n_resamples=0)
     assert [(found.stage, found.rows) for found in with_map.diagrams] == [("before", "all"), ("after", "all")]
     proba = fitted.predict_proba(logits)
-    after = with_map.diagram("after", "all")
+    after = with_map.diagrams[-1]
+    assert (after.stage, after.rows) == ("after", "all")
     assert after.ece["estimate"] == pytest.approx(mc.metrics.ece(proba, labels), abs=1e-9)
     assert with_map.source.calibrator == "VectorScaling"
     with pytest.raises(InputError, match="is not fitted; call fit first"):
@@ -198,24 +200,24 @@ def test_striking_rows_and_classes(data, gate):
     )
     scores, right = gate.ranking_scores(logits), logits.argmax(axis=1) == labels
     first = found.mistakes[0]
-    assert not right[first.row]
-    assert first.score == scores[~right].min()
-    assert first.id == f"id{first.row}"
-    assert first.label == names[labels[first.row]]
-    assert first.predicted == names[logits[first.row].argmax()]
-    assert found.hits[0].score == scores[right].max()
-    assert right[found.hits[0].row]
+    assert not right[first["row"]]
+    assert first["score"] == scores[~right].min()
+    assert first["id"] == f"id{first['row']}"
+    assert first["label"] == names[labels[first["row"]]]
+    assert first["predicted"] == names[logits[first["row"]].argmax()]
+    assert found.hits[0]["score"] == scores[right].max()
+    assert right[found.hits[0]["row"]]
     assert len(found.mistakes) == len(found.hits) == 20
-    ordered = [row.score for row in found.mistakes]
+    ordered = [row["score"] for row in found.mistakes]
     assert ordered == sorted(ordered)
     table = found.classes
-    worst = int(table.column[0])
+    worst = int(table["column"][0])
     own = labels == worst
     accept = gate.accepts(logits)
-    assert table.n[0] == own.sum()
-    assert table.miscoverage[0] == pytest.approx(mc.metrics.miscoverage(accept[own], right[own]))
-    assert (np.diff(table.miscoverage) <= 0).all()
-    assert table.n.sum() == len(labels)
+    assert table["n"][0] == own.sum()
+    assert table["miscoverage"][0] == pytest.approx(mc.metrics.miscoverage(accept[own], right[own]))
+    assert (np.diff(table["miscoverage"]) <= 0).all()
+    assert table["n"].sum() == len(labels)
 
 
 def test_string_labels_probabilities_and_comparison(data):
@@ -226,7 +228,7 @@ def test_string_labels_probabilities_and_comparison(data):
     text = np.array(names)[labels]
     found = summarise(proba, text, classes=names, input="probabilities", n_resamples=0, compare=["temperature"])
     assert found.diagrams[0].ece["estimate"] == pytest.approx(mc.metrics.ece(proba, labels), abs=1e-6)
-    assert found.mistakes[0].label in names
+    assert found.mistakes[0]["label"] in names
     assert {entry["name"] for entry in found.comparison["calibrators"]} == {"uncalibrated", "temperature"}
     finished = mc.compare(logits, labels, ["temperature"], n_repeats=1)
     assert summarise(logits, labels, n_resamples=0, compare=finished).comparison == finished.to_dict()
@@ -278,8 +280,8 @@ def test_tables_that_stay_on_disk_and_many_classes(tmp_path):
     mapped = np.load(tmp_path / "logits.npy", mmap_mode="r")
     held, stored = (summarise(table, labels, n_resamples=0) for table in (logits, mapped))
     assert same(json.loads(json.dumps(stored.to_dict())), json.loads(json.dumps(held.to_dict())))
-    assert len(held.classes.name) == 1000
-    assert held.classes.n_classes == 1200
+    assert len(held.classes["name"]) == 1000
+    assert held.classes["n_classes"] == 1200
     exact = np.exp(logits.astype(float) - logits.max(axis=1, keepdims=True))
     exact /= exact.sum(axis=1, keepdims=True)
     found = held.evaluation["all_rows"]["classwise_ece"]["estimate"]
@@ -310,11 +312,11 @@ def test_scores_have_the_numbers_of_evaluate_and_no_classes(marks):
     assert all(promise[name] == verdict[name] for name in ("target", "value", "low", "high", "verdict"))
     assert found.evaluation == measured
     assert [(one.stage, one.rows) for one in found.diagrams] == [("after", "all")]
-    assert (found.classes.n_classes, found.classes.name, found.parts) == (0, (), ())
+    assert (found.classes["n_classes"], found.classes["name"], found.parts) == (0, (), [])
     for row in (*found.mistakes, *found.hits):  # numbers of the rows that were given, those without a score among them
-        assert row.id == str(row.row)
-        assert row.score == pytest.approx(-mark[2000 + row.row])
-        assert (row.label, row.predicted) == ("", "")
+        assert row["id"] == str(row["row"])
+        assert row["score"] == pytest.approx(-mark[2000 + row["row"]])
+        assert (row["label"], row["predicted"]) == ("", "")
     json.dumps(found.to_dict(), allow_nan=False)
     with pytest.raises(InputError, match="one table of logits"):
         summarise(mark, right, gate, n_resamples=0, compare=True)
@@ -329,7 +331,7 @@ def test_scores_that_no_gate_was_fitted_on(marks):
     assert found.evaluation["n_accepted"] is None
     assert found.curves.command == "metacal fit 'a b.csv' --score-key 'my loss' --higher-is doubtful"
     assert found.curves.current is None
-    assert np.isnan([row.confidence for row in found.mistakes]).all()
+    assert np.isnan([row["confidence"] for row in found.mistakes]).all()
 
 
 def test_shares_have_their_exact_interval_without_resamples(marks, data, gate):
@@ -356,11 +358,11 @@ def test_a_cascade_has_the_usual_numbers_and_who_answers(promise):
     measured = mc.evaluate(cascade, small[rows], y[rows], large=large[rows], n_resamples=0)
     assert found.promise.answered_by == measured.answered_by
     assert sum(one.n_rows for one in found.promise.answered_by) == 2000
-    assert found.mistakes[0].confidence == decision.confidence[~right].max()
-    assert found.hits[0].confidence == decision.confidence[right].min()
+    assert found.mistakes[0]["confidence"] == decision.confidence[~right].max()
+    assert found.hits[0]["confidence"] == decision.confidence[right].min()
     assert found.curves.accepted[-1] == 2000
     assert found.curves.accuracy.estimate[-1] == pytest.approx(right.mean())
-    assert sorted(found.classes.name) == sorted(found.parts[0].name) == list("abcd")
+    assert sorted(found.classes["name"]) == sorted(found.parts[0]["name"]) == list("abcd")
     json.dumps(found.to_dict(), allow_nan=False)
     with pytest.raises(InputError, match="large"):
         summarise(small[rows], y[rows], cascade)

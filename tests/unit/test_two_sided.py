@@ -269,9 +269,9 @@ def test_sides_that_read_alike_are_two(by_group):
     assert {side: own[side] for side in alike} == rows | of_class
     rejected = {(*one.parts, one.called): one.rows - one.rejected for one in watch.alarms.abstention}
     assert {side: rejected[side] for side in alike} == rows
-    table = next(table for table in summarise(*new, cal, groups=groups[N:]).parts if table.by == "group")
-    assert sorted(table.accepted[np.array(table.name) == "a, called b, called c"]) == sorted(rows.values())
-    assert len(set(table.threshold[np.array(table.name) == "a, called b, called c"])) == 2
+    table = next(table for table in summarise(*new, cal, groups=groups[N:]).parts if table["by"] == "group")
+    assert sorted(table["accepted"][np.array(table["name"]) == "a, called b, called c"]) == sorted(rows.values())
+    assert len(set(table["threshold"][np.array(table["name"]) == "a, called b, called c"])) == 2
 
 
 def test_groups_that_cannot_carry_a_side():

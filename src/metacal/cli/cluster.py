@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from metacal.cli.options import option, wrong
-from metacal.errors import InputError, MissingExtraError
+from metacal.errors import InputError, needs_extra
 
 
 def _checked(ctx: click.Context, parameter: click.Parameter, where: str | None) -> str | None:
@@ -35,10 +35,8 @@ def cluster(where: str | None, processes: int) -> Iterator[Any]:
     if where is None:
         yield None
         return
-    try:
+    with needs_extra("--executor", "dask"):
         import distributed
-    except ImportError:
-        raise MissingExtraError("--executor", "dask") from None
     from metacal.rows.executors import cores
 
     dask: Any = distributed

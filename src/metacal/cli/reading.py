@@ -173,7 +173,7 @@ class GateRows:
     @property
     def ids(self) -> Any:
         """The id of each row, where there are ids."""
-        return None if self.found.ids is None else self.found.ids.ravel()
+        return self.found.ids
 
     def require_truth(self) -> Any:
         """Labels, or right and wrong; InputError with what to do where there are none."""
@@ -276,7 +276,6 @@ def truth_of_both(one: Predictions, other: Predictions, small: str, large: str) 
     for what, first, second in (("ids", one.ids, other.ids), ("labels", one.labels, other.labels)):
         if first is None or second is None or (first.dtype.kind in "US") != (second.dtype.kind in "US"):
             continue  # names beside numbers say nothing of each other
-        first, second = first.ravel(), second.ravel()
         differ = np.flatnonzero((first != second) & ((first == first) | (second == second)))  # NaN: not known
         if len(differ):
             where = f"the {what} of row {differ[0]} differ"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,7 +99,9 @@ def load(name: str, *, folder: str | os.PathLike[str] | None = None) -> LogitsSe
     """
     known = names(folder=folder)
     if name not in known:
-        raise InputError(_unknown(name, known))
+        close = difflib.get_close_matches(str(name).lower().replace("_", "-"), known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else "."
+        raise InputError(f"there is no data set {name!r}{hint} There are: {', '.join(known) or 'none'}.")
     with (_shelf(folder) / f"{name}.npz").open("rb") as file:
         return LogitsSet(name, *read_packed(file))
 
@@ -124,9 +124,3 @@ def names(*, folder: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
 
 def _shelf(folder: str | os.PathLike[str] | None) -> Traversable:
     return resources.files("metacal.datasets") if folder is None else Path(folder)
-
-
-def _unknown(name: Any, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(str(name).lower().replace("_", "-"), known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
-    return f"there is no data set {name!r}{hint} There are: {', '.join(known) or 'none'}."

@@ -9,7 +9,7 @@ half the spacing of float32 at logits of 1). The second largest is kept in float
 from __future__ import annotations
 
 import zipfile
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,8 @@ from metacal.formulas import Flags
 _MOST_BYTES = 1 << 32
 
 
-class Packed(NamedTuple):
-    """A packed table: what `below` rounds away of the two largest logits of a row stands beside it."""
-
-    top: NDArray[np.float32]
-    second: NDArray[np.float32]
-    second_class: NDArray[Any]
-    below: NDArray[np.float16]
+#: The arrays of a packed table: what `below` rounds away of the two largest logits of a row stands beside it.
+PACKED = ("top", "second", "second_class", "below")
 
 
 def unpack(top: NDArray[Any], second: NDArray[Any], second_class: NDArray[Any], below: NDArray[Any]) -> NDArray[Any]:
@@ -47,8 +42,8 @@ def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64]
             raise InputError(f"a packed set of {size:,} bytes is beyond {_MOST_BYTES:,}; this is not one of metacal's.")
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in (*Packed._fields, "labels", "is_test", "source")}
-        logits = unpack(*(found[name] for name in Packed._fields))
+            found = {name: arrays[name] for name in (*PACKED, "labels", "is_test", "source")}
+        logits = unpack(*(found[name] for name in PACKED))
         labels, is_test = found["labels"].astype(np.int64), found["is_test"].astype(np.bool_)
     except InputError:
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -162,10 +163,9 @@ class LogitsEstimator(TransformerMixin, Parameters):
 
     def _check_columns(self, X: Any, *, reset: bool) -> None:
         """The number of columns and their names, in scikit-learn's words."""
-        names = [str(name) for name in getattr(X, "columns", ())]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InputError(f"a table needs unique column names, one for each class; {twice!r} stands there twice.")
+        names = Counter(str(name) for name in getattr(X, "columns", ()))
+        if twice := [name for name, times in names.items() if times > 1]:
+            raise InputError(f"a table needs unique column names, one for each class; {twice[0]!r} stands there twice.")
         try:
             validate_data(self, X, skip_check_array=True, reset=reset)
         except TypeError as error:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pickle
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -244,13 +243,12 @@ def compare(
         raise InputError(f"n_splits must be between 2 and the number of rows, {len(table)}; got {n_splits}.")
     held_out = partial(_held_out, len(codes), n_splits, random_state)
     n_folds = affordable_folds(candidates, len(table), table.shape[1], n_splits * n_repeats, budget)
-    jobs = [(name, estimator, at) for name, estimator in candidates.items() for at in range(n_folds)]
-    results: dict[str, list[Any]] = {name: [] for name in candidates}
+    jobs = [(estimator, at) for estimator in candidates.values() for at in range(n_folds)]
     with workers(n_jobs, executor) as pool, said_once():
         done = _fits(pool, table, partial(_fit_and_measure, codes, held_out), jobs)
-        for (name, *_), result in progress(done, len(jobs)) if progress is not None else done:
-            results[name].append(result)
-    failed = {name: next((one for one in found if isinstance(one, str)), None) for name, found in results.items()}
+        found = list(done if progress is None else progress(done, len(jobs)))
+    results = {name: found[k * n_folds : (k + 1) * n_folds] for k, name in enumerate(candidates)}
+    failed = {name: next((one for one in folds if isinstance(one, str)), None) for name, folds in results.items()}
     fitted = [name for name, why in failed.items() if why is None]
     rows = [np.flatnonzero(held_out(at)) for at in range(n_folds)]
     measured = {
@@ -263,21 +261,15 @@ def compare(
     return Comparison(tuple(entries), len(table), table.shape[1], n_splits, n_repeats, n_folds, winners)
 
 
-Job = tuple[str, Any, int]
-
-
-def _fits(
-    pool: Executor | None, table: Any, task: Callable[..., Any], jobs: Sequence[Job]
-) -> Iterator[tuple[Job, Any]]:
-    """Each job and what it measured, in order."""
+def _fits(pool: Executor | None, table: Any, task: Callable[..., Any], jobs: list[tuple[Any, int]]) -> Iterator[Any]:
+    """What each job measured, in order."""
     if pool is not None and is_remote(pool):
         source = table if isinstance(table, StoredTable) else np.asarray(table)
         named = sources_of(table)
         place = (lambda piece: named) if named else None
-        pieces = ((estimator, at) for _, estimator, at in jobs)
-        return zip(jobs, in_order(pool, partial(task, source), pieces, _WINDOW, held=len(jobs), place=place))
+        return in_order(pool, partial(task, source), jobs, _WINDOW, held=len(jobs), place=place)
     whole = np.asarray(table)
-    return zip(jobs, (map if pool is None else pool.map)(lambda job: task(whole, *job[1:]), jobs))
+    return (map if pool is None else pool.map)(lambda job: task(whole, *job), jobs)
 
 
 def _held_out(n_rows: int, n_splits: int, random_state: int, at: int) -> Flags:
@@ -289,23 +281,10 @@ def _held_out(n_rows: int, n_splits: int, random_state: int, at: int) -> Flags:
     return np.asarray(random_folds(n_rows, n_splits, rng) == held)
 
 
-class _Kept(threading.local):
+@lru_cache(maxsize=1)
+def _whole(stored: bytes) -> Array:
     """The table that a worker read last, whole: every fit draws its folds from it."""
-
-    key: bytes = b""
-    table: Any = None
-
-    def whole(self, table: Any) -> Array:
-        if not isinstance(table, StoredTable):
-            return np.asarray(table)
-        key = pickle.dumps(table)
-        if key != self.key:
-            self.table = None  # two would be one too many
-            self.key, self.table = key, np.asarray(table)
-        return np.asarray(self.table)
-
-
-_kept = _Kept()
+    return np.asarray(pickle.loads(stored))
 
 
 class _Uncalibrated(BaseEstimator):
@@ -339,8 +318,8 @@ def _fit_and_measure(
     codes: Codes, held_out: Callable[[int], Flags], table: Any, estimator: Any, at: int
 ) -> _Fold | str:
     """What the held-out rows say; a message where the fit cannot be done."""
-    table, held = _kept.whole(table), held_out(at)
-    fresh = clone(estimator)
+    table = _whole(pickle.dumps(table)) if isinstance(table, StoredTable) else table
+    held, fresh = held_out(at), clone(estimator)
     started = time.thread_time()
     try:
         with unquestioned():

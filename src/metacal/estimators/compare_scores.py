@@ -101,15 +101,13 @@ def compare_scores(
     own[generator(random_state).permutation(len(right))[: math.ceil(_OWN_ROWS * len(right))]] = True
     stack = make_pipeline(StandardScaler(), LogisticRegression())
     whole = ~np.isnan(table).any(axis=1)
-    raw = np.stack(list(scores.values()), axis=1)
-    stack.fit(raw[own & whole], right[own & whole])
+    stack.fit(np.stack(list(scores.values()), axis=1)[own & whole], right[own & whole])
     stack.feature_names = tuple(scores)
     found = ScoreComparison((), asked, stack)
     named = {name: column[~own] for name, column in zip(scores, table.T, strict=True)}
     named[FUSED] = found.fused(scores)[~own]
     rows = [_measured(name, column, right[~own], asked) for name, column in named.items()]
-    order = sorted(rows, key=lambda row: (-row.coverage, -row.auroc))
-    return ScoreComparison(tuple(order), asked, stack)
+    return ScoreComparison(tuple(sorted(rows, key=lambda row: (-row.coverage, -row.auroc))), asked, stack)
 
 
 def _measured(name: str, column: Any, right: Any, promise: Promise) -> ScoreRow:

@@ -159,8 +159,7 @@ def split_rows(n: int, holdout: float, random_state: int, units: Codes | None = 
             f"an unfitted classifier needs rows to fit and rows to calibrate on; got {n_units} {what} "
             f"(n_samples={n}). Bring more rows, or a fitted classifier."
         )
-    order = generator(random_state).permutation(n_units)
-    held_out = np.isin(codes, order[:kept])
+    held_out = np.isin(codes, generator(random_state).permutation(n_units)[:kept])
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 

@@ -195,8 +195,7 @@ def evaluate(
     with workers(n_jobs, executor) as pool:
         unseen = isinstance(given[0], StoredTable) and is_remote(pool)
         rows = Rows(given[0] if unseen else through.read(given[0]), executor=pool, unseen=unseen)
-        codes = label_codes(y, len(rows), through.classes)
-        return walked(own, rows, codes, plan, n_bins, groups, ours=overwrite)[1]
+        return walked(own, rows, label_codes(y, len(rows), through.classes), plan, n_bins, groups, ours=overwrite)[1]
 
 
 def measured_columns(gate: Gate, seen: Judged, plan: Resampling, n_bins: int = 15) -> GateEvaluation:

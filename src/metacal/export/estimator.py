@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from metacal.estimators.base import Calibrator, base_calibrator
 from metacal.estimators.cascade import Cascade
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.scored import ScoreGate
-from metacal.gate import Gate, Recipe
+from metacal.gate import Gate
 from metacal.io.artifact.document import Content, kind_of
 from metacal.io.artifact.encoding import built
 from metacal.io.artifact.messages import article
@@ -25,7 +24,7 @@ from metacal.scores.registry import AUTO
 #: The estimators around a gate with a promise, by the kind of their file.
 ESTIMATORS: dict[str, Any] = {"MetaCal": MetaCal, "ScoreGate": ScoreGate, "Cascade": Cascade}
 #: Parameters that may be others than what was fitted: they say how to compute, or another name for the same.
-_FREE = ("n_jobs", "score_name", "calibrator", "large_score", "people")
+_FREE = ("score_name", "calibrator", "large_score", "people")
 
 
 def content_of(estimator: Any) -> Content:
@@ -65,18 +64,22 @@ def estimator_of(content: Content) -> MetaCal | Calibrator[Any] | Cascade | Scor
     >>> estimator_of(Content(Gate.of(Table(TemperatureMap(0.5), np.arange(3))))).temperature_
     2.0
     """
-    gate = content.gate
-    if gate.certificate is None:
-        return _calibrator(content)
-    estimator: Any = ESTIMATORS[kind_of(gate)](
-        **_parameters(gate), **({} if content.n_jobs is None else {"n_jobs": content.n_jobs})
-    )
-    estimator.gate_ = gate
-    if gate.kind == "logits":
-        base = _made(_recipe_of(gate))
-        base.classes_, base.n_features_in_, base.map_ = np.arange(gate.n_classes), gate.n_classes, gate.source.map
-        estimator.calibrator_ = base
-    return _with_columns(estimator, content) if gate.n_classes else estimator
+    gate, source = content.gate, content.gate.source
+    if gate.certificate is None:  # what it reads is what the source says, whatever the recipe has recorded
+        estimator = _made(gate, input=source.input, classes=gate.classes.tolist() if source.classes_given else None)
+        estimator.map_ = source.map
+    else:
+        jobs = {} if content.n_jobs is None else {"n_jobs": content.n_jobs}
+        estimator = ESTIMATORS[kind_of(gate)](**_parameters(gate), **jobs)
+        estimator.gate_ = gate
+        if gate.kind == "logits":
+            base = estimator.calibrator_ = _made(gate)
+            base.classes_, base.n_features_in_, base.map_ = np.arange(gate.n_classes), gate.n_classes, source.map
+    if gate.n_classes:
+        estimator.classes_, estimator.n_features_in_ = np.array(gate.classes), gate.n_classes
+    if content.feature_names is not None:
+        estimator.feature_names_in_ = np.array(content.feature_names, dtype=object)
+    return estimator
 
 
 def _parameters(gate: Gate) -> dict[str, Any]:
@@ -103,7 +106,7 @@ def _changed(estimator: Any) -> str | None:
     if isinstance(estimator, MetaCal) and gate.certificate.labelled:
         base = base_calibrator(estimator.calibrator, estimator.promise, gate.n_classes)
         choosers = [row.public_name for row in CHOOSERS.values()]
-        if type(base).__name__ not in (*choosers, _recipe_of(gate).estimator):
+        if type(base).__name__ not in (*choosers, method_of(gate.source).public_name):
             return "calibrator"
     for name, fitted in _parameters(gate).items():
         now = getattr(estimator, name)
@@ -114,8 +117,7 @@ def _changed(estimator: Any) -> str | None:
         if name == "classes" and now is not None:
             now = np.asarray(now).tolist()
         own_score = name == "score" and (now == AUTO or gate.promise.sided)
-        same = name in _FREE or now is fitted or now == fitted or own_score
-        if not same:
+        if not (name in _FREE or now is fitted or now == fitted or own_score):
             return name
     return None
 
@@ -126,41 +128,17 @@ def _is_ours(estimator: Any) -> bool:
     return method is not None and type(estimator) is method.estimator_class()
 
 
-def _with_columns(estimator: Any, content: Content) -> Any:
-    """The estimator with what scikit-learn wants to know of the columns."""
-    estimator.classes_, estimator.n_features_in_ = np.array(content.gate.classes), content.gate.n_classes
-    if content.feature_names is not None:
-        estimator.feature_names_in_ = np.array(content.feature_names, dtype=object)
-    return estimator
-
-
-def _recipe_of(gate: Gate) -> Recipe:
-    """How the map was fitted: as its recipe says or, where there is none, by the first method that fits such maps."""
-    recipe: Recipe | None = gate.source.recipe
-    return Recipe(method_of(gate.source).public_name) if recipe is None else recipe
-
-
 def _asked_for(gate: Gate) -> Calibrator[Any] | None:
     """The calibrator that was asked for; None where it is what goes with the promise, or nothing was learned."""
     if gate.certificate is not None and not gate.certificate.labelled:
         return None
-    made, usual = _made(_recipe_of(gate)), base_calibrator(None, gate.promise, gate.n_classes)
+    made, usual = _made(gate), base_calibrator(None, gate.promise, gate.n_classes)
     same = type(made) is type(usual) and made.get_params() == usual.get_params()
     return None if same else made
 
 
-def _calibrator(content: Content) -> Calibrator[Any]:
-    gate = content.gate
-    recipe = _recipe_of(gate)
-    source = gate.source  # what it reads is what the source says, whatever the recipe has recorded
-    own = {"input": source.input, "classes": gate.classes.tolist() if source.classes_given else None}
-    estimator = _made(replace(recipe, parameters={**recipe.parameters, **own}))
-    estimator.map_ = gate.source.map
-    return _with_columns(estimator, content)
-
-
-def _made(recipe: Recipe) -> Calibrator[Any]:
-    """The estimator that a recipe names, not fitted."""
-    method = method_named(recipe.estimator)
-    assert method is not None
-    return built(method.estimator_class(), recipe.parameters, "parameters")
+def _made(gate: Gate, **own: Any) -> Any:
+    """The calibrator that fitted a gate's map, not fitted, with the parameters of its recipe and these."""
+    recipe = gate.source.recipe
+    parameters = {} if recipe is None else recipe.parameters
+    return built(method_of(gate.source).estimator_class(), {**parameters, **own}, "parameters")

@@ -64,8 +64,8 @@ def _reading(source: Any, input: str | None, promised: bool) -> Table:
         )
     if method_of_map(type(source.map)) is None:
         raise InputError(
-            f"the base calibrator is a {_kind(getattr(source.map, 'estimator', source.map))}, which is not metacal's "
-            "own; fit with one of metacal's calibrators to export it."
+            f"the base calibrator is a {type(getattr(source.map, 'estimator', source.map)).__name__}, which is not "
+            "metacal's own; fit with one of metacal's calibrators to export it."
         )
     if promised and not isinstance(source.score, str):
         raise InputError(
@@ -92,7 +92,3 @@ def gate_of(cal: Any, *, on_tables: bool = False) -> Gate:
     if on_tables and held.kind != "logits":
         raise InputError(f"{_EXPORTED}; got {f'a Gate ({held.kind})' if held is cal else type(cal).__name__}.")
     return held
-
-
-def _kind(thing: Any) -> str:
-    return thing.__name__ if isinstance(thing, type) else type(thing).__name__

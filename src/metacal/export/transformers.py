@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import metacal
-from metacal.errors import InputError, MissingExtraError
+from metacal.errors import InputError, needs_extra
 from metacal.export.fitted import gate_of
 from metacal.formulas import Array
 
-try:
+with needs_extra("metacal.export.transformers", "transformers"):
     from transformers import TextClassificationPipeline
-except ImportError as error:
-    raise MissingExtraError("metacal.export.transformers", "transformers") from error
 
 from metacal.export.torch import to_module
 

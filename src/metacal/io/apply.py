@@ -186,6 +186,7 @@ class FileApplier:
         with copies_removed():
             predictions = read_for_gate(gate, self.gate.name, source, **self.reading)
             options: dict[str, Any] = {"rejected": self.rejected, "n_jobs": self.n_jobs, "part": part}
+            options["tables"] = (gate.read(predictions.table, by_rows=True),)
             return write_decisions(gate, predictions, target, self.output_format, **options)
 
 
@@ -269,22 +270,19 @@ def write_decisions(
     output: str | os.PathLike[str] | None,
     output_format: str | None = None,
     *,
-    tables: Sequence[Any] | None = None,
+    tables: Sequence[Any],
     rejected: Rejected = "calibrated",
     n_jobs: int | None = None,
     part: str | None = None,
 ) -> Applied:
     """Write every block; `output` None: only count.
 
-    `predictions` may be `Scores`, too. `tables` is what each stage of the gate reads, checked, without it their table.
-    A later model's table holds every row, or those alone that the first one leaves; where it is missing these are left
-    to nobody.
+    `predictions` may be `Scores`, too. `tables` is what each stage of the gate reads, checked: all of it, once, before
+    the first row is written, so that a row's number is its number in the file. A later model's table holds every row,
+    or those alone that the first one leaves; where it is missing these are left to nobody.
     """
-    # All of it is checked, once, before the first row is written: a row's number is then its number in the file.
-    tables = (gate.read(predictions.table, by_rows=True),) if tables is None else tables
     accepted, missing, answered = 0, 0, Counter[str]()
-    ids, groups = (None if column is None else column.ravel() for column in (predictions.ids, predictions.groups))
-    kept = predictions.kept
+    ids, groups, kept = predictions.ids, predictions.groups, predictions.kept
     with contextlib.ExitStack() as stack:
         write = None
         if output is not None:

@@ -156,14 +156,9 @@ class BatchGate:
 
     def _decided(self, pa: Any, batch: Any) -> Any:
         gate, own = self.gate, tuple(self.gate.classes.tolist())
+        key, chosen = self.logits_key or gate.source.score_column, own if isinstance(own[0], str) else None
         request = Request(
-            "the batch",
-            gate.source.input,
-            self.logits_key or gate.source.score_column,
-            id_key=self.id_key,
-            group_key=self.group_key,
-            keep=self.keep,
-            classes=own if isinstance(own[0], str) else None,
+            "the batch", gate.source.input, key, None, chosen, self.id_key, self.group_key, keep=self.keep
         )
         picked = pick(request, batch.schema)
         layout = layout_of(picked, InMemory(batch), "the batch")
@@ -178,9 +173,8 @@ class BatchGate:
         named = None if one else picked.class_names
         names = named if layout.width is None else stored_classes(batch.schema)
         decision = self._decision(batch, picked, layout, names)
-        ids = picked.beside.get("ids")
-        chosen = {**({} if ids is None else {"id": ids}), **{name: name for name in picked.kept}}
-        beside = {shown: joined(batch.column(name)) for shown, name in chosen.items()}
+        passed_on = {"id": picked.beside.get("ids"), **{name: name for name in picked.kept}}
+        beside = {shown: joined(batch.column(name)) for shown, name in passed_on.items() if name is not None}
         told = record_batch(
             pa, decided_columns(gate, decision), gate.classes.tolist() if gate.source.classes_given else names
         )

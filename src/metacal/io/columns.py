@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import listed
@@ -68,6 +69,8 @@ class Request:
     unit_key: str | None = None
     file: str | None = None
     lasting: bool = False
+    #: What the file is, where that is said: "csv".
+    format: str | None = None
     stream: bool | None = None
     #: Columns that are no classes, whatever they hold.
     aside: tuple[str, ...] = ()
@@ -167,6 +170,16 @@ class Columns:
         """What messages call a row."""
         return f"{self.path}: row {row}" if self.lines is None else f"{self.path}:{self.lines[row]}"
 
+    def in_order(self, order: Sequence[int]) -> Self:
+        """The same with these columns of the table alone, in this order."""
+        table, names, places = self.table, self.class_names, self.places
+        return replace(
+            self,
+            table=table.in_order(order) if isinstance(table, StoredTable) else np.ascontiguousarray(table[:, order]),
+            class_names=None if names is None else tuple(names[k] for k in order),
+            places=None if places is None else tuple(places[k] for k in order),
+        )
+
 
 class Picked(NamedTuple):
     """Names: of the table's columns (or the one with lists, an array, a score), and of what is beside it."""
@@ -181,6 +194,8 @@ class Picked(NamedTuple):
     classes: str | None = None
     #: What is to be passed on.
     kept: tuple[str, ...] = ()
+    #: What messages call the file.
+    path: str = ""
 
     @property
     def others(self) -> list[str]:
@@ -193,12 +208,7 @@ class Picked(NamedTuple):
         return list(dict.fromkeys((*self.table, *self.others)))
 
     def columns(
-        self,
-        path: str,
-        table: Any,
-        column: Callable[[str], Any],
-        values: Callable[[str], list[Any]] | None = None,
-        **more: Any,
+        self, table: Any, column: Callable[[str], Any], values: Callable[[str], list[Any]] | None = None, **more: Any
     ) -> Columns:
         """What was picked, read by `column` from its name; `more` is what the file itself says.
 
@@ -209,7 +219,7 @@ class Picked(NamedTuple):
         if self.classes is not None:
             more["class_names"] = as_class_names(column(self.classes))
         own = {"class_names": self.class_names, "unused": self.unused, "places": self.places, "names": self.beside}
-        return Columns(path, table, **beside, **{**own, **more})
+        return Columns(self.path, table, **beside, **{**own, **more})
 
 
 def pick_arrays(request: Request, arrays: Mapping[str, str]) -> Picked:
@@ -231,9 +241,7 @@ def pick_arrays(request: Request, arrays: Mapping[str, str]) -> Picked:
         raise _no_table(request, "array", arrays, f"it holds {held}", advice)
     beside = pick_beside(request, arrays, (table,))
     classes = None if request.scores else next((key for key in CLASS_KEYS if key in arrays), None)
-    kept = _kept(request, arrays)
-    used = {table, classes, *beside.values(), *kept}
-    return Picked((table,), beside, tuple(name for name in arrays if name not in used), classes=classes, kept=kept)
+    return _picked(request, arrays, (table,), beside, classes=classes)
 
 
 def _no_table(request: Request, what: str, among: Collection[str], held: str, advice: str) -> InputError:
@@ -281,11 +289,8 @@ def pick_columns(request: Request, header: Sequence[str], lists: Collection[str]
             )
         prefix = next((p for p in prefixes if all(name.startswith(p) for name in chosen)), "")
         names = as_class_names([name.removeprefix(prefix) for name in chosen])
-    kept = _kept(request, header)
-    used = {*chosen, *beside.values(), *kept}
     places = None if names is None else tuple(place[name] for name in chosen)
-    unused = tuple(name for name in header if name not in used)
-    return Picked(tuple(chosen), beside, unused, names, places, kept=kept)
+    return _picked(request, header, chosen, beside, class_names=names, places=places)
 
 
 def pick_beside(request: Request, names: Collection[str], table: Collection[str] = ()) -> dict[str, str]:
@@ -300,24 +305,26 @@ def pick_beside(request: Request, names: Collection[str], table: Collection[str]
     return found
 
 
-def _kept(request: Request, held: Collection[str]) -> tuple[str, ...]:
-    """The columns to pass on, which must all be there."""
+def _picked(
+    request: Request, held: Collection[str], table: Sequence[str], beside: Mapping[str, str], **more: Any
+) -> Picked:
+    """What was found among all that is `held`, the columns to pass on, which must all be there, and the rest."""
     missing = [name for name in request.keep if name not in held]
     if missing:
         raise InputError(f"{request.path}: there is no column {missing[0]!r} to keep; it has {listed(held)}.")
-    return tuple(dict.fromkeys(request.keep))
+    used = {*table, *beside.values(), *request.keep, more.get("classes")}
+    unused, kept = tuple(name for name in held if name not in used), tuple(dict.fromkeys(request.keep))
+    return Picked(tuple(table), beside, unused, kept=kept, path=request.path, **more)
 
 
 def _column_of_lists(request: Request, header: Sequence[str], lists: Collection[str]) -> str | None:
-    lists = dict.fromkeys(lists)  # quick to ask, in order
+    kind, lists = request.input, dict.fromkeys(lists)  # quick to ask, in order
     if request.logits_key is not None:
         return request.logits_key if request.logits_key in lists else None
-    name = one_of(request, [name for name in header if name in lists], None, TABLE_KEYS[request.input], "logits_key")
+    name = one_of(request, [name for name in header if name in lists], None, TABLE_KEYS[kind], "logits_key")
     if name is not None or not lists:
         return name
-    advice = (
-        f", of which {listed(lists)} hold lists; name the one with the {request.input} with {option('logits_key')}."
-    )
+    advice = f", of which {listed(lists)} hold lists; name the one with the {kind} with {option('logits_key')}."
     raise _no_table(request, "column", lists, f"it has {listed(header)}", advice)
 
 

@@ -24,7 +24,7 @@ _ROWS = 2000
 
 def first_rows(path: str, format: str | None) -> tuple[str, dict[str, NDArray[Any]]]:
     """What the file is, in words, and its first rows by column."""
-    with opened(Request(path), format) as (request, ending, how):
+    with opened(Request(path, format=format)) as (request, ending, how):
         source = request.source
         if ending in (".csv", ".tsv"):
             with text_in(path, source) as file:

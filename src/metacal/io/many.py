@@ -14,7 +14,6 @@ import glob
 import os
 import re
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from metacal.errors import InputError, MetacalError, MissingExtraError, warn_caller
+from metacal.errors import InputError, MetacalError, needs_extra, warn_caller
 from metacal.io.columns import Request
 from metacal.rows.executors import within
 
@@ -105,15 +104,12 @@ def _in_folder(folder: str, known: tuple[str, ...]) -> list[str]:
     return _plain_files(found)
 
 
-def _plain_files(names: Iterable[str]) -> list[str]:
+def _plain_files(names: Sequence[str]) -> list[str]:
     """Those that are files, or links to nothing, of which reading will tell; whatever else has such a name is named."""
-    files = []
-    for name in sorted(names):
-        with contextlib.suppress(OSError):
-            if not stat.S_ISREG(os.stat(name).st_mode):
-                warn_caller(f"{name}: this is a pipe, a socket or a device; among several files it is left out.")
-                continue
-        files.append(name)
+    odd = {name for name in names if not os.path.isfile(name) and os.path.exists(name)}
+    for name in sorted(odd):
+        warn_caller(f"{name}: this is a pipe, a socket or a device; among several files it is left out.")
+    files = sorted(name for name in names if name not in odd)
     if not files:
         raise InputError("there are only pipes, sockets and devices of such a name; give a file.")
     return files
@@ -216,7 +212,7 @@ def _system(url: str) -> tuple[Any, str]:
             f"{url}: {scheme}:// is not read; metacal reads {', '.join(SCHEMES)}. Fetch the file, and give that."
         )
     options = {}
-    try:
+    with needs_extra(f"reading {url}", "url"):
         import fsspec
 
         if _is_web(url):
@@ -225,8 +221,6 @@ def _system(url: str) -> tuple[Any, str]:
             # Its own default ends every transfer after five minutes, however well it goes on.
             patience = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
             options = {"client_kwargs": {"timeout": patience}}
-    except ImportError:
-        raise MissingExtraError(f"reading {url}", "url") from None
     return fsspec.core.url_to_fs(url, **options)
 
 

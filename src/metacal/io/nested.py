@@ -89,16 +89,13 @@ def _follow(value: Any, step: str | int) -> Iterable[Any]:
 
 
 def _reduced(name: str, key: str, values: Any) -> float | None:
-    numbers = values if isinstance(values, list) else None
-    numbers = None if numbers is None else [value for value in numbers if value is not None]
-    plain = name in _OF_ANSWERS or all(
-        isinstance(value, int | float) and not isinstance(value, bool) for value in numbers or ()
-    )
-    if numbers is None or not plain:
-        inner = key[len(name) + 1 : -1]
-        what = "a list of answers" if name in _OF_ANSWERS else "a list of numbers"
-        raise InputError(f"{inner!r} is {repr(values)[:40]}, and {name}(...) takes {what}.")
-    return REDUCTIONS[name](numbers) if numbers else None
+    answers, several = name in _OF_ANSWERS, isinstance(values, list)
+    held = [value for value in values if value is not None] if several else []
+    plain = answers or all(isinstance(value, int | float) and not isinstance(value, bool) for value in held)
+    if not several or not plain:
+        inner, what = key[len(name) + 1 : -1], "answers" if answers else "numbers"
+        raise InputError(f"{inner!r} is {repr(values)[:40]}, and {name}(...) takes a list of {what}.")
+    return REDUCTIONS[name](held) if held else None
 
 
 @cache

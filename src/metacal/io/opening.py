@@ -188,6 +188,11 @@ def check_texts(path: str, what: str, texts: Sequence[str], held: int) -> None:
         )
 
 
+def uneven(row: str, found: int, width: int) -> InputError:
+    """What is said of a row with another number of logits than the first."""
+    return InputError(f"{row} has {found} numbers but the first row has {width}; every row needs one number per class.")
+
+
 def _shown(size: int) -> str:
     for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB")):
         if size >= unit:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,10 @@ from metacal.io.strays import strays_among
 from metacal.rows.arrays import one_of
 from metacal.rows.labels import as_class_names, several_labels
 from metacal.rows.plausibility import suspicion_in
-from metacal.rows.stored import StoredTable
 from metacal.rows.validate import class_list, label_codes, two_columns
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
-
-_Some = TypeVar("_Some", bound=Columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,8 +137,8 @@ def read_predictions(
     one_of("input", input, *TABLE_KEYS)
     own = None if classes is None else tuple(classes)
     names = Request("", input, logits_key, label_key, own, id_key, group_key, unit_key)
-    request = replace(names, stream=stream, aside=tuple(drop), keep=tuple(keep), of_gate=of_gate)
-    columns = read_columns(path, request, _finished, labels=labels, format=format, unpack_limit=unpack_limit)
+    request = replace(names, format=format, stream=stream, aside=tuple(drop), keep=tuple(keep), of_gate=of_gate)
+    columns = read_columns(path, request, _finished, unpack_limit, labels)
     return Predictions(**vars(columns), input=input)
 
 
@@ -149,29 +146,19 @@ def _finished(request: Request, columns: Columns) -> Columns:
     """A table that is one, with columns of the same rows and names for its classes."""
     columns = _two_classes(request, columns)
     _check_shapes(request, columns)
-    flat = {role: getattr(columns, role).ravel() for role in ("groups", "units") if getattr(columns, role) is not None}
+    flat: dict[str, Any] = {role: column.ravel() for role in BESIDE if (column := getattr(columns, role)) is not None}
+    columns = replace(columns, **flat)
     if request.classes is not None:
-        return replace(columns, class_names=request.classes, **flat)
+        return replace(columns, class_names=request.classes)
     if columns.class_names is None or columns.places is None or columns.labels is None:
-        return replace(columns, **flat)
-    strays, remarks = strays_among(columns.class_names, columns.labels.ravel(), columns.table)
+        return columns
+    strays, remarks = strays_among(columns.class_names, columns.labels, columns.table)
     for remark in remarks:
         warn_caller(remark)
     unused = (*columns.unused, *(str(columns.class_names[k]) for k in strays))
     if strays:
-        columns = _in_order(columns, [k for k in range(len(columns.class_names)) if k not in strays])
-    return replace(columns, unused=unused, remarks=tuple(remarks), **flat)
-
-
-def _in_order(columns: _Some, order: Sequence[int]) -> _Some:
-    """The same with these columns of the table alone, in this order."""
-    table, names, places = columns.table, columns.class_names, columns.places
-    return replace(
-        columns,
-        table=table.in_order(order) if isinstance(table, StoredTable) else np.ascontiguousarray(table[:, order]),
-        class_names=None if names is None else tuple(names[k] for k in order),
-        places=None if places is None else tuple(places[k] for k in order),
-    )
+        columns = columns.in_order([k for k in range(len(columns.class_names)) if k not in strays])
+    return replace(columns, unused=unused, remarks=tuple(remarks))
 
 
 def _two_classes(request: Request, columns: Columns) -> Columns:
@@ -253,7 +240,7 @@ def read_for_gate(
     order = order_of_classes(predictions.class_names, own, shown, fitted)
     if order is None:
         return predictions
-    return replace(_in_order(predictions, order), labels=_renumbered(predictions, order))
+    return replace(predictions.in_order(order), labels=_renumbered(predictions, order))
 
 
 def order_of_classes(names: ClassNames | None, own: ClassNames, held: str, fitted: str) -> list[int] | None:

@@ -45,13 +45,7 @@ Finish = Callable[[Request, Columns], Columns]
 
 
 def read_columns(
-    path: Paths,
-    request: Request,
-    finish: Finish,
-    *,
-    labels: Paths | None = None,
-    format: str | None = None,
-    unpack_limit: int | None = None,
+    path: Paths, request: Request, finish: Finish, unpack_limit: int | None, labels: Paths | None = None
 ) -> Columns:
     """What files hold of what is asked for, `finish`ed file by file, one below the other.
 
@@ -62,7 +56,7 @@ def read_columns(
         one = replace(request, path="the table")
         return finish(one, read_batches(one, InMemory(path)))
     parts = fetched(request if labels is None else replace(request, label_key=None), files_of(path, FORMATS))
-    beside = [] if labels is None else fetched(request, files_of(labels, _LABEL_ENDINGS))
+    beside = [] if labels is None else fetched(replace(request, format=None), files_of(labels, _LABEL_ENDINGS))
     if len(beside) > 1 and len(beside) != len(parts):
         raise InputError(f"there are {len(parts)} files of predictions and {len(beside)} of labels; give one each.")
     if len(parts) > 1 and request.stream is None:  # so large together that their tables stay there?
@@ -73,7 +67,7 @@ def read_columns(
     with unpacking(unpack_limit):
         for part, answers in zip(parts, of_each, strict=True):
             with contextlib.suppress(NoRowsError) if len(parts) > 1 else contextlib.nullcontext():
-                results.append(_read_one(part, finish, format, answers))
+                results.append(_read_one(part, finish, answers))
         if not results:
             raise NoRowsError(f"{path}: it holds no rows (none of its {len(parts):,} files does); give at least one.")
         columns = _joined(str(path), results)
@@ -83,10 +77,10 @@ def read_columns(
     return columns
 
 
-def _read_one(request: Request, finish: Finish, format: str | None, answers: Request | None) -> Columns:
+def _read_one(request: Request, finish: Finish, answers: Request | None) -> Columns:
     if answers is not None and answers.path == request.path == "-":
         raise InputError("the table and the labels cannot both come from standard input; put one of them in a file.")
-    with opened(request, format) as (source, ending, _):
+    with opened(request) as (source, ending, _):
         columns = FORMATS[ending].read(source)
     _check_there(request, columns)
     if columns.table.ndim and len(columns.table) == 0:
@@ -109,14 +103,14 @@ def _check_there(request: Request, columns: Columns) -> None:
 
 
 @contextlib.contextmanager
-def opened(request: Request, format: str | None = None) -> Iterator[tuple[Request, str, str]]:
+def opened(request: Request) -> Iterator[tuple[Request, str, str]]:
     """The request with a file that its reader can open, the ending that names its kind, and what was done to it.
 
     A file is known by its first bytes, and by its name where these say nothing. Standard input and pipes are copied to
     a file first; what is compressed (.csv.gz) is unpacked into a copy, and so is a JSON array, an object on each line.
     Whatever a decoder says in here of a file that is no text becomes one line.
     """
-    path, done = request.path, ""
+    path, format, done = request.path, request.format, ""
     named = f".{format.lower().lstrip('.')}" if format is not None else "" if path == "-" else suffix_of(path)
     if named in (".pkl", ".pickle", ".p", ".joblib"):
         raise InputError(
@@ -280,5 +274,5 @@ def _check_alike(first: Columns, other: Columns) -> None:
 
 def _column(columns: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
     """Columns of several files, one below the other; None where there is none."""
-    here = [column.ravel() for column in columns if column is not None]
+    here = [column for column in columns if column is not None]
     return np.concatenate(here) if here else None

@@ -98,8 +98,8 @@ def read_scores(
     if loss_key is not None and correct_key is not None:
         raise InputError(f"give {option('correct_key')} or {option('loss_key')}: a row is right or wrong, or loses.")
     names = Request("", "logits", score_key, loss_key or correct_key, None, id_key, group_key, unit_key)
-    request = replace(names, keep=tuple(keep), scores=True, losses=losses or loss_key is not None)
-    columns = read_columns(path, request, _finished, format=format, unpack_limit=unpack_limit)
+    request = replace(names, format=format, keep=tuple(keep), scores=True, losses=losses or loss_key is not None)
+    columns = read_columns(path, request, _finished, unpack_limit)
     return Scores(**vars(columns), name=score_key)
 
 

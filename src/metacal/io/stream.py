@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import cycle
@@ -70,12 +70,9 @@ class Reader:
     lists: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InputError(f"{self.request.path}: a stream is text: {', '.join(KINDS)}; not {self.kind!r}.")
         self._delimiter = {"csv": ",", "tsv": "\t"}.get(self.kind)
         #: The columns of a row, and whether it is one that holds lists; the names of labels and ids.
-        self._table, self._listed = tuple[str, ...](), False
-        self._label, self._id = self.request.label_key, self.request.id_key
+        self._table, self._listed, self._beside = tuple[str, ...](), False, dict[str, str]()
         if self.header is not None:
             self._name(self.header, self.lists)
 
@@ -147,14 +144,14 @@ class Reader:
             if self._table:
                 self.header, self.lists = list(cells), lists
             else:
-                self._label, self._id = self.request.label_key, self.request.id_key
+                self._beside = {}
         record = self._record(line, cells)
         if self.header is None and (record.id is None or record.label is None):
             raise self._wrong(line, f"there is no row in it, nor an id with a label; it has {listed(cells)}")
         return record
 
     def _record(self, line: int, cells: dict[Any, Any]) -> Record:
-        label = self._value(cells, self._label, self.request.label_keys)
+        label = self._value(cells, "labels", self.request.label_keys)
         told = tuple(cells.get(name) for name in self.request.agrees)
         label = label if all(one is None for one in told) else told
         chance = cells.get(self.probability_key)
@@ -162,14 +159,15 @@ class Reader:
             line,
             self._row(line, cells, label),
             label,
-            self._text(line, "id", self._value(cells, self._id, ID_KEYS)),
+            self._text(line, "id", self._value(cells, "ids", ID_KEYS)),
             None if chance is None else self._numbers(line, (str(self.probability_key),), [chance])[0],
             self._text(line, "group", cells.get(self.request.group_key)),
             self._text(line, "unit", cells.get(self.request.unit_key)),
         )
 
-    def _value(self, cells: dict[str, Any], name: str | None, usual: tuple[str, ...]) -> Any:
+    def _value(self, cells: dict[str, Any], role: str, usual: tuple[str, ...]) -> Any:
         """A label or an id; where the first object with a row had none, later ones may, under a usual name."""
+        name = self._beside.get(role, getattr(self.request, BESIDE[role]))
         if name is None and self._delimiter is None:
             name = next((key for key in usual if key in cells and key not in self._table), None)
         return None if name is None else cells.get(name)
@@ -182,13 +180,11 @@ class Reader:
                 f"{path}: there is no {key!r}, which --probability-key asks for; it has {listed(header)}."
             )
         try:
-            beside = self._pick([name for name in header if name != key], lists)
+            self._beside = self._pick([name for name in header if name != key], lists)
         except InputError as error:
             raise HeaderError(str(error)) from None
-        self._label = beside.get("labels", self.request.label_key)
-        self._id = beside.get("ids", self.request.id_key)
 
-    def _pick(self, here: list[str], lists: list[str]) -> Mapping[str, str]:
+    def _pick(self, here: list[str], lists: list[str]) -> dict[str, str]:
         """Find the columns of a row, of which a file of late labels alone has none; labels and ids are returned."""
         request, self._table, self._listed = self.request, (), False
         if self._delimiter is None:  # the label or the id of a row may stand in other objects only
@@ -213,7 +209,7 @@ class Reader:
             raise InputError(f"{request.path}: there is no column {min(lacks)!r}; it has {listed(here)}.")
         self._table = picked.table + request.later_scores
         self._listed = picked.places is None and not request.scores
-        return picked.beside
+        return dict(picked.beside)
 
     def _row(self, line: int, cells: dict[str, Any], label: Any) -> tuple[float, ...] | None:
         values = [cells.get(name) for name in self._table]

@@ -11,7 +11,7 @@ one product with a sparse matrix, which reads the weights of all resamples of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -59,8 +59,7 @@ def equal_mass(confidence: Float, n_bins: int) -> Float:
     array([0. , 0.6, 1. ])
     """
     ordered = np.sort(confidence)
-    count = len(ordered)
-    ranks = -(-count * np.arange(1, n_bins) // n_bins)
+    ranks = -(-len(ordered) * np.arange(1, n_bins) // n_bins)
     cuts = np.unique(ordered[ranks - 1])
     # A cut at the largest confidence would leave an empty last bin.
     return np.concatenate(([0.0], cuts[cuts < ordered[-1]], [1.0]))
@@ -165,18 +164,6 @@ def bin_count(n_bins: object) -> int:
     if isinstance(n_bins, bool) or not isinstance(n_bins, Integral) or n_bins < 1:
         raise InputError(f"n_bins must be a whole number of at least 1, got {n_bins!r}; 15 is the usual choice.")
     return int(n_bins)
-
-
-def few_at_a_time(n_resamples: int) -> Iterator[slice]:
-    """Slices of a batch so short that what is computed from them stays in the cache.
-
-    Examples
-    --------
-    >>> list(few_at_a_time(12))
-    [slice(0, 8, None), slice(8, 16, None)]
-    """
-    for start in range(0, n_resamples, 8):
-        yield slice(start, start + 8)
 
 
 @dataclass(frozen=True, eq=False)

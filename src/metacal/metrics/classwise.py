@@ -93,7 +93,7 @@ class ClassGaps:
     def __init__(self, n_classes: int, n_bins: int = 15) -> None:
         self.n_bins, self.n_rows = bin_count(n_bins), np.zeros(2, dtype=np.int64)
         self._edges = equal_width(np.empty(0), self.n_bins)
-        # Coarse and fine units of the rejected and of the accepted rows; the first bin of a class stays 0.
+        # Coarse and fine units of the rejected and of the accepted rows; nobody looks at the first bin of a class.
         self._total = np.zeros((2, 2, n_classes), dtype=np.int64)
         self._above = np.zeros((2, 2, n_classes * self.n_bins), dtype=np.int64)
         # Column sums in whole units as floats, which hold those of so many rows; before there are more, as integers.
@@ -107,8 +107,7 @@ class ClassGaps:
             _class_units(block, accepted[start : start + len(block)], self._edges, self._pending, self._above)
         part, own = accepted.astype(np.intp), bin_codes(checked.true_probability, self._edges)
         np.add.at(self._total[0], (part, checked.codes), _ONE)
-        upper = own > 0
-        np.add.at(self._above[0], (part[upper], (checked.codes * self.n_bins + own)[upper]), _ONE)
+        np.add.at(self._above[0], (part, checked.codes * self.n_bins + own), _ONE)
         self.n_rows += np.bincount(part, minlength=2)
 
     def _make_room(self, n_rows: int) -> None:
@@ -143,7 +142,7 @@ class ClassGaps:
         self._make_room(_EXACT_ROWS)
         total, above = (sums[:, int(accepted) :].sum(axis=1) for sums in (self._total, self._above))
         gaps = above.reshape(2, -1, self.n_bins)
-        gaps[:, :, 0] = total - gaps.sum(axis=2)
+        gaps[:, :, 0] = total - gaps[:, :, 1:].sum(axis=2)
         return np.abs(exact.value(gaps))
 
     def __getstate__(self) -> dict[str, Any]:

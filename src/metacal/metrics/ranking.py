@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from metacal.errors import InputError
 from metacal.formulas import Array, Flags, Float
-from metacal.metrics.binning import CodeSums, Statistic, Weights, distinct_codes, few_at_a_time
+from metacal.metrics.binning import CodeSums, Statistic, Weights, distinct_codes
 from metacal.metrics.registry import Input, register, value
 from metacal.metrics.toplabel import bool_column, number_column, refuse_correct_first, same_length
 
@@ -74,27 +74,23 @@ class Ranking:
         # Segments, surest first: what lies before the first such block, the block, what lies between it and the next, …
         self._rows = CodeSums(2 * place + inside, 2 * len(blocks) + 1)
         self._wrong = CodeSums(place[wrong], len(blocks), None, np.flatnonzero(wrong))
-        self._last: tuple[Weights, list[RankedErrors]] | None = None
+        self._last: tuple[Weights, RankedErrors] | None = None
 
     def __len__(self) -> int:
         return len(self.score)
 
-    def errors(self, batch: Weights) -> list[RankedErrors]:
-        """Count rows and wrong rows, a few resamples at a time; metrics that look at one batch in turn share it."""
-        last = self._last
-        if last is None or last[0] is not batch:
+    def errors(self, batch: Weights) -> RankedErrors:
+        """Count rows and wrong rows; metrics that look at one batch in turn share it."""
+        if self._last is None or self._last[0] is not batch:
             # Whole numbers: each sum of integers is there before the next needs it, a sum of floats is not.
             rows, wrong = np.ascontiguousarray(self._rows(batch), np.int64), np.ascontiguousarray(self._wrong(batch))
-            found = []
-            for some in few_at_a_time(len(batch)):
-                stop = np.cumsum(rows[some], axis=1).astype(np.float64)
-                found.append(RankedErrors(stop[:, -1:], stop[:, 0:-1:2], stop[:, 1::2], wrong[some]))
-            last = self._last = (batch, found)
-        return last[1]
+            stop = np.cumsum(rows, axis=1).astype(np.float64)
+            self._last = batch, RankedErrors(stop[:, -1:], stop[:, 0:-1:2], stop[:, 1::2], wrong)
+        return self._last[1]
 
     def statistic(self, finish: Callable[[RankedErrors], Float]) -> Statistic:
         """Make a statistic from a function of the counts."""
-        return lambda batch: np.concatenate([finish(found) for found in self.errors(batch)])
+        return lambda batch: finish(self.errors(batch))
 
 
 @dataclass(frozen=True, eq=False)

@@ -146,8 +146,8 @@ def bootstrap(
         lengths = [len(column) for column in arrays]
         raise InputError(f"bootstrap needs at least one column, all of one non-zero length; got lengths {lengths}.")
     weighted = per_resample(lambda weights: float(statistic(*arrays, weights)))
-    plan = Resampling(level, n_resamples, random_state)
-    return plan.intervals({"": Target(weighted, *bounds)}, len(arrays[0]))[""]
+    target = {"": Target(weighted, *bounds)}
+    return Resampling(level, n_resamples, random_state).intervals(target, len(arrays[0]))[""]
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,25 +186,22 @@ class Resampling:
         if self.n_resamples != int(self.n_resamples) or self.n_resamples < 0:
             raise InputError(f"n_resamples must be a whole number, got {self.n_resamples!r}; 1000 is the usual choice.")
 
-    def measure(
-        self, wanted: Iterable[tuple[Metric, Measured]], n_rows: int, errors: float = inf
-    ) -> dict[str, Interval]:
+    def measure(self, wanted: list[tuple[Metric, Measured]], n_rows: int, errors: float = inf) -> dict[str, Interval]:
         """Return each metric's interval: exact for a proportion, from shared resamples otherwise, none for a number.
 
         `errors` of the rows are wrong, where that is known.
         """
-        rows = list(wanted)
         targets = {
             metric.name: Target(found, *metric.range, metric.calibration_error, metric.whole_table)
-            for metric, found in rows
+            for metric, found in wanted
             if callable(found)
         }
         drawn = self.intervals(targets, n_rows) if targets else {}
         if self.n_resamples and errors < _FEWEST_ERRORS:
-            for metric, found in rows:
+            for metric, found in wanted:
                 if callable(found) and metric.needs_errors and isfinite(drawn[metric.name].estimate):
                     drawn[metric.name] = replace(self.bare(drawn[metric.name].estimate), method=TOO_FEW_ERRORS)
-        return {one.name: drawn[one.name] if callable(own) else self._without_draws(own) for one, own in rows}
+        return {one.name: drawn[one.name] if callable(own) else self._without_draws(own) for one, own in wanted}
 
     def _without_draws(self, found: tuple[int, int] | float) -> Interval:
         if not isinstance(found, tuple):

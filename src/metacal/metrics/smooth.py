@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from metacal.formulas import Float
-from metacal.metrics.binning import CodeSums, Statistic, Weights, few_at_a_time
+from metacal.metrics.binning import CodeSums, Statistic, Weights
 from metacal.metrics.toplabel import TopLabel
 
 #: Cells of the mesh on [0, 1]; the mesh widens the kernel by at most (1 / cells)² / 4 in variance.
@@ -41,9 +41,7 @@ def smooth_ece_statistic(top: TopLabel) -> Statistic:
         # Signs ask what chance alone would give, which may be far less than the error of these rows.
         exact = len(batch) == 1 or batch[0].min() < 0
         nodes = np.ascontiguousarray((finest if exact else coarser)(batch))
-        # The transforms there are long, those back mostly short: the whole batch takes its steps together.
-        parts = [_cosines(nodes[some], len(top)) for some in few_at_a_time(len(batch))]
-        return _fixed_points(np.concatenate(parts), usual)
+        return _fixed_points(_cosines(nodes, len(top)), usual)
 
     return statistic
 
@@ -112,8 +110,7 @@ def _fixed_points(cosines: Float, guess: float | None = None) -> Float:
         slope = (excess - before_excess[live]) / (at - before[live])
         before[live], before_excess[live] = at, excess
         secant = at - excess / np.where(slope < 0.0, slope, -1.0)
-        sigma[live] = np.where(slope < 0.0, secant, high[live])
-        outside = ~((low[live] < sigma[live]) & (sigma[live] < high[live]))
-        sigma[live] = np.where(outside, found[live], sigma[live])
+        inside = (slope < 0.0) & (low[live] < secant) & (secant < high[live])
+        sigma[live] = np.where(inside, secant, found[live])
         live = live[high[live] - low[live] > tolerance]
     return found

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.errors import InputError, MissingExtraError
+from metacal.errors import InputError, needs_extra
 from metacal.report.reliability import Diagram
 from metacal.report.summary import Summary, summarise
 
@@ -113,10 +113,9 @@ class Display:
     @classmethod
     def _made(cls, table: ArrayLike, labels: ArrayLike, estimator: Any, ax: Any, options: dict[str, Any]) -> Self:
         summed = list(inspect.signature(summarise).parameters)[3:]  # after logits, labels, gate
-        drawing = {name: value for name, value in options.items() if name not in summed}
-        numbers = {name: value for name, value in options.items() if name in summed}
-        numbers.setdefault("n_resamples", 0)  # bootstrap intervals are drawn nowhere
-        return cls(summarise(table, labels, estimator, **numbers)).plot(ax, **drawing)
+        own = {name: options.pop(name) for name in summed if name in options}
+        # Bootstrap intervals are drawn nowhere.
+        return cls(summarise(table, labels, estimator, **{"n_resamples": 0, **own})).plot(ax, **options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, **line_kw: Any) -> Self:
         """Draw.
@@ -158,9 +157,7 @@ class Display:
 
     def _compared(self, name: str | None) -> list[Diagram]:
         """Before, and after where there is one, on the same rows; of a named display the last of these alone."""
-        rows = "accepted" if self.summary.diagram("after", "accepted") is not None else "all"
-        found = [self.summary.diagram(stage, rows) for stage in ("before", "after")]
-        both = [diagram for diagram in found if diagram is not None]
+        both = [diagram for diagram in self.summary.diagrams if diagram.rows == self.summary.diagrams[-1].rows]
         return both if name is None else both[-1:]
 
 
@@ -175,8 +172,6 @@ def once(ax: Any, label: str) -> bool:
 
 
 def _pyplot() -> Any:
-    try:
+    with needs_extra("drawing a plot", "plot"):
         import matplotlib.pyplot as pyplot
-    except ImportError as error:
-        raise MissingExtraError("drawing a plot", "plot") from error
     return pyplot

@@ -15,7 +15,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from functools import cache
 from html import escape
 from importlib import resources
 from pathlib import PurePath
@@ -47,7 +46,9 @@ def write_report(summary: Summary, path: str | os.PathLike[str], *, title: str |
 
 def report_data(summary: Summary, *, title: str | None = None) -> dict[str, Any]:
     """What the page embeds and offers for download: the summary's numbers, and the title."""
-    return {"title": title or _title(summary.source.file), **summary.to_dict()}
+    file = summary.source.file
+    usual = "Report" if file in (None, "-") else f"Report on {PurePath(file).name}"
+    return {"title": title or usual, **summary.to_dict()}
 
 
 def page(data: dict[str, Any]) -> str:
@@ -74,9 +75,16 @@ def live_page(title: str) -> str:
 
 
 def _filled(name: str, title: str, data: str = "") -> str:
-    style, script = _style_sheet(name), _script(name)
+    # The live page has what the report has, and more beside it.
+    own, beside = ("", "") if name == "page" else (_read(name, f"{name}.css"), "; connect-src 'self'")
+    style, script = _read("page", "page.css") + own, join(scripts(name), f"{name}.js")
+    # Nothing may be loaded; only this style sheet and this script may run, and no text may turn into markup.
+    policy = (
+        f"default-src 'none'; style-src {_hashed(style)}; script-src {_hashed(script)}; img-src data:; "
+        f"base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'{beside}"
+    )
     parts = {
-        "csp": _content_security_policy(style, script) + ("; connect-src 'self'" if name == "live" else ""),
+        "csp": policy,
         "generator": f"metacal {__version__}",
         # File names may hold bytes that are no UTF-8; a page cannot.
         "title": escape(title.encode("utf-8", "replace").decode("utf-8")),
@@ -102,14 +110,6 @@ def embedded_json(data: Any) -> str:
     return text
 
 
-def _content_security_policy(style: str, script: str) -> str:
-    """Nothing may be loaded; only this style sheet and this script may run, and no text may turn into markup."""
-    return (
-        f"default-src 'none'; style-src {_hashed(style)}; script-src {_hashed(script)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-    )
-
-
 def _hashed(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode()}'"
 
@@ -119,11 +119,6 @@ def scripts(name: str = "page") -> dict[str, str]:
     files = (file.name for file in resources.files("metacal.report").joinpath(name).iterdir())
     own = {file: _read(name, file) for file in sorted(files) if file.endswith(".js")}
     return own if name == "page" else {**scripts(), **own}
-
-
-@cache
-def _script(name: str) -> str:
-    return join(scripts(name), f"{name}.js")
 
 
 def join(sources: Mapping[str, str], entry: str) -> str:
@@ -159,15 +154,5 @@ def join(sources: Mapping[str, str], entry: str) -> str:
     return '"use strict";\n(() => {\n' + "\n".join(joined.values()) + "\n})();\n"
 
 
-def _style_sheet(name: str) -> str:
-    """That of the report, and what the live page has beside it."""
-    return _read("page", "page.css") + ("" if name == "page" else _read(name, f"{name}.css"))
-
-
-@cache
 def _read(folder: str, file: str) -> str:
     return resources.files("metacal.report").joinpath(folder, file).read_text(encoding="utf-8")
-
-
-def _title(file: str | None) -> str:
-    return "Report" if file in (None, "-") else f"Report on {PurePath(file).name}"

@@ -7,7 +7,6 @@ import math
 import platform
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -21,16 +20,11 @@ if TYPE_CHECKING:
     from metacal.report.measured import Settings
 
 
-@dataclass(frozen=True)
-class Methods:
-    """How the numbers came about: definitions as (term, text), and the versions of what computed them."""
+def methods(settings: Settings, score: str, kind: str) -> dict[str, Any]:
+    """How the numbers came about: definitions as (term, text), and the versions of what computed them.
 
-    definitions: tuple[tuple[str, str], ...]
-    versions: dict[str, str]
-
-
-def methods(settings: Settings, score: str, kind: str = "logits") -> Methods:
-    """Definitions in plain words, with the settings filled in, for a gate on logits, on scores, or a cascade."""
+    In plain words, with the settings filled in, for a gate on logits, on scores, or a cascade.
+    """
     bootstrap = f"bootstrap of the rows with {settings.n_resamples:,} resamples (seed {settings.seed})"
     filled = {
         "score": score.removeprefix("-"),
@@ -41,10 +35,10 @@ def methods(settings: Settings, score: str, kind: str = "logits") -> Methods:
         "bootstrap": bootstrap if settings.n_resamples else "not computed for a table of this size",
     }
     written = tomllib.loads(resources.files("metacal.report").joinpath("page/methods.toml").read_text("utf-8"))
-    texts = written["logits"] | written[kind]
-    used = tuple((term, text.format(**filled)) for term, text in texts.items() if text)
+    used = [(term, text.format(**filled)) for term, text in (written["logits"] | written[kind]).items() if text]
     versions = {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}  # without importing them
-    return Methods(used, {"metacal": __version__, **versions, "python": platform.python_version()})
+    found = {"metacal": __version__, **versions, "python": platform.python_version()}
+    return {"definitions": used, "versions": found}
 
 
 def arrays_sha256(tables: Sequence[Any], labels: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from metacal.promises.rules.bands import Band, certified_frontier, operating_ban
 #: Promises are rounded to so many decimals, to the safe side.
 _DECIMALS = 4
 #: Thresholds looked at for the frontier, of which the page shows a tenth; each is as valid as with all of them.
-_FRONTIER_THRESHOLDS = 2000
+_FRONTIER_THRESHOLDS, _FRONTIER_POINTS = 2000, 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,20 +79,6 @@ class Curves:
         return f"{self.command}{promises}{at}{self.command_end}" if promises else None
 
 
-@dataclass(frozen=True, eq=False)
-class Frontier:
-    """Both promises together: for each accuracy `beta` the smallest miscoverage `alpha` certified along with it.
-
-    All pairs hold at once with probability 1 - delta, at the threshold beside them. `coverage` is that of these rows.
-    """
-
-    beta: Float
-    alpha: Float
-    threshold: Float
-    coverage: Float
-    delta: float
-
-
 def operating_curves(
     scores: Float,
     correct: Flags,
@@ -122,38 +109,41 @@ def operating_curves(
     at = thresholds_between(ordered, accepted)
     bands = operating_bands(scores, correct, delta, at)
     coverage = series_of(bands.coverage)
-    review = Series(*(1000.0 * (1.0 - part) for part in (coverage.estimate, coverage.high, coverage.low)))
-    current = int(np.searchsorted(accepted, own)) if own else None
     return Curves(
         threshold=at,
         accepted=accepted.astype(np.float64),
         coverage=coverage,
         accuracy=series_of(bands.accuracy),
         miscoverage=series_of(bands.miscoverage),
-        review=review,
+        review=Series(*(1000.0 * (1.0 - part) for part in (coverage.estimate, coverage.high, coverage.low))),
         min_accuracy=_promised(np.floor(bands.accuracy.lower * 10**_DECIMALS) / 10**_DECIMALS),
         max_miscoverage=_promised(np.ceil(bands.miscoverage.upper * 10**_DECIMALS) / 10**_DECIMALS),
         command=command,
         command_end=command_end,
-        current=current,
+        current=int(np.searchsorted(accepted, own)) if own else None,
         delta=delta,
         threshold_text=tuple(repr(float(value) + 0.0) for value in (-at if higher_is_surer else at)),
     )
 
 
-def frontier_points(scores: Float, correct: Flags, *, delta: float, points: int = 200) -> Frontier:
-    """The certified frontier, thinned to about `points` pairs at even steps of miscoverage."""
+def frontier_points(scores: Float, correct: Flags, *, delta: float) -> dict[str, Any]:
+    """Both promises together: for each accuracy `beta` the smallest miscoverage `alpha` certified along with it.
+
+    All pairs hold at once with probability 1 - delta, at the threshold beside them; they are thinned to about 200 at
+    even steps of miscoverage. `coverage` is that of these rows.
+    """
     ends = run_ends(scores, correct)
     found = certified_frontier(scores, correct, delta, ends[:: max(1, len(ends) // _FRONTIER_THRESHOLDS)])
     worthwhile = np.flatnonzero((found.beta > 0.0) & (found.alpha < 1.0))
-    if len(worthwhile) > points:
+    if len(worthwhile) > _FRONTIER_POINTS:
         alpha = found.alpha[worthwhile]
-        steps = np.linspace(alpha[0], alpha[-1], points)
+        steps = np.linspace(alpha[0], alpha[-1], _FRONTIER_POINTS)
         # The last pair at or below each step: what is kept is certified itself, not interpolated.
         worthwhile = worthwhile[np.unique(np.searchsorted(alpha, steps, side="right") - 1)]
     threshold = found.threshold[worthwhile]
     coverage = np.searchsorted(np.sort(scores), threshold, side="right") / max(len(scores), 1)
-    return Frontier(found.beta[worthwhile], found.alpha[worthwhile], threshold, coverage, delta)
+    pairs = {"beta": found.beta[worthwhile], "alpha": found.alpha[worthwhile]}
+    return {**pairs, "threshold": threshold, "coverage": coverage, "delta": delta}
 
 
 def grid(ordered: Float, points: int, also: int = 0) -> Codes:
@@ -193,14 +183,10 @@ def _shortest(low: float, high: float) -> float:
         steps = math.ceil(low / 10.0**scale) if scale >= 0 else math.ceil(low * 10.0**-scale)
         for candidate in (steps, steps + 1):
             value = float(f"{candidate}e{scale}")
-            if low <= value < high and not _tied(value, high):
+            # Nor the score of the next row as people write it: scores are rounded, 0.9 stands for 0.8999…
+            if low <= value < high and RELATIVE.rounded([value])[0] != high:
                 return value
     return low
-
-
-def _tied(value: float, score: float) -> bool:
-    """Whether a number is the score of the next row as people write it: scores are rounded, 0.9 stands for 0.8999…"""
-    return bool(RELATIVE.rounded([value])[0] == score)
 
 
 def series_of(band: Band) -> Series:

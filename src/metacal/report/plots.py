@@ -17,7 +17,6 @@ from metacal.promises.words import at_least, at_most, percent
 from metacal.report.display import BAND, BLUE, GREEN, GREY, ORANGE, Display, n_named, once
 from metacal.report.operating import Series
 from metacal.report.reliability import Bins
-from metacal.report.summary import Summary
 from metacal.rows.arrays import one_of
 
 _PERFECT = "perfectly calibrated"
@@ -146,15 +145,11 @@ class RiskCoverageDisplay(Display):
         sure = f"all points at once, {at_least(1.0 - curves.delta)}"
         label = "error rate of accepted rows" if name is None else name
         style = self._style(ax, name, line_kw, color=BLUE, linewidth=1.8, label=label)
-        band = {
-            "color": style["color"],
-            "alpha": BAND,
-            "linewidth": 0,
-            "label": f"band, {sure}" if name is None else None,
-        }
-        ax.fill_between(coverage, risk.low, risk.high, **band)
+        band = f"band, {sure}" if name is None else None
+        ax.fill_between(coverage, risk.low, risk.high, color=style["color"], alpha=BAND, linewidth=0, label=band)
         ax.plot(coverage, risk.estimate, **style)
-        target = _promised_on(self.summary, "accuracy")
+        verdicts = () if self.summary.promise is None else self.summary.promise.verdicts
+        target = next((part["target"] for part in verdicts if part["curve"] == "accuracy"), None)  # as the page asks
         if target is not None and once(ax, label := f"promised: at most {at_most(1.0 - target)} wrong"):
             color = ORANGE if name is None else GREY
             ax.axhline(1.0 - target, color=color, linestyle=(0, (5, 3)), linewidth=1.4, label=label)
@@ -226,10 +221,3 @@ class ThresholdDisplay(Display):
 def _confidence(rows: str, name: str | None) -> str:
     """The label of an axis of confidences; named curves may be of different rows, and say so themselves."""
     return "confidence" if name is not None else f"confidence ({'accepted' if rows == 'accepted' else 'all'} rows)"
-
-
-def _promised_on(summary: Summary, curve: str) -> float | None:
-    """What is promised of the quantity that a curve shows, as the page asks too."""
-    if summary.promise is None:
-        return None
-    return next((part["target"] for part in summary.promise.verdicts if part["curve"] == curve), None)

@@ -131,12 +131,5 @@ def with_limits(curve: ReliabilityCurve, level: float) -> Bins:
     tail = (1.0 - level) / (2.0 * max(int((count > 0).sum()), 1))
     low = exact_limits(np.floor(right + 1e-9), count, tail)[0]
     high = exact_limits(np.ceil(right - 1e-9), count, tail)[1]
-    empty = count == 0
-    return Bins(
-        edges=curve.edges,
-        count=count,
-        confidence=curve.mean_confidence,
-        accuracy=curve.accuracy,
-        low=np.where(empty, np.nan, low),
-        high=np.where(empty, np.nan, high),
-    )
+    limits = (np.where(count > 0, end, np.nan) for end in (low, high))
+    return Bins(curve.edges, count, curve.mean_confidence, curve.accuracy, *limits)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,11 +24,11 @@ from metacal.maps.composed import default_base
 from metacal.maps.methods import method_named
 from metacal.promises.parts.thresholds import plain_groups
 from metacal.report.measured import Measured, Promise, Settings, decide, promised, read, walk
-from metacal.report.methods import Methods, arrays_sha256, methods
-from metacal.report.operating import Curves, Frontier, frontier_points, operating_curves
+from metacal.report.methods import arrays_sha256, methods
+from metacal.report.operating import Curves, frontier_points, operating_curves
 from metacal.report.reliability import Diagram, diagrams
 from metacal.report.sides import sides_of
-from metacal.report.tables import ClassTable, PartTable, Row, class_table, part_table, striking_rows
+from metacal.report.tables import class_table, part_table, striking_rows
 from metacal.rows import Rows, validate, workers
 from metacal.rows.arrays import fraction
 from metacal.rows.plausibility import unquestioned
@@ -89,17 +89,21 @@ class Summary:
         accepted_rows, all_rows, gate, uncalibrated.
     diagrams : tuple of Diagram
         Before (all rows), and with a calibrator after (all rows), and with a gate before and after (accepted rows).
-    curves, frontier : Curves, Frontier
+    curves : Curves
+    frontier : dict
+        What `frontier_points` gives.
     sides : dict or None
         Of two classes: what is called by either of them.
-    classes : ClassTable
-    parts : tuple of PartTable
-        By predicted class, and by group where the rows have one.
-    mistakes, hits : tuples of Row
+    classes : dict
+        What `class_table` gives.
+    parts : list of dict
+        What `part_table` gives, by predicted class, and by group where the rows have one.
+    mistakes, hits : lists of dict
         The most confident mistakes and the least confident right answers, most striking first.
     comparison : dict or None
         What `metacal.compare(...).to_dict()` gives.
-    methods : Methods
+    methods : dict
+        Definitions as (term, text), and the versions of what computed the numbers.
     """
 
     source: Source
@@ -108,18 +112,14 @@ class Summary:
     evaluation: dict[str, Any]
     diagrams: tuple[Diagram, ...]
     curves: Curves
-    frontier: Frontier
+    frontier: dict[str, Any]
     sides: dict[str, Any] | None
-    classes: ClassTable
-    parts: tuple[PartTable, ...]
-    mistakes: tuple[Row, ...]
-    hits: tuple[Row, ...]
+    classes: dict[str, Any]
+    parts: list[dict[str, Any]]
+    mistakes: list[dict[str, Any]]
+    hits: list[dict[str, Any]]
     comparison: dict[str, Any] | None
-    methods: Methods
-
-    def diagram(self, stage: str, rows: str) -> Diagram | None:
-        """The diagram of a stage ("before", "after") and a set of rows ("all", "accepted"), if there is one."""
-        return next((found for found in self.diagrams if (found.stage, found.rows) == (stage, rows)), None)
+    methods: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types: None for what is undefined, "inf" for infinity.
@@ -128,10 +128,9 @@ class Summary:
         last digit than `metacal evaluate` does. The rest keeps seven significant digits.
         """
         digits = {"evaluation": 17, "promise": 17, "curves": 17, "parts": 5}
-        names = [field.name for field in fields(self)]
-        whole = {name: plain(getattr(self, name), digits.get(name, _DIGITS)) for name in names}
+        whole = {name: plain(value, digits.get(name, _DIGITS)) for name, value in vars(self).items()}
         # A threshold must go on accepting the same rows: it keeps all its digits.
-        whole["frontier"]["threshold"] = plain(self.frontier.threshold, 17)
+        whole["frontier"]["threshold"] = plain(self.frontier["threshold"], 17)
         return {"format": FORMAT, **whole}
 
 
@@ -198,7 +197,7 @@ def summarise(
     >>> summary = summarise(new_x, new_y, cal, n_resamples=0)
     >>> summary.promise.verdicts[0]["text"]
     'kept: coverage accuracy 0.9735 [0.9698, 0.9767], promised at least 0.97.'
-    >>> round(summary.diagram("before", "all").ece["estimate"], 4)
+    >>> round(summary.diagrams[0].ece["estimate"], 4)
     0.0507
     """
     fraction("level", level)
@@ -276,7 +275,7 @@ def _calibrator(gate: Gate | None) -> str | None:
     return ", ".join(dict.fromkeys(gate.stage(k).source.calibrator_name for k in range(len(gate.stages))))
 
 
-def _parts(gate: Gate, data: Measured, names: Array, groups: Any, level: float) -> tuple[PartTable, ...]:
+def _parts(gate: Gate, data: Measured, names: Array, groups: Any, level: float) -> list[dict[str, Any]]:
     """By predicted class, and by group where the rows have one, each side of it where there are two."""
     by = [("class", names, data.predicted)] if len(names) else []
     if groups is not None:
@@ -285,7 +284,7 @@ def _parts(gate: Gate, data: Measured, names: Array, groups: Any, level: float) 
         cells, place = np.unique(own if sides is None else sides, axis=0, return_inverse=True)
         by.append(("group", cells, place.ravel()))
     certificate, columns = gate.certificate, (data.correct, data.accept)
-    return tuple(part_table(*part, *columns, level=level, certificate=certificate) for part in by)
+    return [part_table(*part, *columns, level=level, certificate=certificate) for part in by]
 
 
 def _command(gate: Gate, given: str | None, file: str | None, delta: float) -> dict[str, Any]:
@@ -346,6 +345,4 @@ def plain(value: Any, digits: int = _DIGITS) -> Any:
         return plain(value.tolist(), digits)
     if isinstance(value, dict):
         return {str(name): plain(item, digits) for name, item in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name), digits) for field in fields(value)}
-    return value
+    return plain(vars(value), digits) if is_dataclass(value) else value

@@ -12,7 +12,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
-from metacal.errors import InputError, MissingExtraError
+from metacal.errors import InputError, needs_extra
 from metacal.gate.watch import Watch
 from metacal.io.disk import plain_write_errors
 from metacal.io.writing import atomic_path
@@ -26,8 +26,8 @@ Family = tuple[str, Literal["counter", "gauge"], str, list[tuple[dict[str, str],
 
 def families(found: dict[str, Any]) -> list[Family]:
     """What `metacal.report.status.status` has found, as metrics."""
-    wrong = found["labelled_accepted"] - found["right_accepted"]
-    alarms = found["alarms"]
+    alarms, silence = found["alarms"], found["silence"]
+    all_alarms = alarms if silence is None else [*alarms, {"name": "silence", **silence}]
     families: list[Family] = [
         ("metacal_decisions_total", "counter", "Rows by decision.", [
             ({"decision": "accepted"}, found["accepted"]),
@@ -35,13 +35,13 @@ def families(found: dict[str, Any]) -> list[Family]:
         ]),
         ("metacal_outcomes_total", "counter", "Labelled rows that were accepted.", [
             ({"decision": "accepted", "correct": "true"}, found["right_accepted"]),
-            ({"decision": "accepted", "correct": "false"}, wrong),
+            ({"decision": "accepted", "correct": "false"}, found["labelled_accepted"] - found["right_accepted"]),
         ]),
         ("metacal_waiting_rows", "gauge", "Rows that wait for a label.", [({}, found["waiting"])]),
         ("metacal_unreadable_lines_total", "counter", "Lines that could not be read.", [({}, found["unreadable"])]),
         ("metacal_gaps_total", "counter", "Times that something was lost unread.", [({}, found["gaps"])]),
         ("metacal_alarm", "gauge", "1 once an alarm is raised; of silence, while it lasts.", [
-            ({"alarm": alarm["name"]}, int(alarm["raised"])) for alarm in [*alarms, *_silence(found)]
+            ({"alarm": alarm["name"]}, int(alarm["raised"])) for alarm in all_alarms
         ]),
         ("metacal_log_evidence", "gauge", "Logarithm of the evidence.", [
             ({"alarm": alarm["name"]}, alarm["log_evidence"]) for alarm in alarms
@@ -51,8 +51,7 @@ def families(found: dict[str, Any]) -> list[Family]:
         ]),
     ]  # fmt: skip
     if found["estimate"] is not None:
-        bar = found["estimate"]
-        of = [({"bound": name}, bar[name]) for name in ("accuracy", "low", "high")]
+        of = [({"bound": name}, found["estimate"][name]) for name in ("accuracy", "low", "high")]
         families.append(("metacal_estimated_accuracy", "gauge", "Of accepted rows, from confidence alone.", of))
     return families
 
@@ -74,10 +73,6 @@ def exposition(found: dict[str, Any]) -> str:
         told += [f"# HELP {name} {explained}", f"# TYPE {name} {kind}"]
         told += [f"{name}{_labels(labels)} {value!r}" for labels, value in values]
     return "\n".join(told) + "\n"
-
-
-def _silence(found: dict[str, Any]) -> list[dict[str, Any]]:
-    return [] if found["silence"] is None else [{"name": "silence", **found["silence"]}]
 
 
 def _labels(labels: dict[str, str]) -> str:
@@ -116,10 +111,8 @@ class WatchMetrics:
 
     def collect(self) -> Iterator[Any]:
         """What a registry of `prometheus_client` asks for at each scrape."""
-        try:
+        with needs_extra("a collector for Prometheus", "monitor"):
             from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-        except ImportError:
-            raise MissingExtraError("a collector for Prometheus", "monitor") from None
         for name, kind, explained, values in families(self._status()):
             of = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
             family = of(name, explained, labels=list(values[0][0]) if values else [])
@@ -131,16 +124,13 @@ class WatchMetrics:
         """Have a meter of OpenTelemetry observe the same, under the same names with dots."""
         observation: Any = import_module("opentelemetry.metrics").Observation
 
-        def observe(name: str) -> Callable[[Any], list[Any]]:
-            def observed(options: Any) -> list[Any]:
-                values = next((family[3] for family in families(self._status()) if family[0] == name), [])
-                return [observation(value, labels) for labels, value in values]
-
-            return observed
+        def observed(name: str, options: Any) -> list[Any]:
+            values = next((family[3] for family in families(self._status()) if family[0] == name), [])
+            return [observation(value, labels) for labels, value in values]
 
         for name, kind, explained, _ in families(self._status()):
             make = getattr(meter, f"create_observable_{kind}")
-            make(name.removesuffix("_total").replace("_", ".", 1), [observe(name)], description=explained)
+            make(name.removesuffix("_total").replace("_", ".", 1), [partial(observed, name)], description=explained)
 
 
 def pushed(metrics: WatchMetrics, endpoint: str, every: float = 15.0) -> Callable[[], object]:
@@ -148,13 +138,11 @@ def pushed(metrics: WatchMetrics, endpoint: str, every: float = 15.0) -> Callabl
 
     What has not been sent by then is sent then.
     """
-    try:
+    with needs_extra("pushing metrics to an OpenTelemetry collector", "monitor"):
         exporter: Any = import_module("opentelemetry.exporter.otlp.proto.http.metric_exporter")
         sdk: Any = import_module("opentelemetry.sdk.metrics")
         export: Any = import_module("opentelemetry.sdk.metrics.export")
         resources: Any = import_module("opentelemetry.sdk.resources")
-    except ImportError:
-        raise MissingExtraError("pushing metrics to an OpenTelemetry collector", "monitor") from None
     if not endpoint.startswith(("http://", "https://")):
         raise InputError(f"{endpoint} must be the URL of a collector's metrics, as http://127.0.0.1:4318/v1/metrics.")
     reader = export.PeriodicExportingMetricReader(exporter.OTLPMetricExporter(endpoint=endpoint), 1000.0 * every)

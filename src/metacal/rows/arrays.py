@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.formulas import Float
+from metacal.formulas import Flags, Float
 
 #: A share of rows below this is a slip of the pen.
 _SMALLEST_FRACTION = 1e-15
@@ -55,6 +55,15 @@ def plain_array(values: Any, name: str) -> NDArray[Any]:
         raise InputError(
             f"{name} cannot be read as an array ({error}); pass a NumPy array or a list of lists."
         ) from None
+
+
+def first_row(flags: Flags) -> int | None:
+    """The first row with a flag; None where no row has one.
+
+    >>> first_row(np.array([False, True])), first_row(np.zeros(3, dtype=bool))
+    (1, None)
+    """
+    return int(flags.argmax()) if flags.any() else None
 
 
 def refuse_masked(values: Any, name: str) -> None:
@@ -115,9 +124,7 @@ def row_weights(weights: ArrayLike | None, n_rows: int, *, name: str = "sample_w
         array = np.full(n_rows, float(array))
     if array.shape != (n_rows,):
         raise InputError(f"{name} must have shape ({n_rows},), one weight per row; got {array.shape}.")
-    wrong = ~(np.isfinite(array) & (array >= 0.0))
-    if wrong.any():
-        row = int(wrong.argmax())
+    if (row := first_row(~(np.isfinite(array) & (array >= 0.0)))) is not None:
         raise InputError(f"{name} must be finite and non-negative; row {row} has {float(array[row])}.")
     if not (array > 0).any():
         raise InputError(f"{name} is zero on every row; at least one row must count.")

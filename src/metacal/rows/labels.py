@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError, option
 from metacal.formulas import Codes, Flags
-from metacal.rows.arrays import plain_array
+from metacal.rows.arrays import first_row, plain_array
 
 #: The number that stands for "no label" where it is no class.
 NO_LABEL = -1
@@ -191,8 +191,7 @@ def columns_of(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[Codes, int 
         return np.zeros(len(labels), dtype=np.intp), 0 if len(labels) else None
     order = np.argsort(classes, kind="stable")
     codes = order[np.minimum(np.searchsorted(classes, labels, sorter=order), len(classes) - 1)]
-    unknown = np.flatnonzero(classes[codes] != labels)
-    return codes.astype(np.intp, copy=False), int(unknown[0]) if len(unknown) else None
+    return codes.astype(np.intp, copy=False), first_row(classes[codes] != labels)
 
 
 def flat_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
@@ -240,9 +239,7 @@ def several_labels(array: NDArray[Any]) -> str:
 def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
     """Floats that are whole numbers (as a csv or a column with gaps gives them) as integers."""
     _refuse_missing(np.isnan(array), "label")
-    whole = np.isfinite(array) & (array == np.floor(array))
-    if not whole.all():
-        row = int((~whole).argmax())
+    if (row := first_row(~(np.isfinite(array) & (array == np.floor(array))))) is not None:
         raise InputError(
             f"labels must be class numbers, not continuous values; row {row} has label {float(array[row])}. Give the "
             "class of each row, a whole number or a name."
@@ -252,9 +249,7 @@ def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
 
 def _within_64_bits(labels: NDArray[Any], noun: str = "label") -> NDArray[np.int64]:
     """Whole numbers as int64. What does not fit wraps on one processor, saturates on another and raises elsewhere."""
-    beyond = ~((labels >= -(2.0**63)) & (labels < 2.0**63)).astype(bool)
-    if beyond.any():
-        row = int(beyond.argmax())
+    if (row := first_row(~((labels >= -(2.0**63)) & (labels < 2.0**63)).astype(bool))) is not None:
         raise InputError(f"{noun}s must be integers of 64 bits; row {row} has {noun} {labels[row]}.")
     return labels.astype(np.int64)
 
@@ -280,9 +275,9 @@ def is_missing(item: object) -> bool:
 
 
 def _refuse_missing(missing: Flags, noun: str) -> None:
-    if missing.any():
-        first = f"the first is row {int(missing.argmax())}"
-        raise InputError(f"{noun}s are missing in {int(missing.sum())} rows, {first}; leave them out.")
+    if (row := first_row(missing)) is not None:
+        count = int(missing.sum())
+        raise InputError(f"{noun}s are missing in {count} rows, the first is row {row}; leave them out.")
 
 
 def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) -> None:
@@ -309,16 +304,32 @@ def _shown(values: object) -> str:
 
 
 def reject_label_of(reject_label: Any, classes: NDArray[Any]) -> Any:
-    """The label for rejected rows, checked; where it is None -1 (0 where that is a class), or 'rejected' beside names.
+    """The label for rejected rows; where it is None -1 (0 where that is a class), or 'rejected' beside names.
+
+    Raises unless it is of the classes' type and none of them.
 
     Examples
     --------
     >>> reject_label_of(None, np.arange(2)), reject_label_of(None, np.array(["cat", "dog"]))
     (-1, 'rejected')
     """
-    label = default_reject_label(classes) if reject_label is None else reject_label
-    check_reject_label(label, classes)
-    return label
+    reject_label = default_reject_label(classes) if reject_label is None else reject_label
+    label = np.asarray(reject_label)
+    strings = classes.dtype.kind in "UO"
+    if label.ndim or label.dtype.kind not in ("U" if strings else "iub"):
+        kind = "a string, such as reject_label='rejected'," if strings else "an integer of at most 64 bits"
+        raise InputError(f"reject_label must be {kind} like the classes; got {reject_label!r}.")
+    if not strings and not -(2**63) <= int(label) < 2**63:
+        raise InputError(f"reject_label must fit a signed integer of 64 bits; got {reject_label!r}.")
+    if label in classes:
+        raise InputError(f"reject_label {reject_label!r} is one of the classes; choose a label that is not.")
+    whole = classes.dtype.kind in "iu"
+    if whole and np.result_type(classes.dtype, label.dtype).kind == "f":  # int64 beside uint64: labels round
+        raise InputError(
+            f"no integer type holds both the classes ({classes.dtype}) and reject_label {reject_label!r}; "
+            "choose a label that the classes' type can hold."
+        )
+    return reject_label
 
 
 def default_reject_label(classes: NDArray[Any]) -> str | int:
@@ -342,22 +353,3 @@ def labels_or(reject_label: Any, accept: Flags, answers: NDArray[Any]) -> NDArra
     """
     whole = answers.astype(object) if answers.dtype.kind == "b" else answers
     return np.where(accept, whole, np.asarray(reject_label))
-
-
-def check_reject_label(reject_label: Any, classes: NDArray[Any]) -> None:
-    """Raise unless the label is of the classes' type and none of them."""
-    label = np.asarray(reject_label)
-    strings = classes.dtype.kind in "UO"
-    if label.ndim or label.dtype.kind not in ("U" if strings else "iub"):
-        kind = "a string, such as reject_label='rejected'," if strings else "an integer of at most 64 bits"
-        raise InputError(f"reject_label must be {kind} like the classes; got {reject_label!r}.")
-    if not strings and not -(2**63) <= int(label) < 2**63:
-        raise InputError(f"reject_label must fit a signed integer of 64 bits; got {reject_label!r}.")
-    if label in classes:
-        raise InputError(f"reject_label {reject_label!r} is one of the classes; choose a label that is not.")
-    whole = classes.dtype.kind in "iu"
-    if whole and np.result_type(classes.dtype, label.dtype).kind == "f":  # int64 beside uint64: labels round
-        raise InputError(
-            f"no integer type holds both the classes ({classes.dtype}) and reject_label {reject_label!r}; "
-            "choose a label that the classes' type can hold."
-        )

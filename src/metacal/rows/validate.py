@@ -18,8 +18,8 @@ from metacal.errors import InputError, WrongTypeError, option, warn_caller
 from metacal.formulas import Float
 from metacal.formulas.logits import finite_masks, with_masks, without_zeros
 from metacal.formulas.operations import NUMPY
+from metacal.rows.arrays import first_row, one_of, plain_array
 from metacal.rows.arrays import on_host as on_host
-from metacal.rows.arrays import one_of, plain_array
 from metacal.rows.arrays import refuse_masked as refuse_masked
 from metacal.rows.arrays import row_weights as row_weights
 from metacal.rows.labels import class_list as class_list
@@ -108,10 +108,10 @@ def two_columns(table: Any, kind: str) -> NDArray[Any]:
     (array([[ 0.,  2.], [ 0., -1.]]), array([[0.75, 0.25]]))
     """
     score = _as_float(plain_array(table, "scores").reshape(-1), "scores")
-    if kind == "probabilities" and not ((score >= 0.0) & (score <= 1.0)).all():
-        row = int((~((score >= 0.0) & (score <= 1.0))).argmax())
+    outside = first_row(~((score >= 0.0) & (score <= 1.0)))
+    if kind == "probabilities" and outside is not None:
         raise InputError(
-            f"probabilities must lie in [0, 1]; row {row} holds {score[row]}. If these are the values of a "
+            f"probabilities must lie in [0, 1]; row {outside} holds {score[outside]}. If these are the values of a "
             f"decision_function, say so: {option('input', 'logits')}."
         )
     return np.column_stack([1.0 - score if kind == "probabilities" else np.zeros_like(score), score])
@@ -147,18 +147,14 @@ def probability_table(table: Any, *, advice: str | None = None) -> NDArray[Any]:
         blocks = [] if wrong is None else [(wrong, on_host(array[wrong : wrong + 1]))]
     for start, block in blocks:
         low, high = block.min(axis=1), block.max(axis=1)
-        bad = ~((low >= 0) & (high <= 1 + tolerance))
-        if bad.any():
-            row = int(bad.argmax())
+        if (row := first_row(~((low >= 0) & (high <= 1 + tolerance)))) is not None:
             value = low[row] if not low[row] >= 0 else high[row]
             raise InputError(
                 f"probabilities must lie in [0, 1]; row {start + row} holds {float(value)}. "
                 + (advice or f"If these are logits, say so: {option('input', 'logits')}.")
             )
         sums = block.sum(axis=1, dtype=np.float64)
-        off = np.abs(sums - 1.0) > tolerance
-        if off.any():
-            row = int(off.argmax())
+        if (row := first_row(np.abs(sums - 1.0) > tolerance)) is not None:
             raise InputError(
                 f"probabilities must sum to 1 in each row; row {start + row} sums to {sums[row]:.6g}. "
                 + (advice or f"Divide each row by its sum, or say {option('input', 'logits')} if these are logits.")
@@ -251,8 +247,7 @@ def _as_double(block: NDArray[Any], name: str = "logits") -> Float:
     if block.dtype.kind in "iu" and block.dtype.itemsize == 8 and block.size:
         top = block if block.ndim == 1 else block.max(axis=1)
         too_large = (top >= _LARGEST_WHOLE) | (top < -_LARGEST_WHOLE if block.dtype.kind == "i" else False)
-        if too_large.any():
-            row = int(too_large.argmax())
+        if (row := first_row(too_large)) is not None:
             raise InputError(
                 f"{name} are integers too large to be told apart as floats: the largest of row {row} is {top[row]}, "
                 "beyond 2^53. Subtract each row's largest, or divide all by a constant."

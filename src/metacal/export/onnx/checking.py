@@ -203,36 +203,25 @@ def run_child(path: Path, inputs: dict[str, Array] | None, n_bytes: int) -> Chec
     """Check, load and run a model file in a child process, or raise with what it said."""
     seconds = _SECONDS + n_bytes // _BYTES_PER_SECOND
     with tempfile.TemporaryDirectory(prefix="metacal-") as scratch:
-        files = {name: os.path.join(scratch, name) for name in ("request.json", "reply.json", "answers.npz", "in.npz")}
         if inputs is not None:
-            np.savez(files["in.npz"], **inputs)  # type: ignore[arg-type]
-        request = {
-            "model": os.fspath(path),
-            "inputs": None if inputs is None else files["in.npz"],
-            "answers": files["answers.npz"],
-            "reply": files["reply.json"],
-            "memory_bytes": _MEMORY_BYTES + _COPIES * n_bytes,
-            "seconds": seconds,
-        }
-        Path(files["request.json"]).write_text(json.dumps(request), encoding="utf-8")
-        _start(files["request.json"], seconds)
-        reply = json.loads(Path(files["reply.json"]).read_text(encoding="utf-8"))
+            np.savez(os.path.join(scratch, "inputs.npz"), **inputs)  # type: ignore[arg-type]
+        _start(seconds, os.fspath(path), scratch, str(_MEMORY_BYTES + _COPIES * n_bytes), str(seconds))
+        reply = json.loads(Path(scratch, "reply.json").read_text(encoding="utf-8"))
         if "error" in reply:
             raise _refused(reply)
-        with np.load(
-            files["answers.npz"], allow_pickle=False
-        ) as arrays:  # by number: names of outputs may be none here
+        # By number: the names of outputs may be none here.
+        with np.load(os.path.join(scratch, "answers.npz"), allow_pickle=False) as arrays:
             answers = dict(zip(reply["answers"], arrays.values()))
     why_not = _plain_words(reply["why_not"])
     return Checked(reply["stage"] == "ran", reply["metadata"], answers, why_not, reply["made_up"])
 
 
-def _start(request: str, seconds: int) -> None:
+def _start(seconds: int, *arguments: str) -> None:
     script = os.path.join(os.path.dirname(__file__), "probe.py")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
-            [sys.executable, "-P", script, request],
+            [sys.executable, "-P", script, *arguments],
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,

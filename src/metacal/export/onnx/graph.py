@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
 
-from metacal.errors import ArtifactError, InputError, MissingExtraError
+from metacal.errors import ArtifactError, InputError, needs_extra
 from metacal.formulas import Array
 
 #: The oldest operator set that has every operator used here (ScatterND, and Equal on floats).
@@ -26,12 +27,10 @@ _AXES_AS_INPUT = {"ReduceSum": 13, "ReduceMax": 18, "ReduceMin": 18, "Squeeze": 
 
 def onnx_library(what: str) -> Any:
     """The onnx package, or the error that names the extra."""
-    try:
+    with needs_extra(what, "onnx"):
         import onnx
         import onnx.helper
         import onnx.numpy_helper
-    except ImportError:
-        raise MissingExtraError(what, "onnx") from None
     return onnx
 
 
@@ -63,8 +62,7 @@ class Graph:
         self._taken = set(taken)
         self._constants_as_nodes = constants_as_nodes
         self._written: MutableMapping[Any, tuple[str, ...]] = {}
-        self._reduced: MutableMapping[tuple[str, str], str] = {}
-        self._counter = [0]
+        self._numbers = count()
         self._outer: Graph | None = None
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
@@ -113,9 +111,8 @@ class Graph:
     def branch(self, dtypes: Sequence[str], write: Callable[[Graph], Sequence[str]]) -> Any:
         """A graph inside this one, which sees its values: what `write` appends, and the values that it returns."""
         inner = Graph(self.opset, taken=self._taken)
-        inner._counter, inner._outer = self._counter, self
+        inner._numbers, inner._outer = self._numbers, self
         inner._written = ChainMap({}, self._written)
-        inner._reduced = ChainMap({}, self._reduced)
         values = write(inner)
         made = {name for node in inner.nodes for name in node.output}
         results = [value if value in made else inner.op("Identity", value) for value in values]
@@ -124,11 +121,12 @@ class Graph:
 
     def over_classes(self, kind: str, value: str) -> str:
         """Reduce every row (n × K) to one number (n × 1)."""
-        return self._reduced.get((kind, value)) or self.along_classes(kind, value, keepdims=1)
+        (known,) = self._written.get((kind, value)) or (self.along_classes(kind, value, keepdims=1),)
+        return known
 
     def is_reduced(self, kind: str, value: str, result: str) -> None:
         """Whoever asks for this reduction later gets what another operator has made (n × 1) on its way."""
-        self._reduced[kind, value] = result
+        self._written[kind, value] = (result,)
 
     def along_classes(self, kind: str, value: str, **attributes: Any) -> str:
         """Append an operator that is told the axis of the classes, in the way of the operator set."""
@@ -137,11 +135,8 @@ class Graph:
         return self.op(kind, value, axes=[1], **attributes)
 
     def _fresh(self, stem: str) -> str:
-        while True:
-            name = f"metacal/{stem}_{self._counter[0]}"
-            self._counter[0] += 1
-            if name not in self._taken:
-                return name
+        names = (f"metacal/{stem}_{number}" for number in self._numbers)
+        return next(name for name in names if name not in self._taken)
 
 
 def messages(message: Any, depth: int = 0) -> Iterator[Any]:

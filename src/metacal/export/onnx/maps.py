@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from metacal.errors import InputError
-from metacal.export.onnx.traced import Traced, Value, has_no_masks, with_masks
+from metacal.export.onnx.traced import Traced, Value, unless_masked, with_masks
 from metacal.formulas import curves, parts, temperature
 from metacal.formulas.inside import ends, inside
 from metacal.formulas.logits import bring_within_reach
@@ -53,19 +53,16 @@ def _inside(xp: Traced, x: Value, probs: Value) -> Value:
         own = inner.value(x) if inner.masks_read else with_masks(inner, x)
         return inside(inner, own, inner.value(probs))
 
-    return _unless_masked(xp, x, over_all, over_possible)
+    return unless_masked(xp, x, over_all, over_possible)
 
 
 def _doubles(xp: Traced, x: Value) -> Value:
     """The logits in double, finite masks as -inf, none beyond reach; the usual table pays for one look at it."""
 
-    def plainly(inner: Traced) -> list[Value]:
-        return [inner.to("float64").cast(x)]
+    def masked(inner: Traced) -> Value:
+        return inner.cast(with_masks(inner.to(xp.dtype), x))
 
-    def masked(inner: Traced) -> list[Value]:
-        return [inner.to("float64").cast(with_masks(inner, x))]
-
-    (table,) = xp.choose(has_no_masks(xp, x), plainly, masked, ["float64"])
+    table = unless_masked(xp, x, lambda inner: inner.cast(x), masked, "float64")
     # No float32 logit is out of a double's reach.
     return bring_within_reach(xp, table) if xp.dtype == "float64" else table
 
@@ -115,7 +112,7 @@ def _with_uniform(xp: Traced, mixed: Value, weight: float, x: Value) -> Value:
         possible = _possible(inner, x)
         return inner.value(mixed) + possible / (inner.sum(possible) / weight)
 
-    return _unless_masked(xp, x, over_all, over_possible)
+    return unless_masked(xp, x, over_all, over_possible)
 
 
 def _lifted(xp: Traced, fitted: Any, x: Value) -> Value:
@@ -130,7 +127,7 @@ def _lifted(xp: Traced, fitted: Any, x: Value) -> Value:
     value = partial(curves.spline_value, double, then)
     scale, add, own = map(xp.cast, lifted(double, rest, second, _even(xp, x), first.uniform, value))
     lower = others * scale + add
-    kept = _unless_masked(
+    kept = unless_masked(
         xp, x, lambda inner: inner.op("Identity", lower), lambda inner: inner.value(lower) * _possible(inner, x)
     )
     return xp.put(kept, winner, own)
@@ -146,16 +143,7 @@ def _even(xp: Traced, x: Value) -> Value:
         own = inner.to(xp.dtype)
         return 1.0 / inner.cast(own.sum(_possible(own, x)))
 
-    return _unless_masked(xp, x, over_all, over_possible, "float64")
-
-
-def _unless_masked(
-    xp: Traced, x: Value, plainly: Callable[[Traced], Value], masked: Callable[[Traced], Value], dtype: str = ""
-) -> Value:
-    """The first where no logit of the table is so low that it may stand for a mask, else the second."""
-    written = xp.to(dtype or xp.dtype)
-    (chosen,) = written.choose(has_no_masks(xp, x), lambda inner: [plainly(inner)], lambda inner: [masked(inner)])
-    return chosen
+    return unless_masked(xp, x, over_all, over_possible, "float64")
 
 
 def _possible(xp: Traced, x: Value) -> Value:

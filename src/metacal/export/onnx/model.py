@@ -211,7 +211,7 @@ def save_attached(
     """
     _require_runtime()
     source = read_model(model)
-    if source.external and source.folder not in (None, Path(os.path.realpath(path)).parent):
+    if source.folder not in (None, Path(os.path.realpath(path)).parent):
         raise InputError(
             f"the model's weights lie in files beside it, in {source.folder}; write the result there too: "
             f"-o {source.folder / Path(path).name}."

@@ -1,8 +1,8 @@
 """Check and run one model file in a process of its own, with limits on memory and time: models come from anywhere.
 
-Run as a script, not imported: `python probe.py REQUEST.json`. It knows onnx, onnxruntime and NumPy. The request
-names the model, the limits, and the inputs (an npz) or none, in which case inputs are made up from the model's own
-description. The reply (JSON beside the request, arrays as npz) says how far it came.
+Run as a script, not imported: `python probe.py MODEL FOLDER MEMORY_BYTES SECONDS`. It knows onnx, onnxruntime, NumPy.
+Where the folder has no inputs.npz, inputs are made up from the model's own description. The reply (reply.json there,
+arrays in answers.npz) says how far it came.
 """
 
 from __future__ import annotations
@@ -27,33 +27,31 @@ GUARD = "metacal/one_column_per_class"
 _NAMES = {"float": "float32", "double": "float64", "string": "str"}
 
 
-def main(request_path: str) -> None:
-    """Answer a request, under its limits."""
+def main(model: str, folder: str, memory_bytes: str, seconds: str) -> None:
+    """Check and run a model, under these limits."""
     import onnx.checker
     import onnxruntime
 
-    with open(request_path, encoding="utf-8") as file:
-        request = json.load(file)
-    _limit(request["memory_bytes"], request["seconds"])
-    reply = _answered(request, onnx.checker.check_model, onnxruntime)
-    with open(request["reply"], "w", encoding="utf-8") as file:
+    _limit(int(memory_bytes), int(seconds))
+    reply = _answered(model, folder, onnx.checker.check_model, onnxruntime)
+    with open(os.path.join(folder, "reply.json"), "w", encoding="utf-8") as file:
         json.dump(reply, file)
 
 
-def _answered(request: dict[str, Any], check_model: Any, onnxruntime: Any) -> dict[str, Any]:
+def _answered(model: str, folder: str, check_model: Any, onnxruntime: Any) -> dict[str, Any]:
     reply: dict[str, Any] = {"stage": "check"}
     try:
-        check_model(request["model"])
+        check_model(model)
         reply["stage"] = "load"
-        session = _session(onnxruntime, request["model"])
+        session = _session(onnxruntime, model)
         reply["metadata"] = dict(session.get_modelmeta().custom_metadata_map)
         # Text makes no array without pickled objects, and is no answer of a gate.
         tensors = [output for output in session.get_outputs() if output.type.startswith("tensor(")]
         reply["answers"] = [output.name for output in tensors if output.type != "tensor(string)"]
         reply["stage"] = "run"
-        answers, reply["why_not"], reply["made_up"] = _run(session, reply["answers"], request["inputs"])
+        answers, reply["why_not"], reply["made_up"] = _run(session, reply["answers"], folder)
         reply["stage"] = "ran" if answers is not None else "loaded"
-        np.savez(request["answers"], *(answers or []))
+        np.savez(os.path.join(folder, "answers.npz"), *(answers or []))
     except Exception as error:
         reply["error"] = " ".join(str(error).split())[:600] or type(error).__name__
     return reply
@@ -87,12 +85,12 @@ def _kind(kind: str) -> Any:
     return None
 
 
-def _run(session: Any, names: list[str], inputs: str | None) -> tuple[list[Any] | None, str, int]:
-    """The model's answers to these inputs; to made-up ones when None. Where none of those fits: None, and why.
+def _run(session: Any, names: list[str], folder: str) -> tuple[list[Any] | None, str, int]:
+    """The model's answers to the inputs of a folder, or to made-up ones. Where none of those fits: None, and why.
 
     And what made-up whole numbers were: all one, or all zero.
     """
-    if inputs is not None:
+    if os.path.exists(inputs := os.path.join(folder, "inputs.npz")):
         with np.load(inputs, allow_pickle=False) as arrays:
             return session.run(names, {name: arrays[name] for name in arrays.files}), "", 1
     kinds = {source.name: _kind(source.type) for source in session.get_inputs()}
@@ -141,4 +139,4 @@ def _made_up(kind: Any, dims: list[int], number: int) -> Any:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

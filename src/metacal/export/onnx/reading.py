@@ -34,16 +34,11 @@ _USUAL_OPSET = 17
 
 @dataclass(frozen=True)
 class Source:
-    """A parsed model, where it lies (None: in memory only), and the size of all it consists of."""
+    """A parsed model, where files of its weights lie (None: there are none), and the size of all it consists of."""
 
     model: Any
     folder: Path | None
     n_bytes: int
-
-    @property
-    def external(self) -> bool:
-        """Whether some of its weights lie in files of their own."""
-        return any(tensor.data_location == _EXTERNAL for tensor in messages_of("TensorProto", self.model))
 
 
 @dataclass(frozen=True)
@@ -82,7 +77,8 @@ def read_model(model: Any) -> Source:
     try:
         parsed = _parsed(raw, onnx)
         folder = Path(os.path.realpath(name)).parent
-        return Source(parsed, folder, len(raw) + _external_bytes(parsed, folder))
+        beside = _external_files(parsed, str(folder))
+        return Source(parsed, folder if beside else None, len(raw) + sum(beside.values()))
     except (ArtifactError, InputError) as error:
         raise type(error)(f"{name}: {error}") from None
 
@@ -129,9 +125,9 @@ def _check_text(model: Any) -> None:
         raise ArtifactError("a name in the model is not UTF-8 text: it is damaged; export it again.")
 
 
-def _external_bytes(model: Any, folder: Path) -> int:
-    """Bytes in the files beside the model; raise if one is missing, too short, or lies outside the folder."""
-    root, sizes = os.path.realpath(folder), {}
+def _external_files(model: Any, root: str) -> dict[str, int]:
+    """The files beside the model, and their bytes; raise if one is missing, too short, or lies outside the folder."""
+    sizes = dict[str, int]()
     for tensor in messages_of("TensorProto", model):
         if tensor.data_location != _EXTERNAL:
             continue
@@ -152,7 +148,7 @@ def _external_bytes(model: Any, folder: Path) -> int:
             start = length = -1
         if start < 0 or length < 0 or start + length > sizes[path]:
             raise ArtifactError(f"its external data {location!r} is shorter than the model says; copy both again.")
-    return sum(sizes.values())
+    return sizes
 
 
 def _is_inside(root: str, location: str) -> bool:

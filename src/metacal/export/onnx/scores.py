@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from metacal.export.onnx.traced import Traced, Value, has_no_masks, with_masks
+from metacal.export.onnx.traced import Traced, Value, unless_masked, with_masks
 from metacal.formulas import rowwise
 from metacal.scores.registry import NAMED
 
@@ -30,32 +30,27 @@ _SMALLEST = 1e-36
 _LARGEST = 1e30
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A score in single precision (n × 1), what its error is proportional to, and whether it can be trusted at all."""
-
-    score: Value
-    scale: Value | None = None
-    sound: Value | None = None
+#: A score in single precision (n × 1), what its error is proportional to, and whether it can be trusted at all.
+Estimate = tuple[Value, Value | None, Value]
 
 
 def _entropy_estimate(xp: Traced, x: Value) -> Estimate:
     """log Σ e^x - Σ p x, which is NaN or infinite if any logit is."""
     log_sum, scale, sound = _log_sum(xp, x)
-    return Estimate(log_sum - xp.sum(xp.softmax(x) * x), scale, sound)
+    return log_sum - xp.sum(xp.softmax(x) * x), scale, sound
 
 
 def _doubt_estimate(xp: Traced, x: Value) -> Estimate:
     """1 - max p; the sum of the row shows whether all of it is finite."""
     largest = xp.max(xp.softmax(x))
     finite = xp.absolute(xp.sum(x)) < _LARGEST
-    return Estimate(1.0 - largest, sound=finite)
+    return 1.0 - largest, None, finite
 
 
 def _energy_estimate(xp: Traced, x: Value) -> Estimate:
     log_sum, scale, sound = _log_sum(xp, x)
     finite = xp.absolute(xp.sum(x)) < _LARGEST
-    return Estimate(-log_sum, scale, sound & finite)
+    return -log_sum, scale, sound & finite
 
 
 def _log_sum(xp: Traced, x: Value) -> tuple[Value, Value, Value]:
@@ -107,7 +102,7 @@ def quick_scores(xp: Traced, x: Value, score: str, threshold: float) -> Quick | 
     if rough is None or xp.dtype == "float64" or xp.n_classes <= _FEW_CLASSES:
         return None
     estimate = rough(xp, x)
-    return Quick(estimate.score, _settled(xp, estimate, threshold), unbounded=estimate.scale is None)
+    return Quick(estimate[0], _settled(xp, estimate, threshold), unbounded=estimate[1] is None)
 
 
 def exact_scores(xp: Traced, x: Value, score: str) -> Value:
@@ -120,15 +115,15 @@ def exact_scores(xp: Traced, x: Value, score: str) -> Value:
 
 def _exact(double: Traced, x: Value, score: str) -> Value:
     """The formula in double, finite masks read where the score asks for it; the usual table pays for one look."""
-    row = NAMED[score]
+    formula = NAMED[score].formula_function()
 
-    def plainly(xp: Traced) -> list[Value]:
-        return [row.formula_function()(xp, xp.value(x))]
+    def plainly(xp: Traced) -> Value:
+        return formula(xp, xp.value(x))
 
-    def masked(xp: Traced) -> list[Value]:
-        return [row.formula_function()(xp, with_masks(xp, x))]
+    def masked(xp: Traced) -> Value:
+        return formula(xp, with_masks(xp, x))
 
-    (written,) = double.choose(has_no_masks(double, x), plainly, masked) if row.reads_masks else plainly(double)
+    written = unless_masked(double, x, plainly, masked) if NAMED[score].reads_masks else plainly(double)
     return double.squeeze(double.where(is_usable(double, x), written, np.nan))
 
 
@@ -139,11 +134,9 @@ def _settled(xp: Traced, estimate: Estimate, threshold: float) -> Value:
     Σ p |x| is at most |log Σ e^x| + h. The logarithm of a probability above 1e-36 is at most 83 in size, its error four
     units of that. All comparisons are false for NaN, which therefore settles nothing.
     """
-    scale, known = estimate.scale, np.isfinite(threshold)
-    away = xp.absolute(estimate.score - (threshold if known else 0.0))
-    settled: Value = away < _LARGEST
-    if estimate.sound is not None:
-        settled = settled & estimate.sound
+    (score, scale, sound), known = estimate, np.isfinite(threshold)
+    away = xp.absolute(score - (threshold if known else 0.0))
+    settled: Value = (away < _LARGEST) & sound
     if not known:
         return settled if scale is None else settled & (scale < _LARGEST)
     bound = (xp.n_classes / 4.0 + 64.0) * _UNIT

@@ -220,9 +220,13 @@ class Traced(Operations):
         return fitted.formula(self, fitted, x)
 
 
-def has_no_masks(xp: Traced, x: Value) -> Value:
-    """One flag: no logit of the table is so low that it may stand for a masked class; false where one is NaN."""
-    return xp.op("ReduceMin", x, keepdims=0) > LOWEST_ORDINARY
+def unless_masked(
+    xp: Traced, x: Value, plainly: Callable[[Traced], Value], masked: Callable[[Traced], Value], dtype: str = ""
+) -> Value:
+    """The first where no logit of the table is so low that it may stand for a mask, else (or of a NaN) the second."""
+    written, ordinary = xp.to(dtype or xp.dtype), xp.op("ReduceMin", x, keepdims=0) > LOWEST_ORDINARY
+    (chosen,) = written.choose(ordinary, lambda inner: [plainly(inner)], lambda inner: [masked(inner)])
+    return chosen
 
 
 def with_masks(xp: Traced, x: Value) -> Value:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from metacal.errors import MissingExtraError
+from metacal.errors import needs_extra
 
-try:
+with needs_extra("metacal.export.torch", "torch"):
     import torch as _torch  # noqa: F401
-except ImportError as error:
-    raise MissingExtraError("metacal.export.torch", "torch") from error
 
 from metacal.export.torch.gate import CalibratedModule, Gate, to_module
 

@@ -44,15 +44,9 @@ class Fixed(nn.Module):
             for child in self.children():
                 child._apply(fn, recurse)
         for name, buffer in self._buffers.items():
-            if buffer is None:
-                continue
             device = fn(torch.zeros(0, device=buffer.device)).device  # where to, and nothing else
             dtype = work_type(device) if buffer.is_floating_point() else buffer.dtype
-            self._buffers[name] = (
-                torch.empty_like(buffer, device=device)
-                if device.type == "meta"
-                else buffer.to(device=device, dtype=dtype)
-            )
+            self._buffers[name] = buffer.to(device=device, dtype=dtype)
         return self
 
 

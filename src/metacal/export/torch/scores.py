@@ -42,8 +42,8 @@ class RankerScore(Fixed):
         self.n_top = min(ranker.n_top, ranker.n_classes_)
         self.keep(means=ranker.means_, scales=ranker.scales_, coefficients=ranker.coefficients_)
 
-    def features(self, table: Tensor) -> Tensor:
-        """Entropy, doubt and its logarithm, the gaps to the next logits, the largest logit, log Σ e^x."""
+    def forward(self, table: Tensor) -> Tensor:
+        """Of entropy, doubt and its logarithm, gaps to the next logits, largest logit, log Σ e^x: a number per row."""
         leading = torch.topk(table, self.n_top, dim=1).values
         gaps = torch.clamp(leading[:, 1:] - leading[:, :1], min=-LARGEST_GAP)
         unsure = rowwise.doubt(TORCH, table)
@@ -59,11 +59,7 @@ class RankerScore(Fixed):
             dim=1,
         )
         standard = (table - beside(self.means, table)) / beside(self.scales, table)
-        return torch.clamp(standard, min=-FARTHEST, max=FARTHEST)
-
-    def forward(self, table: Tensor) -> Tensor:
-        """One number per row."""
-        features = self.features(table)
+        features = torch.clamp(standard, min=-FARTHEST, max=FARTHEST)
         return (features * beside(self.coefficients, features)).sum(dim=1)
 
 

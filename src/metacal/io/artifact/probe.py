@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
 from metacal.io.artifact.messages import brief
+from metacal.rows.arrays import first_row
 
 #: How far from one a row may sum, by dtype: far above rounding, far below what anybody would call probabilities.
 _TOLERANCE: dict[type[np.floating[Any]], float] = {np.float32: 1e-4, np.float64: 1e-7}
@@ -82,8 +83,7 @@ def _check_answers(found: NDArray[Any], names: list[str]) -> None:
         "they sum to {:.6g}": np.abs(sums - 1.0) > tolerance,
     }
     for why, rows in wrong.items():
-        if rows.any():
-            at = int(rows.argmax())
+        if (at := first_row(rows)) is not None:
             raise ArtifactError(
                 f"the map gives no probabilities for {names[at]} rows in {found.dtype}: {why.format(sums[at])}."
             )

@@ -16,7 +16,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from metacal.errors import ArtifactError, InputError, MetacalWarning, MissingExtraError
+from metacal.errors import ArtifactError, InputError, MetacalWarning, needs_extra
 from metacal.io.artifact.messages import exact_keys, shown
 from metacal.io.journal import Seal
 from metacal.io.opening import plain_read_errors
@@ -139,12 +139,10 @@ def _key(content: bytes, name: str) -> Key:
 
 
 def _pair(content: bytes, name: str) -> Key:
-    try:
+    with needs_extra(f"{name} is a PEM key: a signature by Ed25519", "sign"):
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
-    except ImportError:
-        raise MissingExtraError(f"{name} is a PEM key: a signature by Ed25519", "sign") from None
     try:
         private = load_pem_private_key(content, password=None) if b"PRIVATE KEY" in content else None
         public = load_pem_public_key(content) if private is None else private.public_key()

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, MissingExtraError, option
+from metacal.errors import InputError, needs_extra, option
 from metacal.io.columns import ClassNames, Columns, Picked, Request, labels_are_in, pick_columns
-from metacal.io.opening import NoRowsError, check_texts, check_unpacked
+from metacal.io.opening import NoRowsError, check_texts, check_unpacked, uneven
+from metacal.rows.arrays import first_row
 from metacal.rows.labels import as_class_names
 from metacal.rows.stored import StoredTable
 
@@ -91,10 +92,8 @@ def is_in_memory(given: Any) -> bool:
 
 def pyarrow_for(path: str) -> Any:
     """Import pyarrow, or say what to install."""
-    try:
+    with needs_extra(f"reading or writing {path}", "parquet"):
         import pyarrow
-    except ImportError:
-        raise MissingExtraError(f"reading or writing {path}", "parquet") from None
     return pyarrow
 
 
@@ -136,7 +135,7 @@ def read_batches(request: Request, source: Batches) -> Columns:
     own = {} if layout.width is None else {"class_names": stored_classes(schema)}
     if request.scores:
         table = _scores(chunks(picked.table[0]), picked.table[0], path)
-    return picked.columns(path, table, column, lambda name: chunks(name).to_pylist(), **own)
+    return picked.columns(table, column, lambda name: chunks(name).to_pylist(), **own)
 
 
 def pick(request: Request, schema: Any) -> Picked:
@@ -229,13 +228,8 @@ def _from_lists(column: Any, layout: Layout, path: str, start: int) -> NDArray[A
     if not _holds(lists.type, "fixed_size_list"):
         # Offsets of a slice begin where the slice does; a list array without nulls has no gaps between its lists.
         lengths = np.diff(lists.offsets.to_numpy(zero_copy_only=False))
-        wrong = lengths != layout.n_classes
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise InputError(
-                f"{path}: row {start + row} of column {name!r} has {int(lengths[row])} numbers but the first row has "
-                f"{layout.n_classes}; every row needs one number per class."
-            )
+        if (row := first_row(lengths != layout.n_classes)) is not None:
+            raise uneven(f"{path}: row {start + row} of column {name!r}", int(lengths[row]), layout.n_classes)
     values = lists.flatten()
     if values.null_count:
         row, at = divmod(int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0]), layout.n_classes)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError, option
 from metacal.io.columns import LABEL_KEYS, ClassNames, Columns, Picked, Request, labels_are_in, one_of, pick_columns
-from metacal.io.opening import SAVE_AS_NPZ, NoRowsError, check_texts
+from metacal.io.opening import SAVE_AS_NPZ, NoRowsError, check_texts, uneven
 from metacal.rows.labels import is_whole
 
 _FORMULA_BEGINS = "=+-@\t\r\n＝＋－＠"
@@ -49,7 +49,7 @@ def read(request: Request, delimiter: str = ",") -> Columns:
         else:
             table = np.stack([*map(cells.column, picked.table)], axis=1)
     typed = lambda name: _typed(path, name, cells.column(name))  # noqa: E731
-    return picked.columns(path, table, typed, lambda name: _values(cells.column(name)), lines=lines)
+    return picked.columns(table, typed, lambda name: _values(cells.column(name)), lines=lines)
 
 
 read_tabs = partial(read, delimiter="\t")
@@ -203,10 +203,7 @@ def lists_of_numbers(path: str, name: str, cells: Sequence[str] | NDArray[Any]) 
             cut = " (NumPy cuts long arrays when it prints them: write a column per class)" if "..." in bad else ""
             raise InputError(f"{path}: row {row} of column {name!r} holds {bad[:40]!r}, which is not a number{cut}.")
         if len(words) != width:
-            raise InputError(
-                f"{path}: row {row} of column {name!r} has {len(words)} numbers but the first row has {width}; every "
-                "row needs one number per class."
-            )
+            raise uneven(f"{path}: row {row} of column {name!r}", len(words), width)
     raise InputError(f"{path}: column {name!r} cannot be read as lists of numbers; write a column per class.")
 
 

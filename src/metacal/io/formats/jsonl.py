@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, option
 from metacal.formulas import Float
 from metacal.io.artifact.messages import shown, without_duplicates
-from metacal.io.columns import BESIDE, Columns, Picked, Request, pick_columns
+from metacal.io.columns import BESIDE, Columns, Request, pick_columns
 from metacal.io.formats.delimited import TextWriter
 from metacal.io.nested import with_nested
-from metacal.io.opening import NoRowsError, check_texts
+from metacal.io.opening import NoRowsError, check_texts, uneven
 
 #: A line of more bytes is no row: a file without line ends would fill the memory.
 LONGEST_LINE = 1 << 26
@@ -44,11 +44,6 @@ def read(request: Request) -> Columns:
                 column.append(row.get(name))
     if picked is None:
         raise NoRowsError(f"{path}: it holds no rows; give at least one, as a JSON object on a line.")
-    return _columns(request, picked, columns, lines)
-
-
-def _columns(request: Request, picked: Picked, columns: dict[str, list[Any]], lines: list[int]) -> Columns:
-    path = request.path
     correct = picked.beside.get("labels") if request.scores else None
 
     def typed(name: str) -> NDArray[Any]:
@@ -61,7 +56,7 @@ def _columns(request: Request, picked: Picked, columns: dict[str, list[Any]], li
         table = _table_of_lists(path, lines, first, columns[first])
     else:
         table = np.column_stack([_numbers(path, lines, name, columns[name]) for name in picked.table])
-    return picked.columns(path, table, typed, columns.__getitem__, lines=lines if request.scores else None)
+    return picked.columns(table, typed, columns.__getitem__, lines=lines if request.scores else None)
 
 
 def _objects(values: Sequence[Any]) -> NDArray[Any]:
@@ -133,10 +128,7 @@ def _table_of_lists(path: str, lines: list[int], name: str, rows: list[Any]) -> 
         if not isinstance(row, list):
             raise InputError(f"{path}:{line}: the entry {name!r} is {shown(row)}, not a list of numbers.")
         if len(row) != width:
-            raise InputError(
-                f"{path}:{line}: the entry {name!r} has {len(row)} numbers but the first row has {width}; every row "
-                "needs one number per class."
-            )
+            raise uneven(f"{path}:{line}: the entry {name!r}", len(row), width)
         bad = next((value for value in row if not _is_number(value)), 0.0)
         if not _is_number(bad):
             raise InputError(f"{path}:{line}: the entry {name!r} holds {shown(bad)}, which is not a number.")

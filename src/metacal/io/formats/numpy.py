@@ -65,7 +65,7 @@ def read_npz(request: Request) -> Columns:
             _check_claim(path, f"array {name!r}", headers[name], members[name].file_size)
         check_unpacked(path, sum(headers[name].n_bytes for name in used), os.path.getsize(request.source))
         arrays = {name: _member_array(archive, members[name], headers[name]) for name in used}
-    return picked.columns(path, arrays[picked.table[0]], arrays.__getitem__)
+    return picked.columns(arrays[picked.table[0]], arrays.__getitem__)
 
 
 def _member_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, place: Placed) -> NDArray[Any]:
@@ -131,7 +131,7 @@ def read_npy(request: Request) -> Columns:
         column = np.ascontiguousarray(records[name])  # aligned, as a field among others need not be
         return column.astype(np.float64) if column.dtype.kind == "f" and column.itemsize > 8 else column
 
-    return picked.columns(request.path, field(picked.table[0]), field)
+    return picked.columns(field(picked.table[0]), field)
 
 
 class NpzWriter:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, MissingExtraError
+from metacal.errors import InputError, needs_extra
 from metacal.io.columns import Columns, Request, pick_arrays
 from metacal.io.formats.raw import Placed, RawFile, Widen, array_in
 from metacal.io.opening import check_unpacked
@@ -59,7 +59,7 @@ def read_safetensors(request: Request) -> Columns:
         place = Placed(shape, np.dtype(_DTYPES[kind]), 8 + size + start)
         return array_in(request, file, place, may_stay=may_stay, widen=widen)
 
-    return picked.columns(path, tensor(picked.table[0], not request.scores), tensor)
+    return picked.columns(tensor(picked.table[0], not request.scores), tensor)
 
 
 def _header(text: bytes, held: int) -> dict[str, tuple[str, tuple[int, ...], int]]:
@@ -101,14 +101,12 @@ def read_torch(request: Request) -> Columns:
     def array(name: str) -> Any:
         return named[name] if name == picked.classes else _array(request, repr(name), named[name])
 
-    return picked.columns(request.path, array(picked.table[0]), array)
+    return picked.columns(array(picked.table[0]), array)
 
 
 def _loaded(request: Request) -> Any:
-    try:
+    with needs_extra(f"reading {request.path}", "torch"):
         import torch
-    except ImportError:
-        raise MissingExtraError(f"reading {request.path}", "torch") from None
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
         raise InputError(
             f"{request.path}: torch {torch.__version__} can be made to run code even with weights_only=True; update it "
