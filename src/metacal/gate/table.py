@@ -201,7 +201,7 @@ class Table:
         groups = None if asked.groups is None else more[-1]
         more = more[: 2 * asked.probabilities]
         there = self._at(asked.policy, groups, block)
-        score[...] = ranked_block(self.score, there, top)
+        score[...] = ranked_block(resolve(self.score).unrounded, there, top)
         code[...] = top
         if not more and not asked.calibrator:
             return
