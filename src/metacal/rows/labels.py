@@ -4,6 +4,7 @@ agree: nobody need have looked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from metacal.rows.arrays import first_row, plain_array
 
 #: The number that stands for "no label" where it is no class.
 NO_LABEL = -1
+_WHOLE = re.compile("0|-?[1-9][0-9]{0,18}")
 
 
 def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> NDArray[Any]:
@@ -63,10 +65,7 @@ def as_class_names(values: Any) -> tuple[str | int, ...]:
 
 def is_whole(text: str) -> bool:
     """Whether this is how a 64-bit integer is written; 007 and -0 are names."""
-    digits = text.removeprefix("-")
-    if not (len(text) <= 20 and digits.isascii() and digits.isdigit()):
-        return False
-    return str(int(text)) == text and -(1 << 63) <= int(text) < 1 << 63
+    return _WHOLE.fullmatch(text) is not None and -(1 << 63) <= int(text) < 1 << 63
 
 
 def two_classes(labels: Any, positive: Any = None, *, one_score: bool = False) -> NDArray[Any] | None:
@@ -284,11 +283,9 @@ def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) 
     count = len(classes)
     label = labels[row].item()
     if np.array_equal(classes, np.arange(count)):
-        hint = (
-            "Labels that count from 1: labels - 1."
-            if labels.min() == 1 and labels.max() == count
-            else f"Other labels: give {option('classes')}, one entry per column, in column order."
-        )
+        hint = f"Other labels: give {option('classes')}, one entry per column, in column order."
+        if labels.min() == 1 and labels.max() == count:
+            hint = "Labels that count from 1: labels - 1."
         raise InputError(
             f"labels must be classes 0..{count - 1} ({count} columns); row {row} has label {label}. {hint}"
         )
