@@ -273,7 +273,8 @@ class Text:
         if self.reader.probability_key is None:
             return
         chance, alarms = record.probability, self.watch.alarms
-        least = min((one.least_probability for one in (*alarms.promise, *alarms.calibration)), default=0.0)
+        said = [one.least_probability for one in alarms.promise]
+        least = min(said + [one.least_probability for one in alarms.calibration], default=0.0)
         if chance is not None and not (least <= chance <= 1.0 and chance > 0.0):
             raise unfit(
                 f"the probability {chance:g} is not between the least probability {least:g}, which was said "
