@@ -129,8 +129,7 @@ def marginal_check(
     (True, 1, 0.613, 0.783)
     """
     table = checked_table(proba, labels, classes=classes)
-    confidence, correct = table.top_label()
-    return checked(confidence, correct, predicted_columns(table), classes=classes, fitted=fitted)
+    return checked(*table.top_label(), predicted_columns(table), classes=classes, fitted=fitted)
 
 
 class ByClass(NamedTuple):
@@ -144,9 +143,7 @@ class ByClass(NamedTuple):
         """The check of the accepted rows, of all without a gate; None where nothing is accepted."""
         own = slice(None) if accept is None else accept
         columns = top.confidence[own], top.correct[own], self.predicted[own]
-        if not len(columns[0]):
-            return None
-        return checked(*columns, classes=self.classes, fitted=self.fitted)
+        return checked(*columns, classes=self.classes, fitted=self.fitted) if len(columns[0]) else None
 
 
 def predicted_columns(table: CheckedTable) -> Codes:
