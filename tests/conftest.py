@@ -9,9 +9,14 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two workers with a pool each would fight over two cores
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What the tests import, and the hundreds of processes that they start, is compiled once, also where an image says
+# otherwise: each time anew it was a tenth of all the work.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 from dataclasses import dataclass
 from functools import cache, partial, partialmethod

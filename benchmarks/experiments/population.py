@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.experiments.logits_files import Found, read
-from metacal.kernels import correct as correct_rows
+from metacal.kernels import predicted
 from metacal.rows import Rows
 from metacal.scores import score_rows
 
@@ -84,4 +84,4 @@ def population(found: Found) -> Population:
     """The rows of a file by the entropy of their softmax."""
     logits, labels = read(found)
     rows = Rows(logits)
-    return Population.of(score_rows(rows, "entropy"), rows.collect(correct_rows, labels))
+    return Population.of(score_rows(rows, "entropy"), rows.collect(predicted) == labels)

@@ -10,7 +10,7 @@ from scipy.special import softmax
 
 from benchmarks.quality.peers import PEERS, installed_peers
 from metacal.errors import InputError
-from metacal.maps.methods import calibrator, estimator_names
+from metacal.maps.methods import calibrator, every_method
 
 UNCALIBRATED = "uncalibrated"
 #: Ours that are compared unless others are asked for.
@@ -41,8 +41,8 @@ def parse_methods(text: str) -> list[str]:
     groups = {"ours": list(OURS), "peers": installed_peers(), "all": [*OURS, *installed_peers()]}
     found: list[str] = []
     for name in (part.strip() for part in text.split(",")):
-        if name not in groups and name not in (UNCALIBRATED, *estimator_names(), *PEERS):
-            known = ", ".join([UNCALIBRATED, *estimator_names(), *PEERS, *groups])
+        if name not in groups and name not in (UNCALIBRATED, *every_method(), *PEERS):
+            known = ", ".join([UNCALIBRATED, *every_method(), *PEERS, *groups])
             raise InputError(f"there is no method {name!r}; there are {known}.")
         if name in PEERS and not PEERS[name].installed:
             raise InputError(f"{name!r} is not installed: pip install {PEERS[name].distribution}.")

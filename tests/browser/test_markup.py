@@ -40,7 +40,7 @@ def test_markup_in_names_ids_columns_and_files_is_inert(see, tmp_path):
         assert done.exit_code == 0, done.output
 
     driver = see(SimpleNamespace(address=output.as_uri()))
-    time.sleep(0.3)  # an alert would come late
+    time.sleep(0.1)  # an alert would come late
     assert not driver.get_log("browser")
     assert driver.title == title
     assert driver.find_element("id", "title").text == title

@@ -63,8 +63,7 @@ def test_opens_from_a_file_without_errors_and_without_network(page, see):
     assert [url for url in requests if not url.startswith("data:")] == [page.address]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_screenshots_and_nothing_sticks_out(page, see, screenshots, width, scheme):
     driver = see(page, width=width, scheme=scheme)
     size = "return [document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
@@ -274,8 +273,7 @@ def drag(driver, element, by, kind):
     actions.perform()
 
 
-@pytest.mark.parametrize("chart", [0, 1])
-@pytest.mark.parametrize(("width", "kind"), [(1280, "mouse"), (390, "touch")])
+@pytest.mark.parametrize(("chart", "width", "kind"), [(0, 1280, "mouse"), (1, 390, "touch")])
 def test_dragging_moves_the_point(gated, see, chart, width, kind):
     driver = see(gated, width=width)
     curves = gated.data["curves"]

@@ -177,7 +177,7 @@ class Cells:
 
     def report(self) -> None:
         X, y, rest = given(self.kind, self.new)
-        mc.write_report(self.fitted, X, y, self.folder / "report.html", **rest, n_resamples=2)
+        mc.write_report(self.fitted, X, y, self.folder / "report.html", **rest, n_resamples=0)
 
     def save_and_load(self) -> None:
         path = self.folder / "gate.json"

@@ -114,9 +114,9 @@ def test_help_and_usage_errors_import_nothing_heavy(args):
 
 def test_static_choices_are_the_real_ones():
     from metacal.io.artifact.sources import calibrator_kinds
-    from metacal.maps.methods import estimator_names
+    from metacal.maps.methods import every_method
 
-    assert set(estimator_names().values()) == set(calibrator_kinds())
+    assert {row.public_name for row in every_method().values()} == set(calibrator_kinds())
     assert set(DATASETS) == set(mc.datasets.names())
 
 

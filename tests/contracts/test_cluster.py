@@ -309,5 +309,5 @@ def test_the_command_line_reaches_a_cluster(files, tmp_path, client):
 
 
 def test_the_command_line_starts_as_many_processes_as_jobs():
-    with cluster("dask", 3) as client:
-        assert len(client.nthreads()) == 3
+    with cluster("dask", 2) as client:
+        assert len(client.nthreads()) == 2

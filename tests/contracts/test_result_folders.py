@@ -195,6 +195,6 @@ def test_kills_at_random_moments(tmp_path):
         import apply_kills
     finally:
         sys.path.pop(0)
-    counts = apply_kills.run(tmp_path, times=4, files=8, seed=1)
+    counts = apply_kills.run(tmp_path, times=3, files=8, seed=1)
     assert counts["different"] == counts["left_over"] == 0
-    assert counts["killed"] == 4
+    assert counts["killed"] == 3

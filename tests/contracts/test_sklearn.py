@@ -55,7 +55,7 @@ ESTIMATORS = [
     mc.AutoCalibrator([mc.TemperatureScaling(), mc.SplineCalibration()]),
     mc.MetaCal(mc.MaxMiscoverage(0.2)),
     mc.CalibratedClassifier(LogisticRegression()),
-    mc.CalibratedClassifier(LogisticRegression(), cv=3),
+    mc.CalibratedClassifier(LogisticRegression(), cv=2),
 ]
 #: One of each base class: what the checks look at (parameters, tags, clones, shapes, dtypes) is written there, once; a
 #: calibrator without parameters of its own, and one with some.
@@ -63,7 +63,7 @@ ONE_OF_EACH = (mc.TemperatureScaling, mc.IsotonicCalibration, mc.MetaCal)
 #: Beside them one of each family of maps, and whatever is not a calibrator. The others, whose shells are the same few
 #: lines, come with `--long`.
 ONE_OF_A_FAMILY = (
-    mc.LocalTemperatureScaling, mc.SplineCalibration, mc.GaussianProcessCalibration, mc.DirichletCalibration,
+    mc.LocalTemperatureScaling, mc.SplineCalibration, mc.GaussianProcessCalibration, mc.VectorScaling,
     mc.MonotoneCalibration, mc.BBQ, mc.TopLabelIsotonic, mc.ComposedCalibration, mc.AutoCalibrator,
     mc.CalibratedClassifier,
 )  # fmt: skip

@@ -12,9 +12,9 @@ from metacal.promises.rules.accuracy import certified_prefix
 from metacal.promises.rules.sequence import last_passed
 from metacal.promises.sample import Ranking
 
-DRAWS = 500
+DRAWS = 250
 DELTA = 0.1
-#: What a rate of 10% may reach over 500 draws: three standard errors.
+#: What a rate of 10% may reach over 250 draws: three standard errors, 15.7%. Twice delta fails 19 times of 20.
 LIMIT = DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / DRAWS)
 
 #: Coverage lost against the oracle by a reference procedure (.934-.873, .746-.705, .858-.767 at n = 1,000;
@@ -113,9 +113,11 @@ def test_the_papers_rules_break_their_promise_often(paper_set):
 def test_a_useless_ranking_just_below_the_target_is_rarely_certified(n):
     """The least favourable case: every prefix has accuracy just under beta, so any acceptance breaks the promise."""
     rng = np.random.default_rng(n)
-    rankings = (Ranking.of(rng.random(n), rng.random(n) < 0.9 - 1e-9) for _ in range(1000))
+    n_draws = 1000 if n < 5000 else 250
+    rankings = (Ranking.of(rng.random(n), rng.random(n) < 0.9 - 1e-9) for _ in range(n_draws))
     broken = sum(certified_prefix(ranking, 0.9, DELTA) > 0 for ranking in rankings)
-    assert broken / 1000 <= DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / 1000)  # 13%: half as much again as delta fails
+    # Of a thousand 13%: half as much again as delta fails.
+    assert broken / n_draws <= DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / n_draws)
 
 
 def oscillating(u):
@@ -140,7 +142,7 @@ def test_adversaries_keep_delta(right, digits, n):
     below = np.searchsorted(mass, mass, side="right")
     truth_at = (np.cumsum(right(fine)) / np.arange(1, len(fine) + 1))[below - 1]
     broken = 0
-    for _ in range(400):
+    for _ in range(DRAWS):
         u = rng.random(n)
         scores, correct = np.round(u, digits), rng.random(n) < right(u)
         ranking = Ranking.of(scores, correct)
@@ -148,4 +150,4 @@ def test_adversaries_keep_delta(right, digits, n):
         if rank:
             at = np.searchsorted(mass, ranking.threshold_at(rank), side="right") - 1
             broken += truth_at[at] < 0.9
-    assert broken / 400 <= DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / 400)
+    assert broken / DRAWS <= LIMIT

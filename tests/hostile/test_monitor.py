@@ -263,7 +263,7 @@ def test_killed_again_and_again(cal, tmp_path):
                     n += 1
             if random.random() < 0.3:
                 log.rename(log.with_suffix(f".jsonl.{n}"))
-            time.sleep(0.1)
+            time.sleep(0.03)
         time.sleep(float(random.random()) * 0.2)
         following.process.kill()
         following.process.communicate()
@@ -289,5 +289,6 @@ def test_a_tab_that_is_closed_says_nothing(cal, capfd):
             with socket.create_connection(place) as tab:
                 tab.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
                 tab.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        time.sleep(0.3)
+            time.sleep(0.005)  # where more than five wait at the door, the next knocks again after a second
+        time.sleep(0.1)
     assert capfd.readouterr().err == ""

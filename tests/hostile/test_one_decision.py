@@ -193,7 +193,8 @@ def test_a_saved_file_keeps_its_decisions(path):
     table = rng.normal(size=(4000, len(source["classes"]["values"]))) * rng.gamma(2.0, 2.0, size=(4000, 1))
     if source["input"] == "probabilities":
         table = np.exp(table) / np.exp(table).sum(axis=1, keepdims=True)
-    raw = scores.unrounded(Rows(validate.logits_from(table, gate.gate_.source.input)), gate.gate_.source.score)
+    rows = Rows(validate.logits_from(table, gate.gate_.source.input))
+    raw = scores.collected(rows, scores.resolve(gate.gate_.source.score).unrounded)[1]
     far = (
         np.abs(raw - stored) > 2.0**-29 * max(grid.floor, abs(stored)) if math.isfinite(stored) else np.full(4000, True)
     )
@@ -215,5 +216,5 @@ def test_rows_are_recognised_by_their_fingerprint(decisions):
     hashes = set()
     for kernel in decisions.kernel_names():
         with decisions.using(kernel):
-            hashes.add(data_hash(scores.unrounded(rows, "entropy"), correct))
+            hashes.add(data_hash(scores.collected(rows, scores.resolve("entropy").unrounded)[1], correct))
     assert hashes == {gate.data_hash_}

@@ -133,9 +133,9 @@ def explore(seeds: range) -> tuple[int, int]:
 
 @pytest.mark.slow
 def test_no_answer_is_lost_none_doubled_and_the_decision_is_the_same():
-    deaths, refused = explore(range(100))
-    assert deaths > 300  # the world is hostile enough to mean something
-    assert refused > 20
+    deaths, refused = explore(range(60))
+    assert deaths > 180  # the world is hostile enough to mean something
+    assert refused > 12
 
 
 if __name__ == "__main__":  # python tests/simulation/test_label.py 10000

@@ -11,7 +11,7 @@ from metacal.maps.composed import seen_through
 from metacal.maps.fitting.mixture import likeliest_mixture
 from metacal.maps.members import MEMBERS, default_members, fit_members
 from metacal.maps.methods import METHODS
-from metacal.maps.stack import Candidates, StackMap, fit_stack, likeliest
+from metacal.maps.stack import StackMap, fit_stack, likeliest
 from metacal.maps.temperature import TemperatureMap
 from metacal.rows import Rows
 
@@ -72,17 +72,16 @@ def test_who_can_learn_more_is_asked_for_more():
     assert one.nats(100) == pytest.approx(10.0**0.5 * one.nats(10))
     alike = np.tile([[0.5, 0.6]], (1000, 1))  # the second is better by 182 nats
     for handicap, weights in ((100.0, [0.0, 1.0]), (300.0, [1.0, 0.0])):
-        known = Candidates(np.array([0.0, handicap]), np.zeros(2, dtype=bool))
-        assert likeliest(alike, None, known).tolist() == weights
+        assert likeliest(alike, None, np.array([0.0, handicap]), np.zeros(2, dtype=bool)).tolist() == weights
 
 
 def test_few_rows_do_not_leave_temperature_scaling():
-    known = Candidates(np.zeros(2), np.array([True, False]))
-    shares = [likeliest(np.tile([[0.5, 0.6]], (n, 1)), None, known)[1] for n in (5, 16, 1000)]
+    known = np.zeros(2), np.array([True, False])
+    shares = [likeliest(np.tile([[0.5, 0.6]], (n, 1)), None, *known)[1] for n in (5, 16, 1000)]
     assert shares[0] < 0.15  # 0.9 nats in all
     assert 0.4 < shares[1] < 0.6  # 2.9 nats: as probable as not
     assert shares[2] == 1.0
-    assert likeliest(np.array([[0.0, 0.5], [0.9, 0.5]]), None, known)[1] > 0.8  # temperature scaling is refuted
+    assert likeliest(np.array([[0.0, 0.5], [0.9, 0.5]]), None, *known)[1] > 0.8  # temperature scaling is refuted
 
 
 def test_the_weights_are_those_of_the_members_kept(auto):

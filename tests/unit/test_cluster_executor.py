@@ -122,8 +122,8 @@ def test_a_cluster_without_workers_ends_in_a_sentence(monkeypatch):
 
 @pytest.mark.slow
 def test_the_patience_begins_anew_with_every_worker_seen(client, monkeypatch):
-    monkeypatch.setattr(cluster, "PATIENCE", 0.2)
-    assert executor_of(client).submit(lambda: time.sleep(0.9) or 1).result(10) == 1
+    monkeypatch.setattr(cluster, "PATIENCE", 0.1)
+    assert executor_of(client).submit(lambda: time.sleep(0.45) or 1).result(10) == 1
 
 
 @pytest.mark.parametrize("executor", [4, "dask://host:8786", map])
@@ -159,7 +159,7 @@ def test_a_client_that_cannot_be_waited_for_is_refused():
 def test_a_client_that_closes_meanwhile_ends_the_work_with_a_sentence():
     with distributed.LocalCluster(n_workers=1, **HERE) as local:
         client = distributed.Client(local, set_as_default=False)
-        work = in_order(executor_of(client), time.sleep, [(0,), (1,), (1,)], 3, place=lambda piece: "a.npy")
+        work = in_order(executor_of(client), time.sleep, [(0,), (0.3,), (0.3,)], 3, place=lambda piece: "a.npy")
         assert next(work) is None
         client.close()
         with pytest.raises(mc.InputError, match=r"^a\.npy: the connection to the cluster at \S+ is lost; start"):

@@ -20,7 +20,7 @@ from metacal.kernels import numpy as definition
 from metacal.kernels.columns import Curve, mixed_log_odds, mixed_sums
 from metacal.kernels.grid import Grid
 from metacal.rows import Rows
-from metacal.scores import grid_of, ranked, score_rows, unrounded
+from metacal.scores import collected, grid_of, ranked, resolve, score_rows
 
 fused = pytest.importorskip("metacal.kernels.fused", reason="the C kernel is not built")
 from metacal.kernels import _fused  # noqa: E402
@@ -145,7 +145,7 @@ def test_one_walk_writes_rounded_scores_and_which_rows_are_right(instruction_set
     logits[:, 0] = np.where((logits > -np.inf).any(axis=1), logits[:, 0], 1.0)
     labels = rng.integers(-1, columns, 3000)
     rows, scores, right = ranked(Rows(logits, unseen=True), name, labels)
-    expected = grid_of(name).rounded(unrounded(Rows(logits), name))
+    expected = grid_of(name).rounded(collected(Rows(logits), resolve(name).unrounded)[1])
     np.testing.assert_array_equal(scores, expected)
     np.testing.assert_array_equal(score_rows(Rows(logits), name), expected)
     np.testing.assert_array_equal(right, logits.argmax(axis=1) == labels)

@@ -117,7 +117,6 @@ def test_a_walk_over_blocks_gives_the_bits_of_a_walk_over_strips(dtype, kept, th
             assert rows.collect(score).tobytes() == score(table[chosen]).tobytes()
         members = partial(kernels.members, inverse_temperature=0.7)
         assert rows.collect(members, labels).tobytes() == members(table[chosen], labels).tobytes()
-        assert np.array_equal(rows.collect(kernels.correct, labels), table[chosen].argmax(axis=1) == labels)
 
 
 def test_threads_wait_for_the_next_call_and_nobody_shares_them():

@@ -13,7 +13,7 @@ from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import ABSOLUTE, RELATIVE
 from metacal.rows import Rows
-from metacal.scores import NAMED, collected, name_of, resolve, score_rows, unrounded
+from metacal.scores import NAMED, collected, name_of, resolve, score_rows
 
 LOGITS = np.random.default_rng(0).normal(scale=3, size=(200, 7))
 
@@ -88,7 +88,7 @@ def test_a_table_is_looked_over_while_it_is_scored(score, bad):
     rows = Rows(table, unseen=True)
     seen, values = collected(rows, resolve(score).unrounded)
     assert not seen.unseen
-    assert np.array_equal(values, unrounded(Rows(table), score))
+    assert np.array_equal(values, collected(Rows(table), resolve(score).unrounded)[1])
     table[7, 3] = bad
     with pytest.raises(InputError, match="row 7, column 3"):
         collected(rows, resolve(score).unrounded)
@@ -105,4 +105,4 @@ def test_masks_are_found_while_rows_are_scored(score, dtype):
     with pytest.warns(MetacalWarning, match="masked class"):
         rows, values = collected(Rows(table, unseen=True), resolve(score).unrounded)
     assert np.isneginf(rows.table[5:, 2]).all()
-    assert np.array_equal(values, unrounded(Rows(rows.table), score))
+    assert np.array_equal(values, collected(Rows(rows.table), resolve(score).unrounded)[1])

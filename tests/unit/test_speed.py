@@ -118,7 +118,7 @@ def test_the_first_bad_row_is_found(dtype, n_classes, bad):
 def test_half_precision_is_converted_exactly():
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     every = every[~np.isnan(every) & (every < np.inf)].reshape(1, -1)
-    np.testing.assert_array_equal(definition._from_half(every), every.astype(np.float32))
+    np.testing.assert_array_equal(definition._floats(every), every.astype(np.float32))
 
 
 # --- a buffer of the caller's --------------------------------------------------------------------------------------

@@ -112,8 +112,8 @@ def test_processes_get_descriptions(tmp_path):
         rows = Rows(on_disk, executor=pool, block_rows=1000)
         np.testing.assert_array_equal(rows.collect(kernels.entropy), Rows(TABLE).collect(kernels.entropy))
         kept = rows.where(LABELS > 5)
-        right = Rows(TABLE).where(LABELS > 5).collect(kernels.correct, LABELS[LABELS > 5])
-        np.testing.assert_array_equal(kept.collect(kernels.correct, LABELS[LABELS > 5]), right)
+        right = Rows(TABLE).where(LABELS > 5).collect(kernels.predicted)
+        np.testing.assert_array_equal(kept.collect(kernels.predicted), right)
         # What is filled lies here: another process fills room of its own, which comes back.
         np.testing.assert_array_equal(rows.fill(np.negative, np.zeros_like(TABLE)), -TABLE)
 

@@ -25,7 +25,7 @@ from metacal.cli.outputs import check_can_sign, check_not_an_input, output_optio
 from metacal.cli.printing import progress_bar, say, wrapped
 from metacal.cli.promise_options import min_accuracy_field
 from metacal.errors import InputError
-from metacal.maps.methods import estimator_names
+from metacal.maps.methods import every_method
 from metacal.scores.registry import NAMED
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Options:
     )
     score: str = option("What ranks the rows.", type=OneOf(NAMED.keys), default="entropy")
     calibrator: str = option(
-        "What turns the logits of each model into probabilities.", type=OneOf(estimator_names), default="composed"
+        "What turns the logits of each model into probabilities.", type=OneOf(every_method), default="composed"
     )
     seed: int = option("Seed of the draw of the rows that choose thresholds.", type=SEED, default=0)
     reject_label: str | None = option("Prediction where people answer.  [default: -1, or 'rejected']", "LABEL")

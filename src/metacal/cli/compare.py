@@ -12,11 +12,11 @@ from click.shell_completion import CompletionItem
 from metacal.cli.cluster import cluster, executor_field
 from metacal.cli.options import FOLDS, REPEATS, SEED, Reading, as_command, group, jobs_field, option, threads_for, wrong
 from metacal.cli.printing import note, progress_bar, say
-from metacal.maps.methods import METHODS, estimator_names
+from metacal.maps.methods import METHODS, every_method
 
 
 def _compared() -> list[str]:
-    return [name for name in estimator_names() if name != "auto"]
+    return [name for name in every_method() if name != "auto"]
 
 
 def _complete_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -37,7 +37,7 @@ from metacal.cli.outputs import (
 from metacal.cli.printing import NEXT, progress_bar, say, wrapped
 from metacal.cli.promise_options import PromiseOptions
 from metacal.cli.show import curve_line, listed_classes
-from metacal.maps.methods import estimator_names, every_method
+from metacal.maps.methods import every_method
 from metacal.scores.registry import AUTO, NAMED
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Options:
     )
     calibrator: str | None = option(
         "What turns logits into probabilities.",
-        type=OneOf(estimator_names),
+        type=OneOf(every_method),
         show_default="composed, monotone of two classes; temperature with --rule paper",
     )
     seed: int = option(
@@ -151,7 +151,7 @@ def command(file: str, options: Options) -> None:
     check_is_a_file(output)
     check_not_an_input(output, file, key, reading=reading)
     if options.executor is not None and options.calibrator is not None:
-        next(row for row in every_method() if row.name == options.calibrator).check_remote()
+        every_method()[options.calibrator].check_remote()
     asked.check_parts(by_group=reading.group_key is not None)
     check_can_sign(key, output)
     if reading.score_key is not None:
@@ -291,7 +291,7 @@ def method_named(name: str | None, seed: int, n_classes: int) -> tuple[FitMap, C
         chooser = calibrator(name)(random_state=seed)
         return lambda *given: chooser.fit_rows(*given).map_, lambda: chooser.gate_.source.recipe
     method = METHODS[name or default_base(n_classes)]
-    options = {"random_state": seed} if "random_state" in method.options() else {}
+    options = {"random_state": seed} if "random_state" in method.options else {}
     return partial(method.fit_function(), **options), lambda: Recipe(method.public_name, options)
 
 

@@ -99,6 +99,6 @@ class AutoCalibrator(Calibrator[StackMap]):
 
         by_name = all(isinstance(candidate, str) for candidate in given)
         names, how = given if by_name else list(named), (self.keep_predictions, self.n_splits, self.random_state)
-        found = stack(rows, codes, weights, fit_members if by_name else fit, names, *how)
-        self.losses_, self.weights_ = found.losses, dict(zip(found.names, found.map.weights))
-        return found.map
+        found, chosen, self.losses_ = stack(rows, codes, weights, fit_members if by_name else fit, names, *how)
+        self.weights_ = dict(zip(chosen, found.weights))
+        return found

@@ -68,8 +68,4 @@ def local_features(xp: Operations, t: Any) -> tuple[Any, Any, Any]:
     centred = xp.where(possible, within - mean_of_possible(xp, within, possible), 0.0)
     norm = xp.sqrt(xp.sum(centred * centred) / xp.count(possible, t))
     margin = -negative_margin(xp, t)
-    return (
-        entropy(xp, t),
-        xp.log1p(xp.minimum(margin, LARGEST_LOGIT)),
-        xp.log1p(xp.minimum(norm, LARGEST_LOGIT)),
-    )
+    return entropy(xp, t), xp.log1p(xp.minimum(margin, LARGEST_LOGIT)), xp.log1p(xp.minimum(norm, LARGEST_LOGIT))

@@ -24,9 +24,6 @@ class Torch(Operations):
             [9.8597e-305]], dtype=torch.float64)
     """
 
-    def __init__(self) -> None:
-        self.fast = {}
-
     exp = staticmethod(torch.exp)
     log = staticmethod(torch.log)
     sqrt = staticmethod(torch.sqrt)
@@ -63,9 +60,6 @@ class Torch(Operations):
     def minimum(self, one: Tensor, other: Any) -> Tensor:
         return torch.minimum(one, other) if isinstance(other, Tensor) else torch.clamp(one, max=other)
 
-    def sum(self, table: Tensor) -> Tensor:
-        return table.sum(dim=1, keepdim=True)
-
     def max(self, table: Tensor) -> Tensor:
         return torch.amax(table, dim=1, keepdim=True)
 
@@ -88,14 +82,8 @@ class Torch(Operations):
     def count(self, flags: Tensor, table: Tensor) -> Tensor:
         return flags.to(table.dtype).sum(dim=1, keepdim=True)
 
-    def column(self, table: Tensor, place: int) -> Tensor:
-        return table[:, place : place + 1]
-
     def beside(self, one: Tensor, other: Tensor) -> Tensor:
         return torch.cat([one, other], dim=1)
-
-    def take(self, values: Tensor, places: Tensor) -> Tensor:
-        return values[places]
 
     def piece(self, knots: Tensor, offsets: Tensor, longest: int, at: Tensor) -> Tensor:
         place = offsets[:-1] + torch.zeros_like(at, dtype=torch.int64)

@@ -160,16 +160,9 @@ def paired(small: Rows, large: Rows, codes: Codes, scores: tuple[str | Score, st
             f"both models must have seen the same rows and classes; got tables of {len(small):,} x {small.n_classes} "
             f"and {len(large):,} x {large.n_classes}."
         )
-    one, other = small.collect(kernels.predicted), large.collect(kernels.predicted)
-    known = codes >= 0
-    return Paired(
-        score_rows(small, scores[0]),
-        score_rows(large, scores[1]),
-        (one == codes) & known,
-        (other == codes) & known,
-        np.asarray(one == other),
-        np.asarray(known),
-    )
+    one, other, known = small.collect(kernels.predicted), large.collect(kernels.predicted), np.asarray(codes >= 0)
+    doubts = score_rows(small, scores[0]), score_rows(large, scores[1])
+    return Paired(*doubts, (one == codes) & known, (other == codes) & known, np.asarray(one == other), known)
 
 
 def labels_needed(small: Rows, large: Rows, score: str | Score, plan: Plan = PLAN) -> Codes:

@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError, spelled
@@ -103,8 +103,6 @@ class Certifier:
         self.rows: Rows | None = None
         #: What whoever asks people wants to remember with it: which columns they see.
         self.sheet: dict[str, Any] = {}
-        #: The column of the true class, by row, where that was the answer.
-        self.codes: dict[int, int] = {}
         self.doubts = self._doubts(pool)
         self.n_pool = len(self.doubts)
         there = np.flatnonzero(~np.isnan(self.doubts))
@@ -113,14 +111,14 @@ class Certifier:
         #: Rows that have a score in the order in which they are drawn. A seed's bits are the same in every NumPy.
         bits = np.random.PCG64(np.random.SeedSequence([self.random_state, OUR_OWN])).random_raw(self.n_pool)
         self._order = there[np.argsort(bits[there], kind="stable")]
-        self._place = np.full(self.n_pool, self.n_pool, dtype=np.intp)
-        self._place[self._order] = np.arange(len(there))
         #: How many rows are drawn, before and after an extension.
         self.sizes = self._sizes(labels, len(there))
         self.wanted = self.sizes[0]
         self.extended = False
         #: What is known of each row of the pool: RIGHT, WRONG or UNKNOWN.
         self.right = np.full(self.n_pool, UNKNOWN, dtype=np.int8)
+        #: The column of the true class of each row, where that was the answer; -1 elsewhere.
+        self.codes = np.full(self.n_pool, -1, dtype=np.intp)
         self._known: tuple[tuple[int, bool], list[Standing]] | None = None
         #: Of given scores, which may tie: rows of the pool that are never drawn say where tests begin.
         self.scouts = Scouts(self.doubts[:0], by_value=False)
@@ -176,8 +174,8 @@ class Certifier:
             drawn = self._order[:size]
             if self.promise.walks:
                 drawn = drawn[np.argsort(self.doubts[drawn], kind="stable")[: standing.asked]]
-            waiting: Codes = drawn[self.right[drawn] == UNKNOWN][: self.block if n is None else n]
-            return waiting[np.argsort(self._place[waiting])]  # in the order of the draw: random
+            waiting = drawn[self.right[drawn] == UNKNOWN][: self.block if n is None else n]
+            return self._order[np.isin(self._order, waiting)]  # in the order of the draw: random
         return np.empty(0, dtype=np.intp)
 
     def update(self, rows: ArrayLike, right: ArrayLike | None = None, *, labels: ArrayLike | None = None) -> Self:
@@ -209,24 +207,19 @@ class Certifier:
     def take(self, numbers: Codes, right: Flags, codes: Codes) -> None:
         """Take answers with the columns of the true classes, -1 where only right or wrong was said."""
         self.check(numbers, right)
-        new, before = np.where(right, RIGHT, WRONG).astype(np.int8), self.right[numbers]
         first = np.unique(numbers, return_index=True)[1]
-        fresh = np.sort(first[before[first] == UNKNOWN])
+        fresh = np.sort(first[self.right[numbers[first]] == UNKNOWN])
         if not len(fresh):
             return
         numbers, right, codes = numbers[fresh], right[fresh], codes[fresh]
         self._recorded({"rows": numbers.tolist(), "right": right.astype(int).tolist(), "classes": codes.tolist()})
-        self.right[numbers] = new[fresh]
-        self.codes |= {row: code for row, code in zip(numbers.tolist(), codes.tolist()) if code >= 0}
+        self.right[numbers], self.codes[numbers] = np.where(right, RIGHT, WRONG), codes
 
     def check(self, numbers: Codes, right: Flags) -> None:
         """Raise unless these answers can be taken: of rows that were drawn, and none otherwise than before."""
-        known = (numbers >= 0) & (numbers < self.n_pool)
-        known[known] = self._place[numbers[known]] < self.n_drawn
-        if not known.all():
-            raise InputError(
-                f"row {int(numbers[~known][0])} was not drawn: take it out, only rows that were asked about count."
-            )
+        foreign = numbers[~np.isin(numbers, self.drawn)]
+        if len(foreign):
+            raise InputError(f"row {foreign[0]} was not drawn: take it out, only rows that were asked about count.")
         first, same = np.unique(numbers, return_index=True, return_inverse=True)[1:]
         before, new = self.right[numbers], np.where(right, RIGHT, WRONG)
         differs = ((before != UNKNOWN) & (before != new)) | (new != new[first][same])
@@ -362,7 +355,8 @@ class Certifier:
     def fingerprint(self) -> str:
         """Of the pool: scores, where they are missing, and predictions if there are any."""
         missing = np.isnan(self.doubts)
-        return f"{self.data_hash}:{_digest(missing if self.rows is None else np.where(missing, -1, self.predicted))}"
+        column = missing if self.rows is None else np.where(missing, -1, self.predicted)
+        return f"{self.data_hash}:{hashlib.sha256(column.astype('<i8').data).hexdigest()[:16]}"
 
     @property
     def data_hash(self) -> str:
@@ -386,7 +380,3 @@ def check_asked(promise: Any, higher_is: Any) -> None:
         raise InputError(f"{name} needs no labels: fit it on the pool as it is.")
     if isinstance(promise, Costed) and not is_uniform(promise.wrong):
         raise InputError(f"{name} with a table of costs needs every true class; label the rows, and fit it on them.")
-
-
-def _digest(column: NDArray[Any]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(column, dtype="<i8").data).hexdigest()[:16]

@@ -25,18 +25,17 @@ from metacal.gate.ranked import (
     parts_of_rows,
     ranked_and_certified,
 )
-from metacal.gate.sides import certified_sides, disagreement, learned_decision
+from metacal.gate.sides import about_answers, certified_sides, learned_decision
 from metacal.gate.table import Recipe, Table, check_score, moved
 from metacal.maps.composed import plain_softmax
 from metacal.maps.heldout import soon_fitted
 from metacal.maps.map import FitMap, Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
-from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.certificate import accepts
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import (
     Note,
-    about_largest_logit,
     not_calibrated,
     not_compared,
     off_by_class,
@@ -158,7 +157,8 @@ def fit_gate(
         base, remarks = fit_map(*fitting) if fitted is None else fitted.result(), []
         if not np.any(found.at):  # what is compared are answers by the largest logit
             base, remarks = _checked_help(base, refit or fit_map, fitting, accept[own], promise, gives_way, classes)
-            remarks += _about_answers(rows, base, accept, certificate)
+            if not base.preserves_accuracy and not certificate.quantity.accepting_is_safe:
+                remarks.append(about_answers(rows, base, accept))
         profile = _profile(base, rows, seen, accept, counted, found.at)
     hashed = fingerprint()
     check_other_rows(prior, hashed)
@@ -209,14 +209,6 @@ def _check_needs_no_labels(promise: Promise, score: str | Score) -> None:
         raise InputError(
             "which score is best shows on labelled rows only; name one, say 'entropy', or give the labels."
         )
-
-
-def _about_answers(rows: Rows, base: Map, accept: Flags, certificate: Certificate) -> list[Note]:
-    """What there is to say where the map may change the largest class, and a promise is about the largest logit."""
-    if base.preserves_accuracy or certificate.quantity.accepting_is_safe:
-        return []
-    found = disagreement(rows, base, accept)
-    return [about_largest_logit() if found is None else found.warned()]
 
 
 def _checked_help(

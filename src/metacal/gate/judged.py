@@ -65,12 +65,10 @@ def opened(fitted: Any, X: Any, large: Any = None) -> tuple[Any, tuple[Any, ...]
     None is the classifier itself, which has no gate.
     """
     if isinstance(fitted, Gate) and fitted.kind == "cascade" and not fitted.n_classes:
-        columns = (X,) if np.ndim(X[0]) == 0 else tuple(X)
-        # The last model answers all of the rest, whatever its score.
-        return fitted, (
-            *columns,
-            *[np.zeros(len(columns[0]))] * (not fitted.people and len(columns) < len(fitted.stages)),
-        )
+        columns = [X] if np.ndim(X[0]) == 0 else [*X]
+        if not fitted.people and len(columns) < len(fitted.stages):
+            columns.append(np.zeros(len(columns[0])))  # the last model answers all of the rest, whatever its score
+        return fitted, tuple(columns)
     if fitted is None or isinstance(fitted, Gate):
         given = (X,) if large is None else (X, large)
         if fitted is not None and len(given) < len(fitted.stages):
@@ -165,10 +163,9 @@ def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabiliti
     answers = [table.collect(kernels.predicted) for table in tables]
     correct, known = decision.top == codes, codes >= 0
     worse = (~correct & (answers[-1] == codes)).astype(np.float64)
-    losses = Losses(worse - (correct & (answers[-1] != codes)), 0.0, 1.0, all_or_nothing=False)
+    losses = Losses.graded(worse - (correct & (answers[-1] != codes)))
     _check_known(gate, known, decision, answers[-1])
-    alike = np.asarray(answers[0] == answers[-1])
-    fitted_here = gate.fitted_on(decision.doubt, alike)
+    fitted_here = gate.fitted_on(decision.doubt, np.asarray(answers[0] == answers[-1]))
     return Judged(decision, correct, losses, None, known, fitted_here, np.arange(len(decision)))
 
 
@@ -178,17 +175,10 @@ def _judged_scores(gate: Gate, given: Sequence[Any], truth: Any) -> Judged:
     agrees, known = agreement(truth, len(decision))
     if not known.all():
         raise InputError(f"row {int(np.argmin(known))} does not say whether the models agree; leave it out.")
-    same = good_answers(decision, agrees)
-    losses = Losses((~same).astype(np.float64), 0.0, 1.0, all_or_nothing=False)
-    fitted_here = gate.fitted_on(decision.doubt, agrees[:, 0])
-    return Judged(decision, same, losses, None, known, fitted_here, np.arange(len(decision)))
-
-
-def good_answers(decision: Decision, agrees: Flags) -> Flags:
-    """Whether the model that answers each row does so as the last one would, or right; whom `agrees` lacks, does."""
-    assert decision.by is not None
-    m = agrees.shape[1]
-    return (decision.by >= m) | agrees[np.arange(len(agrees)), np.minimum(decision.by, m - 1)]
+    places, by, m = np.arange(len(decision)), np.asarray(decision.by), agrees.shape[1]
+    same = (by >= m) | agrees[places, np.minimum(by, m - 1)]  # whom `agrees` lacks answers as the last one would
+    losses = Losses.graded((~same).astype(np.float64))
+    return Judged(decision, same, losses, None, known, gate.fitted_on(decision.doubt, agrees[:, 0]), places)
 
 
 def check_watchable(gate: Gate) -> None:

@@ -67,11 +67,8 @@ def _ranking(doubts: Float) -> Ranking:
 def _base(certifier: Certifier) -> tuple[Map, tuple[Note, ...]]:
     """A temperature from the true labels."""
     assert certifier.rows is not None
-    numbers = np.array(sorted(certifier.codes), dtype=np.intp)
-    codes = np.array([certifier.codes[row] for row in numbers.tolist()], dtype=np.intp)
-    wrong = len(numbers) and (codes != certifier.predicted[numbers]).any()
-    if len(numbers) < _FEWEST_LABELS or not wrong:
+    labelled = certifier.codes >= 0
+    codes = certifier.codes[labelled]
+    if len(codes) < _FEWEST_LABELS or (codes == certifier.predicted[labelled]).all():
         return TemperatureMap(1.0), (not_calibrated(),)
-    labelled = np.zeros(len(certifier.rows), dtype=bool)
-    labelled[numbers] = True
     return fit_temperature(certifier.rows.where(labelled), codes), ()

@@ -15,10 +15,11 @@ from metacal.gate.long_rows import Certified, Columns
 from metacal.gate.ranked import RowParts
 from metacal.gate.table import moved_rows
 from metacal.kernels.grid import RELATIVE
+from metacal.maps.map import Map
 from metacal.maps.monotone import log_odds
 from metacal.promises.certificate import accepts
 from metacal.promises.circumstances import Circumstances, under
-from metacal.promises.notes import Note, decision_disagrees, decision_learned
+from metacal.promises.notes import Note, about_largest_logit, decision_disagrees, decision_learned
 from metacal.promises.parts.per import Per
 from metacal.promises.parts.thresholds import moved_by, policy_of
 from metacal.promises.parts.units import Counted
@@ -93,13 +94,12 @@ def learned_decision(rows: Rows, codes: Any, counted: Counted | None) -> tuple[R
     return moved_rows(rows, at), at, Counted(kept, speaker, around, (*notes, decision_learned(aside=aside, at=at)))
 
 
-def disagreement(rows: Rows, base: Any, accept: Flags) -> Note | None:
-    """What is said where accepted rows of two classes are answered by the class that is the less probable one."""
-    if rows.n_classes != 2 or base.preserves_accuracy or rows.on_device:
-        return None
-    kept = rows.where(accept)
-    if not len(kept):
-        return None
-    answers = kept.collect(kernels.predicted)
-    differ = int((answers != Rows(base(kept.gathered())).collect(kernels.predicted)).sum())
-    return decision_disagrees(rows=len(answers), differ=differ) if differ else None
+def about_answers(rows: Rows, base: Map, accept: Flags) -> Note:
+    """What is said where the map may change the largest class, or makes accepted answers the less probable of two."""
+    if rows.n_classes == 2 and not rows.on_device and accept.any():
+        kept = rows.where(accept)
+        answers = kept.collect(kernels.predicted)
+        differ = int((answers != Rows(base(kept.gathered())).collect(kernels.predicted)).sum())
+        if differ:
+            return decision_disagrees(rows=len(answers), differ=differ).warned()
+    return about_largest_logit()

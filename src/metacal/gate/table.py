@@ -173,15 +173,10 @@ class Table:
             return self._decide_on_device(rows, asked)
         n, dtype = len(rows), np.float64 if rows.table.dtype == np.float64 else np.float32
         score, top, code = np.empty(n), np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
-        table: Any = None
-        confidence: Any = None
-        columns: list[Any] = [score, top, code]
-        if asked.probabilities:
-            table, confidence = np.empty((n, rows.n_classes), dtype=dtype), np.empty(n, dtype=dtype)
-            columns += [table, confidence]
-        columns += [] if asked.groups is None else [asked.groups]
+        made = [np.empty((n, rows.n_classes), dtype=dtype), np.empty(n, dtype=dtype)] if asked.probabilities else []
+        columns = [score, top, code, *made] if asked.groups is None else [score, top, code, *made, asked.groups]
         rows.fill(partial(self._decide_block, asked, dtype), *columns, whole=self.whole_blocks)
-        return self._decision(asked, code, top, score, confidence, table)
+        return self._decision(asked, code, top, score, *made)
 
     def write(self, policy: Policy, block: NDArray[Any], out: NDArray[Any], groups: Codes | None = None) -> None:
         """Write the probabilities of a block of logits into `out`, 1/K where it is rejected."""
@@ -206,7 +201,7 @@ class Table:
         groups = None if asked.groups is None else more[-1]
         more = more[: 2 * asked.probabilities]
         there = self._at(asked.policy, groups, block)
-        score[...] = ranked_block(self.score, there, top)
+        score[...] = ranked_block(resolve(self.score).unrounded, there, top)
         code[...] = top
         if not more and not asked.calibrator:
             return
@@ -232,13 +227,13 @@ class Table:
         code = Rows(table).collect(kernels.predicted) if asked.calibrator else top
         if not asked.probabilities:
             return self._decision(asked, code, top, score)
-        decision = self._decision(asked, code, top, score, device.own_entries(table, code), table)
+        decision = self._decision(asked, code, top, score, table, device.own_entries(table, code))
         if asked.rejected == "uniform" and not decision.accept.all():
             device.fill_rows(table, ~decision.accept, share)
         return decision
 
     def _decision(
-        self, asked: Asked, codes: Codes, top: Codes, score: Float, confidence: Any = None, table: Any = None
+        self, asked: Asked, codes: Codes, top: Codes, score: Float, table: Any = None, confidence: Any = None
     ) -> Decision:
         score = kernels.rounded(score, grid_of(self.score))
         accept = accepts(score, asked.policy.of(top if asked.groups is None else asked.groups, top))

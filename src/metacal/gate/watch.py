@@ -147,14 +147,8 @@ class Watch:
         certificate = self.gate.certificate
         if certificate is None or not certificate.labelled or not self.alarms.calibration or self.by_unit:
             return None
-        return estimate_from_sums(
-            certificate,
-            self.gate.profile,
-            n_rows=self.counts.rows,
-            n_accepted=self.counts.accepted,
-            confidence=self.confidence,
-            variance=self.variance,
-        )
+        sums = self.counts.rows, self.counts.accepted, self.confidence, self.variance
+        return estimate_from_sums(certificate, self.gate.profile, *sums)
 
     def update(
         self,

@@ -26,7 +26,6 @@ from metacal.formulas.inside import ends
 from metacal.formulas.operations import NUMPY
 from metacal.kernels import numpy as definition
 from metacal.kernels.columns import mixed_log_odds as _mixed_log_odds
-from metacal.kernels.grid import Grid
 
 KERNEL_VARIABLE = "METACAL_KERNEL"
 #: Rows of columns that are worked on at a time: a quarter of a millisecond for C, which is worth a thread.
@@ -67,17 +66,6 @@ def on_device(table: Any) -> bool:
 def device_kernels() -> ModuleType:
     """The kernels for tensors; only called when there is one, so that torch is there."""
     return import_module("metacal.kernels.torch")
-
-
-def rounded(values: Any, grid: Grid) -> Any:
-    """The points of a grid nearest to a column of values, where these lie."""
-    if on_device(values):
-        return device_kernels().rounded(values, grid)
-    fused = getattr(active, "rounded", None)
-    plain = isinstance(values, np.ndarray) and values.dtype == np.float64 and values.ndim == 1
-    if fused is None or not plain or not values.flags.c_contiguous or not values.flags.aligned:
-        return grid.rounded(values)
-    return fused(values, grid)
 
 
 def _shared(pool: ThreadPoolExecutor | None, task: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
@@ -212,14 +200,6 @@ def put_inside(out: Array, block: Array, possible: Flags | None = None) -> None:
     np.copyto(out, most, where=(out > most) & several)
 
 
-def correct(block: Any, labels: Any, **chosen: Any) -> Any:
-    """Whether the largest logit is the true class."""
-    return predicted(block, **chosen) == labels
-
-
-correct.reads_tensors, correct.walks_blocks = True, takes_whole_blocks  # type: ignore[attr-defined]
-
-
 @dataclass(frozen=True)
 class FormulaKernel:
     """A score by its formula, in float64: of arrays here, by the kernel in its stead if there is one; of tensors where
@@ -263,6 +243,7 @@ doubt = _fast(rowwise.doubt, active.doubt)
 negative_margin = _fast(rowwise.negative_margin, active.negative_margin)
 free_energy = _fast(rowwise.free_energy, active.free_energy)
 spread = FormulaKernel(rowwise.spread)
+rounded = _for_either(active.rounded)
 predicted = _for_either(active.predicted)
 softmax = _for_either(active.softmax)
 lifted_softmax = _for_either(active.lifted_softmax)

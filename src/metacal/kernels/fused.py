@@ -23,8 +23,6 @@ Chosen = Codes | None
 
 #: The scores, in the order in which the C code numbers them.
 _SCORES = ("entropy", "doubt", "negative_margin", "free_energy")
-#: What the C code asks of labels and weights; `ascontiguousarray` would let one pass whose bytes begin anywhere.
-_COLUMN: Any = ("C_CONTIGUOUS", "ALIGNED")
 #: What first_bad_row answers where no row is bad but some logit may stand for a mask.
 _MAY_BE_MASKED = -2
 
@@ -77,11 +75,9 @@ def tempered_loss(
 
     Where `ends` say that strip s has the rows from ends[s] up to ends[s + 1], each strip has its own four sums.
     """
-    labels = np.require(labels, np.int64, _COLUMN)
-    weights = None if weights is None else np.require(weights, np.float64, _COLUMN)
     strips = np.array([0, len(labels)]) if ends is None else ends
-    out = np.empty(4 * (len(strips) - 1))
-    _fused.tempered_loss(_readable(block), rows, labels, weights, inverse_temperature, strips, out)
+    out, own = np.empty(4 * (len(strips) - 1)), _column(labels, np.int64)
+    _fused.tempered_loss(_readable(block), rows, own, _column(weights), inverse_temperature, strips, out)
     return out if ends is None else out.reshape(-1, 4)
 
 
@@ -93,8 +89,7 @@ def mixed_rows(
     A column lies together, which whoever works on columns gains from; `out` is the transpose of such columns.
     """
     out = np.empty((8, len(labels))).T if out is None else out
-    labels = np.require(labels, np.int64, _COLUMN)
-    _fused.mixed_rows(_readable(block), rows, labels, inverse_temperature, out.T)
+    _fused.mixed_rows(_readable(block), rows, _column(labels, np.int64), inverse_temperature, out.T)
     return out
 
 
@@ -102,8 +97,8 @@ def ranked_rows(
     block: Array, scores: Float, right: Flags, labels: Codes, *, score: str, grid: Grid, careful: bool = False
 ) -> None:
     """Write the score of each row, on its grid, and whether its largest logit is the true class, in one walk."""
-    labels = np.require(labels, np.int64, _COLUMN)
-    _fused.ranked_rows(_readable(block), _SCORES.index(score), careful, labels, grid.dropped, grid.floor, scores, right)
+    kind, own = _SCORES.index(score), _column(labels, np.int64)
+    _fused.ranked_rows(_readable(block), kind, careful, own, grid.dropped, grid.floor, scores, right)
 
 
 def class_units(block: Array, accept: Flags, edges: Float, totals: Float, above: Any) -> None:
@@ -115,7 +110,7 @@ def class_units(block: Array, accept: Flags, edges: Float, totals: Float, above:
 def rounded(values: Float, grid: Grid) -> Float:
     """The point of a grid nearest to each value, as `Grid.rounded` has it."""
     out = np.empty(len(values))
-    _fused.rounded(values, grid.dropped, grid.floor, out)
+    _fused.rounded(_column(values), grid.dropped, grid.floor, out)
     return out
 
 
@@ -127,9 +122,7 @@ def mixed_log_odds(columns: Float, walked: float, b: float, uniform: float, firs
 def on_grid(z: Float, right: Float, weights: Float | None, grid: float, reach: float, low: int, size: int) -> Float:
     """Weights of rows, and of right ones, at the points (low + c)·grid beside each z, which is kept on average."""
     out = np.empty((2, size))
-    weights = None if weights is None else np.require(weights, np.float64, _COLUMN)
-    z, right = np.require(z, np.float64, _COLUMN), np.require(right, np.float64, _COLUMN)
-    _fused.on_grid(z, right, weights, grid, reach, low, out.reshape(-1))
+    _fused.on_grid(_column(z), _column(right), _column(weights), grid, reach, low, out.reshape(-1))
     return out
 
 
@@ -138,17 +131,14 @@ def mixed_sums(
 ) -> Float:
     """The sums of `kernels.columns.mixed_sums` over the rows from `first` up to `last`."""
     out = np.empty(6)
-    columns = np.require(columns, np.float64, _COLUMN)
-    weights = None if weights is None else np.require(weights, np.float64, _COLUMN)  # every s-th is not contiguous
-    _fused.mixed_sums(columns, weights, b, b - walked, uniform, first, last, out)
+    _fused.mixed_sums(_column(columns), _column(weights), b, b - walked, uniform, first, last, out)
     return out
 
 
 def members(block: Array, labels: Codes, inverse_temperature: float, *, rows: Chosen = None) -> Float:
     """The true class's probability under softmax(b·x), under softmax(x), and uniformly among the possible classes."""
     out = np.empty((len(labels), 3))
-    labels = np.require(labels, np.int64, _COLUMN)
-    _fused.members(_readable(block), rows, labels, inverse_temperature, out.reshape(-1))
+    _fused.members(_readable(block), rows, _column(labels, np.int64), inverse_temperature, out.reshape(-1))
     return out
 
 
@@ -162,7 +152,7 @@ def ranked(scores: Float, flags: Flags) -> tuple[Float, Any, Any, Any] | None:
     """What `kernels.keys.ranked` gives; None where the last bit of some score is not free."""
     keys = np.empty(len(scores), dtype=np.int64)
     flags = np.ascontiguousarray(flags, dtype=bool)
-    if not _fused.keys(np.require(scores, np.float64, _COLUMN), flags, keys):
+    if not _fused.keys(_column(scores), flags, keys):
         return None
     return blocks(keys, in_order=False)
 
@@ -177,7 +167,7 @@ def blocks(keys: NDArray[np.int64], *, in_order: bool) -> tuple[Float, Any, Any,
 def count_in_cells(scores: Float, flags: Flags, stretches: NDArray[np.int64], counts: Any, seen: Any) -> None:
     """Add rows to the counts of their cells (`kernels.keys`), in place."""
     flags = np.ascontiguousarray(flags, dtype=bool)
-    _fused.count_in_cells(np.require(scores, np.float64, _COLUMN), flags, stretches.reshape(-1), counts, seen)
+    _fused.count_in_cells(_column(scores), flags, stretches.reshape(-1), counts, seen)
 
 
 def _score(kind: int, block: Array, *, rows: Chosen = None, top: Codes | None = None, careful: bool = False) -> Float:
@@ -195,6 +185,11 @@ entropy, doubt, negative_margin, free_energy = (partial(_score, kind) for kind i
 
 def _count(block: Array, rows: Chosen) -> int:
     return len(block) if rows is None else len(rows)
+
+
+def _column(values: Any, dtype: Any = np.float64) -> Any:
+    """What the C code asks of labels and weights; `ascontiguousarray` would let one pass whose bytes begin anywhere."""
+    return None if values is None else np.require(values, dtype, ("C_CONTIGUOUS", "ALIGNED"))
 
 
 def _readable(block: Array) -> Array:

@@ -83,11 +83,9 @@ class Curve:
         return below, position
 
 
-#: t, its place on the grid (two arrays), π and its log-sum-exp.
-_Found = tuple[Float, Codes, Float, Float, Float]
-
-
-def _probabilities(block: Array, curve: Curve, centre: str, inverse_temperature: float) -> _Found:
+def _probabilities(
+    block: Array, curve: Curve, centre: str, inverse_temperature: float
+) -> tuple[Float, Codes, Float, Float, Float]:
     """t, its place on the grid (two arrays), π = softmax(E f + ½ Var f) and its log-sum-exp."""
     values = tempered(block, centre, inverse_temperature)
     below, part = curve.place(values)
@@ -123,29 +121,23 @@ def sums(
     First Σ_rows (Σ_j π_j a_j)(Σ_j π_j a_j)ᵀ, then the mass of π at each grid point, from which Σ π a aᵀ follows. Both
     take a at the grid point below, so that their difference is never negative.
     """
-    found = _probabilities(block, curve, centre, inverse_temperature)
-    parts = [_evidence(found, block.shape, labels, weights, curve)] if "evidence" in which else []
+    values, below, part, chances, log_sum = _probabilities(block, curve, centre, inverse_temperature)
+    parts, size = list[Any](), len(curve.mean)
+    weighted = chances if weights is None else chances * weights[:, None]
+    if "evidence" in which:
+        own = np.arange(len(block)) * block.shape[1] + labels
+        own_below, own_part = below[own], part[own]
+        own_mean = np.interp(own_below + own_part, np.arange(size), curve.mean)
+        gains = values.ravel()[own] + own_mean - log_sum
+        counts = np.ones(len(block)) if weights is None else weights
+        parts += [[gains @ counts], _masses(own_below, own_part, counts, size)]
+        parts.append(_masses(below, part, weighted.ravel(), size))
     if "covariances" in which:
-        parts.append(_covariances(found, block.shape, weights, curve))
+        features = np.take(curve.by_point, below, axis=0).reshape(*block.shape, -1)
+        means = np.matmul(chances[:, None, :], features)[:, 0, :]
+        within = (means if weights is None else means * weights[:, None]).T @ means
+        parts += [within.ravel(), np.bincount(below, weighted.ravel(), minlength=size)]
     return np.concatenate(parts)
-
-
-def _evidence(found: _Found, shape: tuple[int, ...], labels: Codes, weights: Float | None, curve: Curve) -> Float:
-    values, below, part, chances, log_sum = found
-    n_rows, n_classes = shape
-    own = np.arange(n_rows) * n_classes + labels
-    own_below, own_part = below[own], part[own]
-    own_mean = np.interp(own_below + own_part, np.arange(len(curve.mean)), curve.mean)
-    gains = values.ravel()[own] + own_mean - log_sum
-    counts = np.ones(n_rows) if weights is None else weights
-    expected = chances if weights is None else chances * counts[:, None]
-    return np.concatenate(
-        [
-            [gains @ counts],
-            _masses(own_below, own_part, counts, len(curve.mean)),
-            _masses(below, part, expected.ravel(), len(curve.mean)),
-        ]
-    )
 
 
 def _masses(below: Codes, part: Float, mass: Float, size: int) -> Float:
@@ -154,16 +146,6 @@ def _masses(below: Codes, part: Float, mass: Float, size: int) -> Float:
     found = np.bincount(below, mass - upper, minlength=size)
     found[1:] += np.bincount(below, upper, minlength=size)[:-1]
     return np.asarray(found)
-
-
-def _covariances(found: _Found, shape: tuple[int, ...], weights: Float | None, curve: Curve) -> Float:
-    _, below, _, chances, _ = found
-    features = np.take(curve.by_point, below, axis=0).reshape(*shape, -1)
-    means = np.matmul(chances[:, None, :], features)[:, 0, :]
-    if weights is not None:
-        chances = chances * weights[:, None]
-    within = (means if weights is None else means * weights[:, None]).T @ means
-    return np.concatenate([within.ravel(), np.bincount(below, chances.ravel(), minlength=len(curve.mean))])
 
 
 def probability_mass(

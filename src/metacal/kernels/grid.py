@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from metacal.formulas import Float
+from numpy.typing import NDArray
 
 #: Bits of the fraction of a float64.
 _FRACTION = 52
@@ -61,7 +60,7 @@ class Grid:
         """The distance between grid points below the floor."""
         return self.floor * 2.0**-self.bits
 
-    def rounded(self, values: Any) -> Float:
+    def rounded(self, values: Any) -> NDArray[np.float64]:
         """The grid point nearest to each value, the lower one of two; NaN and infinities stay what they are.
 
         A float64 is its own logarithm, nearly: read as integers, floats of one sign are in order, and those with

@@ -69,9 +69,8 @@ def ranked(scores: Any, flags: Any) -> tuple[Float, Codes, Codes, Codes]:
 
 
 def _blocks(ordered: Float, marked: Flags) -> tuple[Float, Codes, Codes, Codes]:
-    if not len(ordered):
-        return ordered, *(np.empty(0, dtype=np.intp) for _ in range(3))  # type: ignore[return-value]
-    ranks, errors = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, len(ordered)), np.cumsum(~marked)
+    ranks = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], len(ordered) > 0)) + 1
+    errors = np.cumsum(~marked, dtype=np.intp)
     return ordered[ranks - 1], ranks, errors[ranks - 1], np.flatnonzero(~marked) + 1
 
 

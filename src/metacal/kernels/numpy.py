@@ -26,6 +26,7 @@ from metacal.formulas import Array, Codes, Float
 from metacal.formulas.logits import LOWEST_ORDINARY
 from metacal.kernels import columns as definition
 from metacal.kernels.columns import Curve, cumulants, lifted
+from metacal.kernels.grid import Grid
 
 #: e^d is zero in float64 (float32) below these: smaller exponents are clamped here, which keeps 0 · (-inf) = NaN out.
 _ZERO = {np.dtype(np.float64): -800.0, np.dtype(np.float32): -100.0}
@@ -69,12 +70,16 @@ def _work_type(block: Array) -> np.dtype[Any]:
     return np.dtype(np.float64 if block.dtype.itemsize == 8 else np.float32)  # of either byte order
 
 
-def _from_half(block: NDArray[np.float16]) -> NDArray[np.float32]:
-    """float16 as float32, exactly, by moving bits: a quarter of the time of NumPy's own conversion.
+def _floats(block: Array) -> Array:
+    """A block of numbers that NumPy is quick to work on: float16 as float32, any other as it is.
+
+    Exactly, by moving bits: a quarter of the time of NumPy's own conversion.
 
     Sign, exponent and fraction are moved to where a float32 has them; the product mends the exponent, subnormal numbers
     included. Infinities and NaN alone come out finite, from 65536 on.
     """
+    if block.dtype != np.float16 or not block.size:
+        return block
     halves = np.ascontiguousarray(block).view(np.int16)
     bits = workplace.array("halves", block.shape, np.int32)
     np.copyto(bits, halves)
@@ -89,18 +94,16 @@ def _from_half(block: NDArray[np.float16]) -> NDArray[np.float32]:
     return found
 
 
-@np.errstate(over="ignore")  # a gap beyond the range is -inf
+@np.errstate(invalid="ignore", over="ignore")  # inf - inf, in a row that is none; a gap beyond the range is -inf
 def _gaps_and_top(block: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
     """d = x - max x of each row, in an array to work in, and max x."""
-    if block.dtype == np.float16 and block.size:
-        block = _from_half(block)
+    block = _floats(block)
     gaps = workplace.array("gaps", block.shape, dtype)
     top = block.max(axis=1, keepdims=True)
-    with np.errstate(invalid="ignore", over="ignore"):  # inf - inf, in a row that is none; DBL_MAX - (-DBL_MAX)
-        if block.dtype == dtype:
-            return np.subtract(block, top, out=gaps), top
-        np.copyto(gaps, block)
-        gaps -= top.astype(dtype)
+    if block.dtype == dtype:
+        return np.subtract(block, top, out=gaps), top
+    np.copyto(gaps, block)
+    gaps -= top.astype(dtype)
     return gaps, top
 
 
@@ -145,11 +148,14 @@ def _of_legal_rows(values: Float, top: Float) -> Float:
     return values if legal.all() else np.where(legal, values, np.nan)
 
 
+def rounded(values: Any, grid: Grid) -> Float:
+    """The points of a grid nearest to a column of values."""
+    return grid.rounded(values)
+
+
 def predicted(block: Array) -> Codes:
     """ŷ = argmax x, the lowest index on an exact tie."""
-    if block.dtype == np.float16 and block.size:
-        block = _from_half(block)
-    return np.asarray(block.argmax(axis=1))
+    return np.asarray(_floats(block).argmax(axis=1))
 
 
 def entropy(block: Array) -> Float:
@@ -174,36 +180,32 @@ def doubt(block: Array) -> Float:
     return _of_legal_rows(mass / (1.0 + mass), top)
 
 
-@np.errstate(over="ignore")  # a gap beyond the range is -inf
+@np.errstate(invalid="ignore", over="ignore")  # a gap beyond the range is -inf
 def negative_margin(block: Array) -> Float:
     """Second largest logit minus the largest; the most negative float where every other class is masked."""
-    if block.dtype == np.float16 and block.size:
-        block = _from_half(block)
+    block = _floats(block)
     others = workplace.array("gaps", block.shape, block.dtype)
     np.copyto(others, block)
     at, winner = np.arange(len(block)), block.argmax(axis=1)
     others[at, winner] = -np.inf
     top, second = block[at, winner].astype(np.float64), others.max(axis=1).astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        second -= top
+    second -= top
     return _of_legal_rows(np.maximum(second, -np.finfo(np.float64).max), top)
 
 
 def free_energy(block: Array) -> Float:
     """-logsumexp(x)."""
     _, weights, top = _tail(block)
-    with np.errstate(invalid="ignore"):
-        return _of_legal_rows(-(top + np.log1p(weights.sum(axis=1))), top)
+    return _of_legal_rows(-(top + np.log1p(weights.sum(axis=1))), top)
 
 
-@np.errstate(over="ignore")  # a gap beyond the range is -inf
+@np.errstate(invalid="ignore", over="ignore")  # a gap beyond the range is -inf
 def softmax(block: Array, inverse_temperature: float, out: Array) -> None:
     """Write softmax(b·x) of each row into `out`."""
     dtype = _work_type(block)
     direct = out.dtype == dtype and out.flags.c_contiguous
     if direct and block.dtype == dtype:
-        with np.errstate(invalid="ignore", over="ignore"):
-            work = np.subtract(block, block.max(axis=1, keepdims=True), out=out)
+        work = np.subtract(block, block.max(axis=1, keepdims=True), out=out)
     else:
         work, _ = _gaps_and_top(block, dtype)
     work *= dtype.type(inverse_temperature)
@@ -234,10 +236,19 @@ def tempered_loss(block: Array, labels: Codes, weights: Float | None, inverse_te
     With m_k the k-th moment of d under softmax(b·x): L = log Σ e^{bd} - b·d_y, L' = m_1 - d_y, L'' = Var(d),
     L''' = the third central moment. Rows come back as (L, L', L'', L'''). The moments are summed as those of z = b·d.
     """
-    rows = np.stack(_derivatives(block, labels, inverse_temperature))
-    if weights is not None:
-        rows *= weights
-    return np.asarray(rows.sum(axis=1))
+    exponents, classes, own = _laid_out(block, labels)
+    exponents *= exponents.dtype.type(inverse_temperature)
+    terms = _exp(exponents)
+    s0 = terms.sum(axis=classes).astype(np.float64)
+    s1 = _times(terms, exponents).sum(axis=classes)
+    if np.isnan(s1).any():  # a masked class: 0 · (-inf) must be 0
+        np.maximum(exponents, exponents.dtype.type(_ZERO[exponents.dtype]), out=exponents)
+        s1 = _times(_exp(exponents), exponents).sum(axis=classes)
+    m1 = s1 / (s0 * inverse_temperature)
+    m2, m3 = (_times(terms, exponents).sum(axis=classes) / (s0 * inverse_temperature**power) for power in (2, 3))
+    third = m3 - m1 * (3.0 * m2 - 2.0 * m1 * m1)
+    rows = np.stack([np.log(s0) - inverse_temperature * own, m1 - own, m2 - m1 * m1, third])
+    return np.asarray((rows if weights is None else rows * weights).sum(axis=1))
 
 
 def mixed_rows(block: Array, labels: Codes, inverse_temperature: float) -> Float:
@@ -265,33 +276,13 @@ def mixed_rows(block: Array, labels: Codes, inverse_temperature: float) -> Float
     return found.T
 
 
-def _derivatives(block: Array, labels: Codes, b: float) -> tuple[Float, Float, Float, Float]:
-    """The loss of each row and its first three derivatives in b."""
-    exponents, classes, own = _laid_out(block, labels)
-    exponents *= exponents.dtype.type(b)
-    terms = _exp(exponents)
-    s0 = terms.sum(axis=classes).astype(np.float64)
-    s1 = _times(terms, exponents).sum(axis=classes)
-    if np.isnan(s1).any():  # a masked class: 0 · (-inf) must be 0
-        np.maximum(exponents, exponents.dtype.type(_ZERO[exponents.dtype]), out=exponents)
-        s1 = _times(_exp(exponents), exponents).sum(axis=classes)
-    m1 = s1 / (s0 * b)
-    m2 = _times(terms, exponents).sum(axis=classes) / (s0 * b**2)
-    m3 = _times(terms, exponents).sum(axis=classes) / (s0 * b**3)
-    variance = m2 - m1 * m1
-    third = m3 - m1 * (3.0 * m2 - 2.0 * m1 * m1)
-    return np.log(s0) - b * own, m1 - own, variance, third
-
-
 def members(block: Array, labels: Codes, inverse_temperature: float) -> Float:
     """The true class's probability under softmax(b·x), under softmax(x), and uniformly among the possible classes.
 
     Three columns, one row per row: what ensemble temperature scaling mixes.
     """
     gaps, classes, own = _laid_out(block, labels)
-    possible: Any = block.shape[1]
-    if gaps.min() == -np.inf:
-        possible = (gaps > -np.inf).sum(axis=classes)
+    possible: Any = (gaps > -np.inf).sum(axis=classes) if gaps.min() == -np.inf else block.shape[1]
     plain = np.exp(own) / _exp(gaps).sum(axis=classes)
     gaps *= gaps.dtype.type(inverse_temperature)
     tempered = np.exp(inverse_temperature * own) / _exp(gaps).sum(axis=classes)
@@ -304,16 +295,15 @@ def looked_over(block: Array) -> tuple[int | None, bool]:
     (It is so low that it may: `formulas.logits`.)
     """
     half = block.view(np.uint16) if block.dtype == np.float16 else None
-    bad = None
     # float16 by its exponent bits: NumPy's float16 arithmetic is sixty times slower.
     if half is None or ((half & 0x7C00) == 0x7C00).any():
         legal = np.isfinite(block.max(axis=1))
-        bad = None if legal.all() else int(legal.argmin())
+        if not legal.all():
+            return int(legal.argmin()), False
     if half is not None:
-        return bad, bool(((half >= _HALF_LOWEST_ORDINARY) & (half < _HALF_MINUS_INFINITY_BITS)).any())
-    if bad is not None or not block.min(initial=0.0) <= LOWEST_ORDINARY:
-        return bad, False
-    return bad, bool(((block <= LOWEST_ORDINARY) & (block > -np.inf)).any())
+        return None, bool(((half >= _HALF_LOWEST_ORDINARY) & (half < _HALF_MINUS_INFINITY_BITS)).any())
+    low = block.min(initial=0.0) <= LOWEST_ORDINARY
+    return None, bool(low and ((block <= LOWEST_ORDINARY) & (block > -np.inf)).any())
 
 
 def mixed_sums(

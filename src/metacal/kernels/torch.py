@@ -28,8 +28,6 @@ from metacal.kernels.grid import Grid
 
 #: Elements that are worked on at a time in plain torch.
 CHUNK_ELEMENTS = 1 << 22
-#: e^d is zero below these, as in `numpy.py`.
-_ZERO = {torch.float64: -800.0, torch.float32: -100.0}
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _LOWEST = -float(np.finfo(np.float64).max)
 #: The scores that are fused, by their names.
@@ -39,11 +37,6 @@ _FUSED = (rowwise.entropy, rowwise.doubt, rowwise.negative_margin, rowwise.free_
 def _work_type(block: Tensor) -> torch.dtype:
     """The precision that logits are worked on in."""
     return torch.float64 if block.dtype == torch.float64 else torch.float32
-
-
-def _floor(block: Tensor, inverse_temperature: float) -> float:
-    """Distances below this count as this."""
-    return _ZERO[_work_type(block)] / inverse_temperature
 
 
 def _chunks(block: Tensor) -> Iterator[slice]:
@@ -109,8 +102,7 @@ def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> None:
 
 def tempered_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float) -> Tensor:
     """Sum over rows of the negative log-likelihood of softmax(b·x) and its first three derivatives in b, in float64."""
-    floor = _floor(block, inverse_temperature)
-    found = fused_mixed.tempered_loss(block, labels, weights, inverse_temperature, floor)
+    found = fused_mixed.tempered_loss(block, labels, weights, inverse_temperature)
     if found is not None:
         return found
     columns = mixed_rows(block, labels, inverse_temperature).T
@@ -121,8 +113,7 @@ def tempered_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse
 
 def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
     """What each row says of a temperature with a uniform part: eight columns, as in `numpy.py`, in float64."""
-    floor = _floor(block, inverse_temperature)
-    found = fused_mixed.mixed_rows(block, labels, inverse_temperature, floor)
+    found = fused_mixed.mixed_rows(block, labels, inverse_temperature)
     if found is not None:
         return found
     parts = []
@@ -130,7 +121,7 @@ def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Ten
         gaps = _distances(block[rows], _work_type(block))
         own = gaps.gather(1, labels[rows, None])[:, 0]
         possible, top = (gaps > -math.inf).sum(dim=1), gaps == 0.0
-        gaps.clamp_(min=floor)
+        gaps.clamp_(min=fused_mixed.floor_of(block, inverse_temperature))
         terms = gaps.mul(inverse_temperature).exp_().masked_fill_(top, 0.0)
         tail = terms.sum(dim=1, dtype=torch.float64) + (top.sum(dim=1) - 1)
         moments = (terms.mul_(gaps).sum(dim=1, dtype=torch.float64) / (1.0 + tail) for _ in range(4))
@@ -160,9 +151,7 @@ def mixed_softmax(block: Tensor, inverse_temperature: float, uniform: float, out
 
 def lifted_softmax(block: Tensor, inverse_temperature: float, uniform: float, curve: Curve, out: Tensor) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K, the largest probability of each row through a curve, into `out`."""
-    columns = None
-    if out.is_contiguous():
-        columns = fused_mixed.rivals(block, inverse_temperature, _floor(block, inverse_temperature))
+    columns = fused_mixed.rivals(block, inverse_temperature) if out.is_contiguous() else None
     if columns is not None:
         rest, second, possible, winner = columns.T
         moved = torch.stack(lifted(torch, rest, second, 1.0 / possible, uniform, curve.value))

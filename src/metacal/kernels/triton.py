@@ -1,4 +1,5 @@
 # mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-any-generics
+# mypy: implicit-reexport
 """The fused form of the kernels on a device, in Triton: each row is read from device memory once.
 
 `torch.py` asks for a statistic; None (or False) comes back where Triton cannot run, and the plain form does the work.
@@ -29,7 +30,7 @@ try:
 
     jit = triton.jit
 except ImportError:  # a build of torch without Triton: the plain form always works
-    triton = None
+    triton = tl = None
 
     def jit(function: Callable) -> Callable:
         """Leave the function as it is; without Triton it is never called."""

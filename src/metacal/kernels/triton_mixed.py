@@ -11,53 +11,55 @@ import torch
 from torch import Tensor
 
 from metacal.kernels import triton as fused
-from metacal.kernels.triton import WHOLE_ROW, WHOLE_ROW_SOFTMAX, _begin, _Layout, _log1p, _split, _tile, _whole, jit
-
-try:
-    import triton.language as tl
-except ImportError:  # as in triton.py
-    tl = None
+from metacal.kernels.triton import (
+    WHOLE_ROW,
+    WHOLE_ROW_SOFTMAX,
+    _begin,
+    _Layout,
+    _log1p,
+    _split,
+    _tile,
+    _whole,
+    jit,
+    tl,
+)
 
 #: Rows of the columns that one program adds up.
 _ROWS_A_PROGRAM = 1024
 
 
-def tempered_loss(
-    block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float, floor: float
-) -> Tensor | None:
-    """Sum over rows of the loss and its first three derivatives in b; exponents below `floor` count as it."""
+def floor_of(block: Tensor, inverse_temperature: float) -> float:
+    """Distances below this count as this: e^bd is zero there, as in `numpy.py`."""
+    return (-800.0 if block.dtype == torch.float64 else -100.0) / inverse_temperature
+
+
+def tempered_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float) -> Tensor | None:
+    """Sum over rows of the loss and its first three derivatives in b."""
     layout = _Layout(block, WHOLE_ROW)
     parts = torch.empty((4, layout.programs), dtype=torch.float64, device=block.device)
-    done = _walked(layout, "losses", block, labels, weights, parts, inverse_temperature, floor)
+    done = _walked(layout, "losses", block, labels, weights, parts, inverse_temperature)
     return parts.sum(dim=1) if done else None
 
 
-def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float, floor: float) -> Tensor | None:
-    """The eight columns of `mixed_rows`; exponents below `floor` count as it."""
+def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor | None:
+    """The eight columns of `mixed_rows`."""
     out = torch.empty((len(block), 8), dtype=torch.float64, device=block.device)
     layout = _Layout(block, WHOLE_ROW, many=True)
-    return out if _walked(layout, "columns", block, labels, None, out, inverse_temperature, floor) else None
+    return out if _walked(layout, "columns", block, labels, None, out, inverse_temperature) else None
 
 
-def rivals(block: Tensor, inverse_temperature: float, floor: float) -> Tensor | None:
+def rivals(block: Tensor, inverse_temperature: float) -> Tensor | None:
     """Of softmax(b·x): the sum and the largest of all but the predicted class, the possible classes, the prediction."""
     out = torch.empty((len(block), 4), dtype=torch.float64, device=block.device)
     layout = _Layout(block, WHOLE_ROW)
-    return out if _walked(layout, "rivals", block, out, None, out, inverse_temperature, floor) else None
+    return out if _walked(layout, "rivals", block, out, None, out, inverse_temperature) else None
 
 
 def _walked(
-    layout: _Layout,
-    kind: str,
-    block: Tensor,
-    labels: Tensor,
-    weights: Tensor | None,
-    out: Tensor,
-    b: float,
-    floor: float,
+    layout: _Layout, kind: str, block: Tensor, labels: Tensor, weights: Tensor | None, out: Tensor, b: float
 ) -> bool:
     counts = labels if weights is None else weights
-    arguments = (block, labels.contiguous(), counts.contiguous(), out, *_split(b), floor)
+    arguments = (block, labels.contiguous(), counts.contiguous(), out, *_split(b), floor_of(block, b))
     return layout.launch(_rows_kernel, *arguments, KIND=kind, WEIGHTED=weights is not None)
 
 
@@ -168,12 +170,7 @@ def _rows_kernel(
             v3 += w3
             v4 += w4
         ties, possible, second = _of_rows(tied, there, behind)
-    s0 = tl.sum(v0, axis=1)
-    s1 = tl.sum(v1, axis=1)
-    s2 = tl.sum(v2, axis=1)
-    s3 = tl.sum(v3, axis=1)
-    s4 = tl.sum(v4, axis=1)
-    total = s0.to(tl.float64)
+    total = tl.sum(v0, axis=1).to(tl.float64)
     if KIND != "losses":
         tail = total + (ties - 1).to(tl.float64)
         total = 1.0 + tail
@@ -187,12 +184,11 @@ def _rows_kernel(
     else:
         label = tl.load(labels + rows, mask=inside, other=0)
         true = tl.load(table + rows.to(tl.int64) * (stride_units * UNIT) + label, mask=inside, other=0.0)
-        if KIND == "losses":
-            own = true.to(tl.float64) - top.to(tl.float64)
-        m1 = s1.to(tl.float64) / total
-        m2 = s2.to(tl.float64) / total
-        m3 = s3.to(tl.float64) / total
-        m4 = s4.to(tl.float64) / total
+        own = true.to(tl.float64) - top.to(tl.float64)
+        m1 = tl.sum(v1, axis=1).to(tl.float64) / total
+        m2 = tl.sum(v2, axis=1).to(tl.float64) / total
+        m3 = tl.sum(v3, axis=1).to(tl.float64) / total
+        m4 = tl.sum(v4, axis=1).to(tl.float64) / total
         square = m1 * m1
         if KIND == "losses":
             count = _counts(weights, rows, inside, WEIGHTED, ROWS)
@@ -208,7 +204,7 @@ def _rows_kernel(
             tl.store(into + 3, m3 - m1 * (3.0 * m2 - 2.0 * square), mask=inside)
             fourth = m4 - 4.0 * m3 * m1 - 3.0 * m2 * m2 + 6.0 * square * (2.0 * m2 - square)
             tl.store(into + 4, fourth, mask=inside)
-            tl.store(into + 5, true.to(tl.float64) - top.to(tl.float64), mask=inside)
+            tl.store(into + 5, own, mask=inside)
             tl.store(into + 6, possible.to(tl.float64), mask=inside)
             tl.store(into + 7, tl.where(winner == label, 1.0, 0.0).to(tl.float64), mask=inside)
 

@@ -168,7 +168,7 @@ def _fit_affine(
     array([[0.1, 0.9], [0.9, 0.1]])
     """
     if penalty == "offsets" and not full:
-        return _fit_offsets(Labelled(rows, labels, weights).usable(), made, features)
+        return _fit_offsets(Labelled(rows, labels, weights).usable())
     problem = Problem(features, full, penalty, intercept_regularisation)
     theta, strength = problem.solve(Labelled(rows, labels, weights), regularisation, n_folds, random_state)
     return made(theta[:-1].T if full else theta[0], theta[-1], strength)
@@ -179,7 +179,7 @@ fit_matrix = partial(_fit_affine, MatrixMap, kernels.centred, True)
 fit_dirichlet = partial(_fit_affine, DirichletMap, kernels.log_probabilities, True)
 
 
-def _fit_offsets(sample: Labelled, made: Callable[..., AffineMap], features: kernels.Features) -> AffineMap:
+def _fit_offsets(sample: Labelled) -> VectorMap:
     """softmax(b·u + c) with one scale and c_j ~ N(0, σ²): the mode at the σ with the largest evidence (Laplace).
 
     >>> logits = np.log([[0.8, 0.1, 0.1]] * 600)                          # the second and third class are mistaken
@@ -187,7 +187,7 @@ def _fit_offsets(sample: Labelled, made: Callable[..., AffineMap], features: ker
     >>> fit(logits[:1]).round(2)
     array([[0.8 , 0.16, 0.04]])
     """
-    u, masked = features(sample.rows.on_host().gathered())
+    u, masked = kernels.centred(sample.rows.on_host().gathered())
     u = u if masked is None else np.where(masked, 0.0, u)
     b = fit_temperature(*sample).inverse_temperature
     theta, fits = np.append(np.zeros(u.shape[1]), 1.0), []
@@ -206,7 +206,7 @@ def _fit_offsets(sample: Labelled, made: Callable[..., AffineMap], features: ker
         evidence = -loss - u.shape[1] * np.log(spread) - 0.5 * np.linalg.slogdet(hessian)[1]
         fits.append((evidence, spread, theta))
     _, spread, theta = max(fits, key=lambda fit: fit[0])
-    return made(np.full(u.shape[1], b * theta[-1]), theta[:-1], 0.5 / spread**2)
+    return VectorMap(np.full(u.shape[1], b * theta[-1]), theta[:-1], 0.5 / spread**2)
 
 
 def _offsets_at(
@@ -233,9 +233,8 @@ def _offsets_at(
 
 def dirichlet_path(sample: Labelled, strengths: Sequence[float], tolerance: float) -> dict[float, DirichletMap]:
     """Dirichlet calibration with the structured penalty at each of these strengths, each fit starting from the last."""
-    problem = Problem(kernels.log_probabilities, True, "structured")
-    found = problem.path(sample, strengths, tolerance)
-    return {at: DirichletMap(matrix=theta[:-1].T, bias=theta[-1], regularisation=at) for at, theta in found.items()}
+    found = Problem(kernels.log_probabilities, True, "structured").path(sample, strengths, tolerance)
+    return {at: DirichletMap(theta[:-1].T, theta[-1], at) for at, theta in found.items()}
 
 
 def fit_structured(
@@ -255,7 +254,7 @@ def fit_structured(
     sample = Labelled(rows, labels, weights).usable()
     problem, b = _structured(sample)
     theta, strength = problem.solve(sample, regularisation, n_folds, random_state)
-    return StructuredMap(b, scale=theta[0], bias=theta[1], regularisation=strength)
+    return StructuredMap(b, theta[0], theta[1], strength)
 
 
 def structured_path(sample: Labelled, strengths: Sequence[float], tolerance: float) -> dict[float, StructuredMap]:
@@ -263,7 +262,7 @@ def structured_path(sample: Labelled, strengths: Sequence[float], tolerance: flo
     sample = sample.usable()
     problem, b = _structured(sample)
     found = problem.path(sample, strengths, tolerance)
-    return {at: StructuredMap(b, scale=theta[0], bias=theta[1], regularisation=at) for at, theta in found.items()}
+    return {at: StructuredMap(b, theta[0], theta[1], at) for at, theta in found.items()}
 
 
 def _structured(sample: Labelled) -> tuple[Problem, float]:

@@ -5,8 +5,6 @@ Naeini, Cooper & Hauskrecht, "Obtaining Well Calibrated Probabilities Using Baye
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 from scipy.special import gammaln
 
@@ -89,7 +87,9 @@ def _binnings(weights: Float) -> tuple[Codes, Codes]:
     rows = min(float(below[-1]), _MOST_ROWS)
     fewest = max(1, int(rows ** (1.0 / 3.0) / _RANGE))
     most = max(fewest, int(min(np.ceil(rows / 5.0), np.ceil(rows ** (1.0 / 3.0) * _RANGE))))
-    step, parts = _fractions(fewest, most)
+    counts = np.arange(fewest, most + 1)
+    parts = np.repeat(counts, counts)
+    step = np.arange(1, len(parts) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
     ends = np.searchsorted(below, below[-1] * step / parts, side="left")
     ends[step == parts] = len(weights) - 1  # whatever the rounding of the sum
     new = np.append(True, (ends[1:] > ends[:-1]) | (step[1:] == 1))
@@ -101,13 +101,6 @@ def _binnings(weights: Float) -> tuple[Codes, Codes]:
         ends = np.concatenate(pieces)
         first = np.append(0, np.cumsum([len(piece) for piece in pieces])[:-1])
     return ends, first
-
-
-@lru_cache(maxsize=8)
-def _fractions(fewest: int, most: int) -> tuple[Codes, Codes]:
-    """For B from `fewest` to `most`: the numerators 1, …, B, and B beside each."""
-    counts = range(fewest, most + 1)
-    return np.concatenate([np.arange(1, b + 1) for b in counts]), np.repeat(counts, counts)
 
 
 def _per_bin(below: Float, ends: Codes, first: Codes) -> Float:

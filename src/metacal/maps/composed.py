@@ -94,11 +94,11 @@ class ComposedMap(CombinedMap):
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""
-        usual = self.usual
-        if usual is None:
+        if self.usual is None:
             self.then.write(logarithms(self.first, block), out)
-            return
-        kernels.lifted_softmax(block, usual[0].inverse_temperature, usual[0].uniform, usual[1].curve, out)
+        else:
+            front, spline = self.usual
+            kernels.lifted_softmax(block, front.inverse_temperature, front.uniform, spline.curve, out)
 
 
 def fit_composed(

@@ -73,14 +73,48 @@ class CurvesMap(TemperedMap):
     derived: tuple[str, ...] = ("offsets", "lifted", "rises", "longest")
 
     def check(self) -> None:
-        """Raise unless the fields make a map."""
+        """Raise unless these are curves on [0, 1], one after another."""
         super().check()
-        check_curve(self.knots, self.values, self.interpolation, starts=self.offsets)
+        if self.interpolation not in ("linear", "step"):
+            raise InputError(f"interpolation must be 'linear' or 'step', got {self.interpolation!r}.")
+        knots, values, starts, stepped = self.knots, self.values, self.offsets, self.interpolation == "step"
+        if starts.ndim != 1 or len(starts) < 2 or starts[0] != 0 or (np.diff(starts) < 1).any():
+            raise InputError("offsets must rise from 0, a step for each curve.")
+        if knots.shape != (starts[-1],) or values.shape != knots.shape:
+            raise InputError(
+                f"knots and values must have {starts[-1]} entries each; got {knots.shape}, {values.shape}."
+            )
+        inner = np.delete(np.arange(len(knots)), starts[:-1])
+        before, after = knots[inner - 1], knots[inner]
+        # Two steps may begin at zero: the first is then for p = 0 alone.
+        rises = (after > before) | ((after == 0.0) & (before == 0.0) & stepped)
+        if not ((knots >= 0.0) & (knots <= 1.0)).all() or not rises.all():
+            raise InputError("the knots of a curve must rise strictly within [0, 1].")
+        if not ((values >= 0.0) & (values <= 1.0)).all():
+            raise InputError("the values of a curve must lie in [0, 1].")
+        # What runs straight between corners is isotonic; steps (bins) may go down.
+        if not stepped and (values[inner] < values[inner - 1]).any():
+            raise InputError("the values of an increasing curve must not fall.")
 
     @cached_property
     def lifted(self) -> Float:
-        """The knots as pieces are looked up by them."""
-        return lifted_knots(self.knots, self.offsets) if self.interpolation == "step" else self.knots
+        """The knots as pieces are looked up by them.
+
+        Those of steps are moved up by rounding, but no further than a quarter of the way to the next one.
+
+        Examples
+        --------
+        >>> bool(TopLabelMap(np.array([0.0, 0.5]), np.array([0.6, 0.8]), "step").lifted[1] > 0.5)
+        True
+        """
+        if self.interpolation == "linear":
+            return self.knots
+        with np.errstate(divide="ignore", invalid="ignore"):
+            moved = self.knots * (1.0 + _LAST_PLACES * 2.0**-53 * (1.0 + np.abs(np.log(self.knots))))
+        moved = np.where(self.knots > 0.0, moved, 0.0)
+        gap = np.append(np.diff(self.knots), np.inf)
+        gap[self.offsets[1:] - 1] = np.inf
+        return np.asarray(np.where(gap > 0.0, np.minimum(moved, self.knots + 0.25 * gap), self.knots))
 
     @cached_property
     def rises(self) -> Float:
@@ -232,22 +266,6 @@ NUMPY.fast[formulas.follow] = _follow_each
 NUMPY.fast[tempered] = lambda _, x, inverse_temperature: softmax(x, inverse_temperature)
 
 
-def lifted_knots(knots: Float, offsets: NDArray[np.int64]) -> Float:
-    """The knots of steps moved up by rounding, but no further than a quarter of the way to the next one.
-
-    Examples
-    --------
-    >>> bool(lifted_knots(np.array([0.0, 0.5]), np.array([0, 2]))[1] > 0.5)
-    True
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        moved = knots * (1.0 + _LAST_PLACES * 2.0**-53 * (1.0 + np.abs(np.log(knots))))
-    moved = np.where(knots > 0.0, moved, 0.0)
-    gap = np.append(np.diff(knots), np.inf)
-    gap[offsets[1:] - 1] = np.inf
-    return np.asarray(np.where(gap > 0.0, np.minimum(moved, knots + 0.25 * gap), knots))
-
-
 def tie_groups(at: Float, outcomes: Float, weights: Float) -> tuple[Float, Float, Float]:
     """The distinct points in order, the weight on each, and the weight of the positive outcomes there."""
     order = np.argsort(at, kind="stable")
@@ -261,28 +279,6 @@ def identity_curve(interpolation: str = "linear") -> Curve:
     """The curve of a class that no row says anything about."""
     grid = np.linspace(0.0, 1.0, 2 if interpolation == "linear" else 101)
     return (grid, grid) if interpolation == "linear" else (grid[:-1], 0.5 * (grid[1:] + grid[:-1]))
-
-
-def check_curve(knots: Float, values: Float, interpolation: str, starts: NDArray[np.int64]) -> None:
-    """Raise unless these are curves on [0, 1], one after another."""
-    if interpolation not in ("linear", "step"):
-        raise InputError(f"interpolation must be 'linear' or 'step', got {interpolation!r}.")
-    stepped = interpolation == "step"
-    if starts.ndim != 1 or len(starts) < 2 or starts[0] != 0 or (np.diff(starts) < 1).any():
-        raise InputError("offsets must rise from 0, a step for each curve.")
-    if knots.shape != (starts[-1],) or values.shape != knots.shape:
-        raise InputError(f"knots and values must have {starts[-1]} entries each; got {knots.shape}, {values.shape}.")
-    inner = np.delete(np.arange(len(knots)), starts[:-1])
-    before, after = knots[inner - 1], knots[inner]
-    # Two steps may begin at zero: the first is then for p = 0 alone.
-    rises = (after > before) | ((after == 0.0) & (before == 0.0) & stepped)
-    if not ((knots >= 0.0) & (knots <= 1.0)).all() or not rises.all():
-        raise InputError("the knots of a curve must rise strictly within [0, 1].")
-    if not ((values >= 0.0) & (values <= 1.0)).all():
-        raise InputError("the values of a curve must lie in [0, 1].")
-    # What runs straight between corners is isotonic; steps (bins) may go down.
-    if not stepped and (values[inner] < values[inner - 1]).any():
-        raise InputError("the values of an increasing curve must not fall.")
 
 
 def _group(block: NDArray[Any], span: tuple[int, int], inverse_temperature: float) -> Float:

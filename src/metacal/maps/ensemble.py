@@ -98,17 +98,13 @@ def fit_ensemble(rows: Rows, labels: Codes, weights: Weights = None, *, loss: st
         mixture = likeliest_mixture(members, sample.weights)
     uniform = min(float(mixture[2]), MOST_UNIFORM)
     rest = mixture[:2] / mixture[:2].sum() if mixture[:2].sum() > 0.0 else np.array([1.0, 0.0])
-    return EnsembleTemperatureMap(b, (float(rest[0] * (1.0 - uniform)), float(rest[1] * (1.0 - uniform)), uniform))
-
-
-def _members(inverse_temperature: float, block: NDArray[Any]) -> tuple[Float, Float, Float]:
-    """The three members of each row: tempered, plain and uniform."""
-    return softmax(block, inverse_temperature), softmax(block), NUMPY.run(even, block)
+    return EnsembleTemperatureMap(b, (*(rest * (1.0 - uniform)).tolist(), uniform))
 
 
 def _squared_error(inverse_temperature: float, block: NDArray[Any], labels: Codes, weights: Weights) -> Float:
     """Σ over rows and classes of (Σ_k w_k m_k - e_y)², as a quadratic in w: the 3 × 3 products m·m, and below m_y."""
-    members = [np.broadcast_to(member, block.shape) for member in _members(inverse_temperature, block)]
+    uniform = np.broadcast_to(NUMPY.run(even, block), block.shape)
+    members = softmax(block, inverse_temperature), softmax(block), uniform
     scale = np.ones(len(block)) if weights is None else weights
     products = [[np.einsum("ij,ij,i->", a, b, scale) for b in members] for a in members]
     at = np.arange(len(block))
@@ -141,8 +137,7 @@ def _least_squares_inverse_temperature(sample: Labelled, start: float) -> float:
     from scipy.optimize import brentq
 
     def slope(log_b: float) -> float:
-        sums = sample.rows.sum(partial(_brier_slope, float(np.exp(log_b))), sample.labels, sample.weights)
-        return float(sums[0])
+        return float(sample.rows.sum(partial(_brier_slope, float(np.exp(log_b))), sample.labels, sample.weights)[0])
 
     bracket = _bracket(slope, float(np.log(start)))
     return start if bracket is None else float(np.exp(brentq(slope, *bracket, xtol=1e-9)))

@@ -150,8 +150,7 @@ def fit_gp(
 
     Where fewer than two distinct logits occur there is nothing to learn and the map is temperature scaling's.
     """
-    whole = isinstance(n_inducing, int | np.integer) and not isinstance(n_inducing, bool)
-    if not whole or not 2 <= n_inducing <= 200:
+    if isinstance(n_inducing, bool) or not isinstance(n_inducing, int | np.integer) or not 2 <= n_inducing <= 200:
         raise InputError(f"n_inducing must be a whole number from 2 to 200, got {n_inducing!r}.")
     if centre not in kernels.CENTRES:
         raise InputError(f"centre must be one of {', '.join(map(repr, kernels.CENTRES))}, got {centre!r}.")
@@ -172,7 +171,7 @@ def fit_gp(
     best = int(np.argmax([_log_evidence(some, basis, q.mean) for basis, q in zip(bases, found)]))
     basis, rough = bases[best], found[best]
     everything = _Data(sample, few, b, centre)
-    start = _Posterior(rough.mean, everything.scale * rough.precision, np.nan, True)
+    start = rough._replace(precision=everything.scale * rough.precision)
     posterior = _maximise(partial(_bound, everything, basis), start, _TOLERANCE)
     if not posterior.converged:
         warn_caller(
@@ -183,12 +182,11 @@ def fit_gp(
 
 
 class _Posterior(NamedTuple):
-    """q(v) = N(mean, precision⁻¹) of the whitened inducing variables, and the bound there."""
+    """q(v) = N(mean, precision⁻¹) of the whitened inducing variables; whether the bound has its maximum there."""
 
     mean: Float
     precision: Float
-    value: float
-    converged: bool
+    converged: bool = True
 
 
 class _Bound(NamedTuple):
@@ -275,24 +273,22 @@ def _basis(inducing: Float, lengthscale: float, variance: float) -> _Basis:
 
 def _prior(basis: _Basis) -> _Posterior:
     size = len(basis.projection)
-    return _Posterior(np.zeros(size), np.eye(size), np.nan, True)
+    return _Posterior(np.zeros(size), np.eye(size))
 
 
 def _curve(basis: _Basis, mean: Float, covariance: Float) -> kernels.Curve:
     """f under q on the grid; Var f = s² - a·a + a·covariance·a."""
     shrink = covariance - np.eye(len(mean))
     variance = basis.variance + np.einsum("rg,rg->g", shrink @ basis.features, basis.features)
-    centre = mean @ basis.features
+    centre, grid = mean @ basis.features, basis.grid
     lifted = centre + 0.5 * np.maximum(variance, 0.0)
-    grid = basis.grid
     return kernels.Curve(float(grid[0]), float(grid[1] - grid[0]), basis.features, centre, lifted)
 
 
 def _bound(data: _Data, basis: _Basis, mean: Float, precision: Float) -> _Bound:
     """The evidence bound at q(v) = N(mean, precision⁻¹): one pass over the rows, one over those for the curvature."""
     covariance: Float = np.asarray(np.linalg.inv(precision), dtype=np.float64)
-    curve = _curve(basis, mean, covariance)
-    value, true, expected, curvature = data.sums(curve, basis)
+    value, true, expected, curvature = data.sums(_curve(basis, mean, covariance), basis)
     size, identity = len(mean), np.eye(len(mean))
     divergence = 0.5 * (np.trace(covariance) + mean @ mean - size + np.linalg.slogdet(precision)[1])
     return _Bound(
@@ -310,8 +306,7 @@ def _log_evidence(data: _Data, basis: _Basis, mean: Float) -> float:
     leave no freedom.
     """
     curve = _curve(basis, mean, np.zeros((len(mean), len(mean))))
-    plain = replace(curve, lifted=curve.mean)
-    value, _, _, curvature = data.sums(plain, basis)
+    value, _, _, curvature = data.sums(replace(curve, lifted=curve.mean), basis)
     volume = np.linalg.slogdet(curvature + np.eye(len(mean)))[1]
     return float(value - 0.5 * mean @ mean - 0.5 * volume)
 
@@ -322,7 +317,7 @@ def _maximise(evaluate: Callable[[Float, Float], _Bound], start: _Posterior, tol
     The problem is concave in (mean, covariance); the step in the precision is its natural gradient, so both are
     directions of ascent.
     """
-    mean, precision = start.mean, start.precision
+    mean, precision, _ = start
     here = evaluate(mean, precision)
     for _ in range(_MAX_PASSES):
         step = np.linalg.solve(here.curvature, here.gradient)
@@ -331,10 +326,10 @@ def _maximise(evaluate: Callable[[Float, Float], _Bound], start: _Posterior, tol
         inverse = np.linalg.solve(precision, change)
         to_gain = 0.5 * float(step @ here.gradient) + 0.25 * float(np.sum(inverse * inverse.T))
         if to_gain < tolerance:
-            return _Posterior(mean + step, here.precision, here.value, True)
+            return _Posterior(mean + step, here.precision)
         length, there = 1.0, evaluate(mean + step, precision + change)
         while not there.value >= here.value - 1e-12 * abs(here.value) and length > 1e-6:
             length *= 0.5
             there = evaluate(mean + length * step, precision + length * change)
         mean, precision, here = mean + length * step, precision + length * change, there
-    return _Posterior(mean, precision, here.value, False)
+    return _Posterior(mean, precision, converged=False)

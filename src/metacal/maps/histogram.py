@@ -140,8 +140,7 @@ def fit_top_label_histogram(
     prior_rows: float = 1.0,
 ) -> TopLabelMap:
     """Fit the histogram of the predicted class's confidence alone, after temperature scaling if `tempered`."""
-    draw = _draw(n_bins, bins, prior_rows)
-    return fit_top_label(rows, labels, weights, draw, "step", tempered)
+    return fit_top_label(rows, labels, weights, _draw(n_bins, bins, prior_rows), "step", tempered)
 
 
 def histogram_curve(at: Float, outcomes: Float, weights: Float, n_bins: int, bins: str, prior_rows: float) -> Curve:

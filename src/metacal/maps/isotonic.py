@@ -18,6 +18,7 @@ from metacal.formulas import Codes, Float
 from metacal.formulas.curves import shared
 from metacal.maps.curves import (
     Curve,
+    Draw,
     OneCurveMap,
     PiecewiseMap,
     TopLabelMap,
@@ -65,23 +66,20 @@ def fit_isotonic(rows: Rows, labels: Codes, weights: Weights = None, *, prior_ro
     would deny what n rows happened not to show; s rows' worth of the uncalibrated model keeps each answer inside
     (0, 1) and each curve strictly increasing (Zhang et al. add 1e-9·p for the same reason). s = 0 is plain isotonic.
     """
-    draw = partial(isotonic_curve, prior_rows=check_prior_rows(prior_rows))
-    return fit_piecewise(rows, labels, weights, draw, "linear")
+    return fit_piecewise(rows, labels, weights, _draw(prior_rows), "linear")
 
 
 def fit_top_label_isotonic(
     rows: Rows, labels: Codes, weights: Weights = None, *, tempered: bool = True, prior_rows: float = 1.0
 ) -> TopLabelMap:
     """Fit the isotonic curve of the predicted class's confidence alone, after temperature scaling if `tempered`."""
-    draw = partial(isotonic_curve, prior_rows=check_prior_rows(prior_rows))
-    return fit_top_label(rows, labels, weights, draw, "linear", tempered)
+    return fit_top_label(rows, labels, weights, _draw(prior_rows), "linear", tempered)
 
 
 def fit_irova_ts(rows: Rows, labels: Codes, weights: Weights = None, *, prior_rows: float = 1.0) -> PiecewiseMap:
     """IROvA-TS: temperature scaling, then isotonic one-vs-all on its probabilities."""
     b = fit_temperature(rows, labels, weights).inverse_temperature
-    draw = partial(isotonic_curve, prior_rows=check_prior_rows(prior_rows))
-    return fit_piecewise(rows, labels, weights, draw, "linear", b)
+    return fit_piecewise(rows, labels, weights, _draw(prior_rows), "linear", b)
 
 
 def fit_irm(
@@ -104,9 +102,8 @@ def fit_irm(
     at, _, positive = tie_groups(own[seen], np.ones(int(seen.sum())), weights[seen])
     total = rows.sum(partial(_weights_between, cuts=at, inverse_temperature=b), weights)
     # Group 0 lies below the first positive pair; group i begins with the i-th and ends before the next.
-    height = np.append(0.0, positive) / np.where(total > 0.0, total, 1.0)
     used = total > 0.0
-    fitted = isotonic_regression(height[used], weights=total[used]).x
+    fitted = isotonic_regression(np.append(0.0, positive)[used] / total[used], weights=total[used]).x
     first = np.append(0.0, at)[used]
     new_level = np.append(True, np.diff(fitted) > 0.0)
     starts, levels = first[new_level], fitted[new_level]
@@ -116,6 +113,10 @@ def fit_irm(
     distinct = np.append(True, np.diff(knots) > 0.0)
     curve = blended(knots[distinct], np.repeat(levels, 2)[distinct], float(weights.sum()), prior_rows)
     return SharedMap(*curve, b)
+
+
+def _draw(prior_rows: object) -> Draw:
+    return partial(isotonic_curve, prior_rows=check_prior_rows(prior_rows))
 
 
 def isotonic_curve(at: Float, outcomes: Float, weights: Float, prior_rows: float) -> Curve:

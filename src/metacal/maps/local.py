@@ -98,9 +98,7 @@ def fit_local_temperature(
     Starts from plain temperature scaling (c_k = 0 for k > 0), with Fisher's information there as curvature. The loss is
     convex in b but not quite in log b: the result is a minimum, and never worse on these rows than one temperature.
     """
-    number = isinstance(penalty, int | float | np.integer | np.floating) and not isinstance(penalty, bool)
-    if not number or not 0.0 < penalty < np.inf:
-        raise InputError(f"penalty must be a positive finite number, got {penalty!r}.")
+    positive("penalty", penalty)
     sample = Labelled(rows, labels, weights).usable()
     rows, labels, weights = sample
     b = fit_temperature(rows, labels, weights).inverse_temperature
@@ -145,13 +143,9 @@ def _design(features: Float, means: Float, scales: Float) -> Float:
     return np.column_stack([np.ones(len(features)), standard])
 
 
-def _positive(log_values: Float) -> Float:
-    return np.asarray(np.exp(np.clip(log_values, -LARGEST_LOG, LARGEST_LOG)))
-
-
 def _loss(block: NDArray[Any], labels: Codes, weights: Float | None, design: Float, coefficients: Float) -> Float:
     """Sum over rows of L = log Σ e^{b d} - b d_y, its gradient b (E d - d_y) φ, and Fisher's b² Var(d) φ φᵀ."""
-    b = _positive(design @ coefficients)
+    b = np.exp(np.clip(design @ coefficients, -LARGEST_LOG, LARGEST_LOG))
     gaps = block.astype(np.float64)
     gaps -= gaps.max(axis=1, keepdims=True)
     own = gaps[np.arange(len(gaps)), labels]

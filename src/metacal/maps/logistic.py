@@ -28,8 +28,6 @@ from metacal.rows import Rows
 #: The prior precision of beta's parameters around the identity (a = b = 1, c = 0): a standard deviation of ten.
 _BETA_PRECISION = 0.01
 
-BETA_VARIANTS = ("abm", "am", "ab")
-
 #: From a block of logits to the features of each question.
 _Design = Callable[[NDArray[Any]], list[Float]]
 
@@ -112,7 +110,7 @@ def fit_platt(rows: Rows, labels: Codes, weights: Weights = None) -> PlattMap:
     sums = partial(_pass_over, sample, _log_odds, (low, high))
     # Lin, Lin & Weng's start: the class frequency. A class that no row says anything about keeps its probability.
     start = np.stack([(total == 0.0) * 1.0, np.log((positive + 1.0) / (total - positive + 1.0))], axis=1)
-    slope, intercept = minimise(sums, start, np.array([True, False]), total, "Platt scaling").T
+    slope, intercept = minimise(sums, start, np.array([True, False]), total, "Platt scaling")[0].T
     return PlattMap(slope, intercept)
 
 
@@ -124,12 +122,11 @@ def fit_beta(rows: Rows, labels: Codes, weights: Weights = None, *, variant: str
     against a hundred rows it is not felt. Where Kull's method drops a parameter that comes out negative and fits again,
     this finds the maximum under a, b >= 0 itself. O(n·K) per Newton step, about fifteen steps.
     """
-    if variant not in BETA_VARIANTS:
-        raise InputError(f"variant must be one of {', '.join(map(repr, BETA_VARIANTS))}; got {variant!r}.")
+    if variant not in _VARIANTS:
+        raise InputError(f"variant must be one of {', '.join(map(repr, _VARIANTS))}; got {variant!r}.")
     sample = Labelled(rows, labels, weights).counted()
     total, positive = sample.rows.sum(_class_weights, sample.labels, sample.weights)
-    design: _Design = {"abm": _both_logs, "am": _log_odds, "ab": _centred_logs}[variant]
-    identity = {"abm": [1.0, 1.0, 0.0], "am": [1.0, 0.0], "ab": [1.0, 1.0]}[variant]
+    design, identity = _VARIANTS[variant]
     centre = np.tile(identity, (len(total), 1))
     bare = partial(_pass_over, sample, design, (np.zeros(len(total)), np.ones(len(total))))
     start = centre.copy()
@@ -137,7 +134,7 @@ def fit_beta(rows: Rows, labels: Codes, weights: Weights = None, *, variant: str
         start[:, :-1] = 0.0
         start[:, -1] = np.log((positive + 1.0) / (total - positive + 1.0))
     sums = partial(with_prior, bare, centre, np.eye(centre.shape[1]) * _BETA_PRECISION)
-    theta = minimise(sums, start, np.array(identity) > 0.0, total, f"beta calibration ({variant!r})")
+    theta, _ = minimise(sums, start, np.array(identity) > 0.0, total, f"beta calibration ({variant!r})")
     if variant == "am":
         return BetaMap(theta[:, 0], theta[:, 0], theta[:, 1])
     if variant == "ab":
@@ -155,20 +152,22 @@ def _block_sums(
     block: NDArray[Any], labels: Codes, weights: Weights, design: _Design, targets: tuple[Float, Float], theta: Float
 ) -> Float:
     low, high = targets
-    is_class = _outcomes(block, labels)
-    counts = questions(block) > -np.inf
-    table = counts.astype(np.float64) if weights is None else counts * weights[:, None]
-    return logistic_sums(design(block), np.where(is_class, high, low), table, theta)
+    table = _counted(block, weights)
+    return logistic_sums(design(block), np.where(_outcomes(block, labels), high, low), table, theta)
+
+
+def _counted(block: NDArray[Any], weights: Weights) -> Float:
+    """How much each row counts for each question: nothing where its class is masked."""
+    return np.asarray((questions(block) > -np.inf) * (1.0 if weights is None else weights[:, None]), dtype=np.float64)
 
 
 def _outcomes(block: NDArray[Any], labels: Codes) -> Flags:
-    n_classes = block.shape[1]
-    return questions(labels[:, None] == np.arange(n_classes))
+    return questions(labels[:, None] == np.arange(block.shape[1]))
 
 
 def _class_weights(block: NDArray[Any], labels: Codes, weights: Weights) -> Float:
     """For each question the weight of the rows where its class is possible, and of those where it is true."""
-    table = (questions(block) > -np.inf) * (1.0 if weights is None else weights[:, None])
+    table = _counted(block, weights)
     return np.stack([table.sum(axis=0), (table * _outcomes(block, labels)).sum(axis=0)])
 
 
@@ -192,3 +191,11 @@ def _both_logs(block: NDArray[Any]) -> list[Float]:
 def _centred_logs(block: NDArray[Any]) -> list[Float]:
     log_p, minus_log_rest = log_probabilities(block)
     return [log_p + np.log(2.0), minus_log_rest - np.log(2.0)]
+
+
+#: The features of each variant of beta calibration, and the parameters of the identity.
+_VARIANTS: dict[str, tuple[_Design, list[float]]] = {
+    "abm": (_both_logs, [1.0, 1.0, 0.0]),
+    "am": (_log_odds, [1.0, 0.0]),
+    "ab": (_centred_logs, [1.0, 1.0]),
+}

@@ -24,10 +24,7 @@ from metacal.rows import Rows
 from metacal.rows.validate import on_host, room_for_probabilities
 
 #: What an array field of a map is kept as, by its annotation.
-_DTYPES: dict[str, type[np.generic]] = {
-    **dict.fromkeys(("Float", "NDArray[np.float64]"), np.float64),
-    "NDArray[np.int64]": np.int64,
-}
+_DTYPES = {"Float": np.float64, "NDArray[np.float64]": np.float64, "NDArray[np.int64]": np.int64}
 
 
 class Map(ABC):
@@ -183,7 +180,8 @@ def positive(name: str, value: object) -> None:
     Traceback (most recent call last):
     metacal.errors.InputError: inverse_temperature must be a positive finite number, got 0.0.
     """
-    if not (isinstance(value, int | float) and 0.0 < value < np.inf):
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not number or not 0.0 < value < np.inf:  # type: ignore[operator]
         raise InputError(f"{name} must be a positive finite number, got {value!r}.")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
@@ -100,15 +100,19 @@ class Method:
         """What fits the map."""
         return found(self.fit)
 
+    @cached_property
     def options(self) -> dict[str, Parameter]:
         """What can be chosen, by name, with its type and default: the keyword options of the fit function.
 
+        Annotations are evaluated once: what is ours is never evaluated because of a file.
+
         Examples
         --------
-        >>> {name: option.default for name, option in METHODS["ensemble-temperature"].options().items()}
+        >>> {name: option.default for name, option in METHODS["ensemble-temperature"].options.items()}
         {'loss': 'nll'}
         """
-        return dict(_options(self.fit))
+        options = signature(self.fit_function(), eval_str=True).parameters
+        return {name: option for name, option in options.items() if option.kind is Parameter.KEYWORD_ONLY}
 
     def estimator_class(self) -> Any:
         """The scikit-learn face."""
@@ -159,11 +163,9 @@ _ROWS = (  # simplest first: the order of `compare`
     _row("top-label-bbq", "binning:TopLabelBBQ", "bbq:fit_top_label_bbq", _TOP_LABEL),
 )
 #: Every method by its name on the command line.
-METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
+METHODS = {row.name: row for row in _ROWS}
 #: Estimators that choose or mix what the methods fit, by their name on the command line.
-CHOOSERS: dict[str, Method] = {
-    "auto": _row("auto", "auto:AutoCalibrator", "stack:fit_stack", "StackMap", sums=False),
-}
+CHOOSERS = {"auto": _row("auto", "auto:AutoCalibrator", "stack:fit_stack", "StackMap", sums=False)}
 
 
 def register(method: Method) -> None:
@@ -180,19 +182,14 @@ def register(method: Method) -> None:
     METHODS[method.name] = method
 
 
-def every_method() -> list[Method]:
-    """The methods, and the estimators that choose or mix what they fit, last."""
-    return [*METHODS.values(), *CHOOSERS.values()]
-
-
-def estimator_names() -> dict[str, str]:
-    """Name on the command line -> the estimator's public name, choosers last."""
-    return {row.name: row.public_name for row in every_method()}
+def every_method() -> dict[str, Method]:
+    """The methods by their name on the command line, and the estimators that choose or mix what they fit, last."""
+    return {**METHODS, **CHOOSERS}
 
 
 def homes() -> dict[str, str]:
     """Public name of each estimator -> the module it lives in."""
-    return {name: module for module, _, name in (row.estimator.partition(":") for row in every_method())}
+    return {name: module for module, _, name in (row.estimator.partition(":") for row in every_method().values())}
 
 
 def calibrator(name: str) -> Any:
@@ -204,7 +201,7 @@ def calibrator(name: str) -> Any:
     Traceback (most recent call last):
     metacal.errors.InputError: unknown calibrator 'plat'; there are temperature, uniform-temperature, ...
     """
-    known = {**METHODS, **CHOOSERS}
+    known = every_method()
     if name not in known:
         raise InputError(f"unknown calibrator {name!r}; there are {', '.join(known)}.")
     return known[name].estimator_class()
@@ -212,7 +209,7 @@ def calibrator(name: str) -> Any:
 
 def method_of(estimator: type) -> Method:
     """The method of an estimator class, or of the nearest class that it is derived from."""
-    rows = {row.estimator: row for row in every_method()}
+    rows = {row.estimator: row for row in every_method().values()}
     for cls in estimator.__mro__:
         if (row := rows.get(f"{cls.__module__}:{cls.__name__}")) is not None:
             return row
@@ -227,13 +224,13 @@ def method_named(public_name: str) -> Method | None:
     >>> method_named("PlattScaling").name, method_named("PlatScaling")
     ('platt', None)
     """
-    return next((row for row in every_method() if row.public_name == public_name), None)
+    return next((row for row in every_method().values() if row.public_name == public_name), None)
 
 
 def method_of_map(kind: type) -> Method | None:
     """The first method that fits maps of this class; None for a map of somebody else."""
     place = f"{kind.__module__}:{kind.__name__}"
-    return next((row for row in every_method() if row.map == place), None)
+    return next((row for row in every_method().values() if row.map == place), None)
 
 
 class OfMethods(Mapping[str, type]):
@@ -254,11 +251,4 @@ class OfMethods(Mapping[str, type]):
 
 def map_classes() -> Mapping[str, type[Map]]:
     """Every map by its class's name."""
-    return OfMethods({row.map.partition(":")[2]: row for row in every_method()}, Method.map_class)
-
-
-@cache
-def _options(place: str) -> dict[str, Parameter]:
-    """Annotations are evaluated once: what is ours is never evaluated because of a file."""
-    options = signature(found(place), eval_str=True).parameters
-    return {name: option for name, option in options.items() if option.kind is Parameter.KEYWORD_ONLY}
+    return OfMethods({row.map.partition(":")[2]: row for row in every_method().values()}, Method.map_class)

@@ -38,9 +38,10 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.formulas import curves as formulas
 from metacal.formulas.operations import NUMPY
-from metacal.maps.fitting.newton import Sums, minimise_seen, with_prior
+from metacal.maps.fitting.newton import Sums, minimise, with_prior
 from metacal.maps.labelled import Labelled, Weights
 from metacal.maps.map import TemperedMap, positive
+from metacal.maps.spline import tempered_log_odds
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
@@ -158,7 +159,7 @@ def fit_monotone(rows: Rows, labels: Codes, weights: Weights = None) -> Monotone
     if two:
         s, right = sample.rows.collect(log_odds), np.asarray(on_host(sample.labels)) == 1
     else:
-        s, right = sample.rows.collect(partial(_confidence, temperature)), sample.correct() > 0.0
+        s, right = sample.rows.collect(partial(tempered_log_odds, temperature)), sample.correct() > 0.0
     counts = np.asarray(on_host(sample.counts), dtype=np.float64)
     more = float(counts @ right) - 0.5 * float(counts.sum())
     turned = two and (more > 0.0 or (more == 0.0 and float(np.clip(s, -1e300, 1e300).sum()) < 0.0))
@@ -170,12 +171,12 @@ def fit_monotone(rows: Rows, labels: Codes, weights: Weights = None) -> Monotone
     second = float(counts @ right) * n / max(total, 1e-300)
     level, rest = (second + 1.0) / (n + 2.0), min(0.5, 2.0 / (min(second, n - second) + 1.0) ** 2)
     x, yes, no = _cells(s, right, counts * (n / total if total else 1.0))
-    found = [_Curves.fit(seen, yes, no) for seen in (x, NUMPY.run(formulas._shrunk, n, x))]
-    evidence = np.concatenate([curves.evidence for curves in found])
+    found = [_curves(seen, yes, no) for seen in (x, NUMPY.run(formulas._shrunk, n, x))]
+    evidence = np.concatenate([own for _, _, own in found])
     weight = np.exp(evidence - evidence.max())
     weight[weight < _NEGLIGIBLE * weight.sum()] = 0.0
     shares = np.split(weight * ((1.0 - rest) / weight.sum()), 2)
-    both = (part for curves, share in zip(found, shares) for part in curves.weighted(share))
+    both = (part for (knots, theta, _), share in zip(found, shares) for part in _weighted(knots, theta, share))
     return MonotoneMap(temperature, two, turned, n, float(level), rest, *both)
 
 
@@ -197,11 +198,6 @@ def log_odds(block: NDArray[Any]) -> Float:
         return np.asarray(double[:, 1] - double[:, 0])
 
 
-def _confidence(inverse_temperature: float, block: NDArray[Any]) -> Float:
-    scaled = np.asarray(block, dtype=np.float64) * inverse_temperature
-    return np.asarray(NUMPY.run(formulas.confidence_log_odds, scaled)[:, 0])
-
-
 def _cells(s: Float, right: Flags, counts: Float) -> tuple[Float, Float, Float]:
     """Places on the line, and the weight of rows of either kind there: each row, or of many those of a cell."""
     if not len(s):
@@ -215,48 +211,41 @@ def _cells(s: Float, right: Flags, counts: Float) -> tuple[Float, Float, Float]:
     return place / of, yes, np.maximum(of - yes, 0.0)
 
 
-@dataclass(frozen=True)
-class _Curves:
-    """Curves over the same knots, one for each prior, and the evidence of each."""
+def _curves(x: Float, yes: Float, no: Float) -> tuple[Float, Float, Float]:
+    """Knots, curves over them, one for each prior, and the evidence of each."""
+    knots = _knots(x, yes, no)
+    width = np.diff(knots)
+    centre = np.append(knots[0], width)
+    design = np.column_stack([np.ones(len(x)), np.clip((x[:, None] - knots[:-1]) / width, 0.0, 1.0)])
+    beyond = np.minimum(x - knots[0], 0.0) + np.maximum(x - knots[-1], 0.0)
+    design[:, 1:] += beyond[:, None] / (knots[-1] - knots[0])
+    share = (yes + no) / max(float(yes.sum() + no.sum()), 1e-300)
+    mean = float(share @ x)
+    unit = max(float(share @ (x - mean) ** 2) ** 0.5, _LEAST_UNIT)
+    covariance = np.stack(
+        [
+            slope**2 * np.outer(line, line)
+            + np.diag(np.append(intercept**2, bend * np.minimum(line[1:], _LONGEST_STEP)))
+            for line, lines in ((centre, _LINES), (np.append(knots[0] - mean, width) / unit, _OWN_LINES))
+            for intercept, slope, bends in lines
+            for bend in bends
+        ]
+    )
+    precision: Float = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
+    start = np.tile(centre, (len(covariance), 1))
+    bounded = np.arange(len(centre)) > 0
+    total = np.full(len(covariance), max(1.0, float(yes.sum() + no.sum())))
+    sums = partial(with_prior, partial(_sums, design, yes, no), start, precision)
+    theta, seen = minimise(sums, start, bounded, total, "monotone calibration", _TOLERANCE)
+    _, log_det = np.linalg.slogdet(seen.hessian @ covariance)
+    return knots, theta, -sums(theta).loss - 0.5 * log_det
 
-    knots: Float
-    theta: Float
-    evidence: Float
 
-    @classmethod
-    def fit(cls, x: Float, yes: Float, no: Float) -> _Curves:
-        knots = _knots(x, yes, no)
-        width = np.diff(knots)
-        centre = np.append(knots[0], width)
-        design = np.column_stack([np.ones(len(x)), np.clip((x[:, None] - knots[:-1]) / width, 0.0, 1.0)])
-        beyond = np.minimum(x - knots[0], 0.0) + np.maximum(x - knots[-1], 0.0)
-        design[:, 1:] += beyond[:, None] / (knots[-1] - knots[0])
-        share = (yes + no) / max(float(yes.sum() + no.sum()), 1e-300)
-        mean = float(share @ x)
-        unit = max(float(share @ (x - mean) ** 2) ** 0.5, _LEAST_UNIT)
-        covariance = np.stack(
-            [
-                slope**2 * np.outer(line, line)
-                + np.diag(np.append(intercept**2, bend * np.minimum(line[1:], _LONGEST_STEP)))
-                for line, lines in ((centre, _LINES), (np.append(knots[0] - mean, width) / unit, _OWN_LINES))
-                for intercept, slope, bends in lines
-                for bend in bends
-            ]
-        )
-        precision: Float = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
-        start = np.tile(centre, (len(covariance), 1))
-        bounded = np.arange(len(centre)) > 0
-        total = np.full(len(covariance), max(1.0, float(yes.sum() + no.sum())))
-        sums = partial(with_prior, partial(_sums, design, yes, no), start, precision)
-        theta, seen = minimise_seen(sums, start, bounded, total, "monotone calibration", _TOLERANCE)
-        _, log_det = np.linalg.slogdet(seen.hessian @ covariance)
-        return cls(knots, theta, -sums(theta).loss - 0.5 * log_det)
-
-    def weighted(self, weight: Float) -> tuple[Float, Float, Float, Float, Float]:
-        """Pieces and curves as a map has them; without weight none."""
-        there = weight > 0.0
-        rise = np.ascontiguousarray(np.maximum(self.theta[there, 1:], 0.0).T)  # in the order that a file brings back
-        return self.knots[:-1], np.diff(self.knots), rise, self.theta[there, 0], weight[there]
+def _weighted(knots: Float, theta: Float, weight: Float) -> tuple[Float, Float, Float, Float, Float]:
+    """Pieces and curves as a map has them; without weight none."""
+    there = weight > 0.0
+    rise = np.ascontiguousarray(np.maximum(theta[there, 1:], 0.0).T)  # in the order that a file brings back
+    return knots[:-1], np.diff(knots), rise, theta[there, 0], weight[there]
 
 
 def _knots(x: Float, yes: Float, no: Float) -> Float:

@@ -25,7 +25,7 @@ from metacal.formulas.logits import scaled
 from metacal.formulas.operations import NUMPY
 from metacal.kernels.columns import Curve
 from metacal.maps.fitting.monotone import fit_slopes, quantiles, risen
-from metacal.maps.fitting.newton import Sums, minimise_seen, with_prior
+from metacal.maps.fitting.newton import Sums, minimise, with_prior
 from metacal.maps.labelled import Labelled, Weights
 from metacal.maps.map import Map, check_count, positive
 from metacal.maps.temperature import fit_temperature
@@ -112,7 +112,7 @@ def fit_spline(
     count = check_count("n_knots", n_knots, usual=7)
     b = fit_temperature(rows, labels, weights).inverse_temperature if tempered else 1.0
     sample = Labelled(rows, labels, weights).counted()
-    z = sample.rows.collect(partial(_tempered_log_odds, b))
+    z = sample.rows.collect(partial(tempered_log_odds, b))
     knots = quantiles(z, sample.counts, count)
     identity = np.append(np.ones(len(knots)), knots[0])
     theta = fit_slopes(z, sample.correct(), sample.counts, knots, identity, "spline calibration")
@@ -164,7 +164,7 @@ def fit_averaged_each(
     sums = partial(with_prior, bare, identity, precisions)
     bounded = np.append(np.ones(len(knots[0]), dtype=bool), False)
     total = weights.sum(axis=1).repeat(len(_PRIORS))
-    found, (loss, _, curvature) = minimise_seen(sums, identity, bounded, total, "spline calibration", _ACCURACY)
+    found, (loss, _, curvature) = minimise(sums, identity, bounded, total, "spline calibration", _ACCURACY)
     evidence = -loss + 0.5 * (np.linalg.slogdet(precisions)[1] - np.linalg.slogdet(curvature)[1])
     evidence = evidence.reshape(len(few), -1)
     share = np.exp(evidence - evidence.max(axis=1, keepdims=True))
@@ -188,11 +188,20 @@ def _as_rows(weights: Weights) -> Weights:
 
 
 def _few_rows(z: Float, correct: Float, weights: Weights, grid: float) -> tuple[Float, Float, Float]:
-    """Rows as they are if there are few, else points of a grid."""
-    if len(z) > _ROW_BY_ROW:
-        return _on_grid(z, correct, weights, grid)
-    z = np.clip(z, -_FARTHEST_ODDS, _FARTHEST_ODDS)
-    return z, correct, np.ones(len(z)) if weights is None else weights
+    """Rows as they are if there are few, else the points of the grid that they are moved to.
+
+    Of each point the share of right rows, and its weight. A row between two points is at both in part, so that its
+    log-odds are kept on average.
+    """
+    if len(z) <= _ROW_BY_ROW:
+        z = np.clip(z, -_FARTHEST_ODDS, _FARTHEST_ODDS)
+        return z, correct, np.ones(len(z)) if weights is None else weights
+    low = math.floor(-_FARTHEST_ODDS / grid)
+    size = math.floor(_FARTHEST_ODDS / grid) - low + 2
+    sums = kernels.active.on_grid(z, correct, weights, grid, _FARTHEST_ODDS, low, size)
+    used = sums[0] > 0.0
+    total = sums[0][used]
+    return np.asarray((low + np.flatnonzero(used)) * grid), np.clip(sums[1][used] / total, 0.0, 1.0), total
 
 
 def _few_sums(design: Float, squares: Float, correct: Float, weights: Float, theta: Float) -> Sums:
@@ -225,23 +234,11 @@ def _other_precisions(priors: tuple[tuple[float, ...], ...], count: int) -> Floa
     return np.asarray((shares @ parts.reshape(3, -1)).reshape(-1, count + 1, count + 1))
 
 
-def _on_grid(z: Float, correct: Float, weights: Weights, grid: float = GRID) -> tuple[Float, Float, Float]:
-    """The points of the grid that rows are moved to, the share of right rows at each, and its weight.
-
-    A row between two points is at both in part, so that its log-odds are kept on average.
-    """
-    low = math.floor(-_FARTHEST_ODDS / grid)
-    size = math.floor(_FARTHEST_ODDS / grid) - low + 2
-    sums = kernels.active.on_grid(z, correct, weights, grid, _FARTHEST_ODDS, low, size)
-    used = sums[0] > 0.0
-    total = sums[0][used]
-    return np.asarray((low + np.flatnonzero(used)) * grid), np.clip(sums[1][used] / total, 0.0, 1.0), total
-
-
 def confidence_log_odds(block: NDArray[Any]) -> Float:
     """log(max p / (1 - max p)) of each row, without cancellation, at most 700 in size."""
     return np.asarray(NUMPY.run(formulas.confidence_log_odds, block)[:, 0])
 
 
-def _tempered_log_odds(inverse_temperature: float, block: NDArray[Any]) -> Float:
+def tempered_log_odds(inverse_temperature: float, block: NDArray[Any]) -> Float:
+    """The same of the tempered softmax(b·x)."""
     return confidence_log_odds(scaled(block, inverse_temperature))

@@ -8,10 +8,10 @@ it; a mixture hedges, and since its members err differently it is often better t
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from metacal.maps.fitting.crossvalidation import random_folds, said_once
 from metacal.maps.fitting.mixture import likeliest_mixture
 from metacal.maps.labelled import Labelled, Weights
 from metacal.maps.map import CombinedMap, Map
-from metacal.maps.members import MEMBERS, default_members, fit_members
+from metacal.maps.members import MEMBERS, Member, default_members, fit_members
 from metacal.rows import Rows
 
 #: Members with less than this are left out. The prior of each counts so many rows: among all, and among those near
@@ -39,10 +39,6 @@ _MANY_CLASSES, _FOLDS_OF_MANY = 300, 3
 _ENOUGH, _ENOUGH_ELEMENTS, _FEWEST = 10_000, 1 << 18, 2_000
 #: Elements of the rows of a fold that are gathered into a table of their own.
 _GATHERED = 1 << 25
-
-
-#: fit(names, rows, labels, weights) -> the fitted maps of these names.
-FitMembers = Callable[[Sequence[str], Rows, Codes, Weights], dict[str, Map]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,15 +80,6 @@ class StackMap(CombinedMap):
             kernels.keep_winner(kernels.predicted(block), out)
 
 
-@dataclass(frozen=True)
-class Stacked:
-    """A stack, and how it came about: the members' names in its order, and the held-out loss of every candidate."""
-
-    map: StackMap
-    names: tuple[str, ...]
-    losses: Mapping[str, float]
-
-
 def fit_stack(
     rows: Rows,
     labels: Codes,
@@ -105,7 +92,7 @@ def fit_stack(
 ) -> StackMap:
     """Fit a stack of the candidates, by name: `MEMBERS` or methods; see `stack`."""
     names = default_members(rows.n_classes) if candidates is None else tuple(candidates)
-    return stack(rows, labels, weights, fit_members, names, keep_predictions, n_splits, random_state).map
+    return stack(rows, labels, weights, fit_members, names, keep_predictions, n_splits, random_state)[0]
 
 
 @said_once()
@@ -113,13 +100,15 @@ def stack(
     rows: Rows,
     labels: Codes,
     weights: Weights,
-    fit: FitMembers,
+    fit: Callable[[Sequence[str], Rows, Codes, Weights], dict[str, Map]],
     names: Sequence[str],
     keep_predictions: bool,
     n_splits: int | None,
     random_state: int,
-) -> Stacked:
-    """Every candidate is fitted on k - 1 folds and gives the true classes of the k-th a probability, p_im.
+) -> tuple[StackMap, tuple[str, ...], dict[str, float]]:
+    """A stack, the names of its members, and the held-out loss of every candidate; `fit` fits those of some names.
+
+    Every candidate is fitted on k - 1 folds and gives the true classes of the k-th a probability, p_im.
 
     The weights on the simplex make Σ_i log Σ_m w_m p_im large (see `likeliest`). Those with less than 3% are left out;
     who is left is fitted on all rows. With `keep_predictions` only candidates that keep every prediction take part.
@@ -131,9 +120,8 @@ def stack(
     if not names:
         raise InputError("there is no candidate to stack; give at least one calibrator.")
     rows, labels, weights = sample = Labelled(rows, labels, weights).usable()
-    usual = (
-        _FOLDS_OF_FEW if len(labels) <= _FEW and rows.n_classes > 2 else _FOLDS
-    )  # of two the candidates differ little
+    # Of two classes the candidates differ little.
+    usual = _FOLDS_OF_FEW if len(labels) <= _FEW and rows.n_classes > 2 else _FOLDS
     if rows.n_classes > _MANY_CLASSES and len(labels) <= _FEWEST:
         usual = _FOLDS_OF_MANY
     n_splits = min(n_splits or usual, len(labels))
@@ -146,35 +134,18 @@ def stack(
             losses = dict(zip(names, np.average(-np.log(chances), axis=0, weights=counts).tolist()))
     else:
         names, chances, counts = names[:1], np.ones((1, 1)), None
-    known = Candidates.of(names, rows.n_classes)
-    mixture = likeliest(chances, counts, known)
+    known = [MEMBERS.get(name, Member(name)) for name in names]
+    handicaps, near = np.array([one.nats(rows.n_classes) for one in known]), np.array([one.near for one in known])
+    mixture = likeliest(chances, counts, handicaps, near)
     fitted = fit([name for name, weight in zip(names, mixture) if weight], rows, labels, weights)
     if keep_predictions and not all(found.preserves_accuracy for found in fitted.values()):
         keeps = np.array([name in fitted and fitted[name].preserves_accuracy for name in names])
         if not keeps.any():
             raise InputError("no candidate keeps every prediction; add one that does, such as 'temperature'.")
         mixture = np.zeros(len(names))
-        mixture[keeps] = likeliest(chances[:, keeps], counts, known.where(keeps))
+        mixture[keeps] = likeliest(chances[:, keeps], counts, handicaps[keeps], near[keeps])
     chosen = {name: weight for name, weight in zip(names, mixture.tolist()) if weight}
-    return Stacked(StackMap(tuple(fitted[name] for name in chosen), tuple(chosen.values())), tuple(chosen), losses)
-
-
-class Candidates(NamedTuple):
-    """What is known of candidates beforehand: their handicaps, and which are near temperature scaling."""
-
-    handicaps: Float
-    near: Flags
-
-    @classmethod
-    def of(cls, names: Sequence[str], n_classes: int) -> Self:
-        """Those of these names; of what is no member nothing is known."""
-        known = [MEMBERS.get(name) for name in names]
-        handicaps = [0.0 if member is None else member.nats(n_classes) for member in known]
-        return cls(np.array(handicaps), np.array([member is not None and member.near for member in known]))
-
-    def where(self, used: Flags) -> Self:
-        """Some of them."""
-        return type(self)(self.handicaps[used], self.near[used])
+    return StackMap(tuple(fitted[name] for name in chosen), tuple(chosen.values())), tuple(chosen), losses
 
 
 def _held_out(
@@ -212,8 +183,8 @@ def _gathered(sample: Labelled) -> Labelled:
     return sample._replace(rows=Rows(rows.gathered(), executor=rows.executor))
 
 
-def likeliest(chances: Float, counts: Weights, candidates: Candidates) -> Float:
-    """The weights of the candidates; those of less than 3% are left out.
+def likeliest(chances: Float, counts: Weights, handicaps: Float, near: Flags) -> Float:
+    """The weights of candidates with these handicaps, some near temperature scaling; those below 3% are left out.
 
     Two mixtures are weighed against each other. One is of the candidates that differ little from temperature scaling,
     each with a prior of a row on which it alone is right (a Dirichlet prior with exponents of 2): of few rows it is
@@ -222,7 +193,6 @@ def likeliest(chances: Float, counts: Weights, candidates: Candidates) -> Float:
     of the answer that Bayes' rule gives it when it is e³ times less probable beforehand: σ(gain in nats - 3).
     """
     counts = np.ones(len(chances)) if counts is None else counts
-    handicaps, near = candidates
     mixture = np.zeros(len(near))
     if near.any():
         possible = chances[:, near].max(axis=1) > 0.0

@@ -28,7 +28,7 @@ _TOLERANCE, _TOLERANCE_FROM_SAMPLE = 1e-9, 1e-6
 #: Rows of the first sample, within these bounds so many entries; where it starts; rows of the second one, a tenth of
 #: all within these bounds.
 _FIRST_SAMPLE, _FIRST_ENTRIES, _SAMPLED_FROM = (250, 1_000), 1 << 18, 4_000
-_SECOND_SAMPLE, _SAMPLED_TWICE_FROM = (4_000, 20_000), 8_000
+_SECOND_SAMPLE, SAMPLED_TWICE_FROM = (4_000, 20_000), 8_000
 #: What is asked of the samples' solutions: they differ from that of all rows by far more.
 TOLERANCE_OF_SAMPLE = 1e-3
 _MAX_PASSES = 100
@@ -134,9 +134,13 @@ def _strides(n: int, n_classes: int) -> list[int]:
     """
     fewest, usual = _FIRST_SAMPLE
     first = [n // min(max(_FIRST_ENTRIES // n_classes, fewest), usual)] if n >= _SAMPLED_FROM else []
+    return [*first, *second_stride(n), 1]
+
+
+def second_stride(n: int) -> list[int]:
+    """The stride of a second sample, a tenth of the rows within bounds; of fewer rows none."""
     least, most = _SECOND_SAMPLE
-    second = [n // min(max(n // 10, least), most)] if n >= _SAMPLED_TWICE_FROM else []
-    return [*first, *second, 1]
+    return [n // min(max(n // 10, least), most)] if n >= SAMPLED_TWICE_FROM else []
 
 
 def typical_margin(rows: Rows) -> float:
@@ -155,23 +159,15 @@ def _minimise(loss: Callable[[float], Float], b: float, bounds: tuple[float, flo
     low, high = bounds
     for _ in range(_MAX_PASSES):
         _, slope, curvature, third = loss(b)
-        if slope > 0.0:
-            high = b
-        elif slope < 0.0:
-            low = b
-        if slope == 0.0 and b not in bounds:
+        if slope == 0.0 or (b == bounds[1] and slope < 0.0) or (b == bounds[0] and slope > 0.0):
             return b
-        if (b == bounds[1] and slope <= 0.0) or (b == bounds[0] and slope >= 0.0):
-            return b
+        low, high = (low, b) if slope > 0.0 else (b, high)
         step, doubt = _step(slope, curvature, third)
         proposal = b - step
         if not low < proposal < high:
             # Try the bound itself first, so that an answer at a bound is found at once; else halve the bracket.
-            proposal = (
-                bounds[1]
-                if high == bounds[1] and slope < 0.0
-                else (bounds[0] if low == bounds[0] and slope > 0.0 else float(np.sqrt(low * high)))
-            )
+            bound = bounds[1] if slope < 0.0 else bounds[0]
+            proposal = bound if bound in (low, high) else float(np.sqrt(low * high))
         elif max(abs(step / proposal) ** 3, doubt / proposal) < tolerance:
             return float(proposal)
         b = float(proposal)

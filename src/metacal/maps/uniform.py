@@ -28,9 +28,11 @@ from metacal.maps.fitting.lbfgs import Minimum
 from metacal.maps.labelled import Labelled, Weights, no_possible_truth, warn_masked
 from metacal.maps.map import TemperedMap
 from metacal.maps.temperature import (
+    SAMPLED_TWICE_FROM,
     TOLERANCE_OF_SAMPLE,
     fit_temperature_of_scale,
     inverse_temperature_bounds,
+    second_stride,
     typical_margin,
     warn_bounded,
 )
@@ -41,9 +43,9 @@ from metacal.rows.arrays import on_host
 MOST_UNIFORM = 1.0 - 2.0**-10
 #: Where the search starts besides (T, 1/400): a temperature of one, and of a third of T, with a larger uniform part.
 _SMALL, _LARGE, _SHARPER = 1.0 / 400.0, 1.0 / 20.0, 3.0
-#: Rows that the starts are compared on; rows of the second sample, a tenth of all within these bounds; and the most
-#: that are walked at all, every s-th of more: they settle T to a ten thousandth.
-_SAMPLE, _SECOND_SAMPLE, _SAMPLED_TWICE_FROM, MOST_ROWS = 1_000, (4_000, 20_000), 8_000, 1 << 21
+#: Rows that the starts are compared on; and the most that are walked at all, every s-th of more: they settle T to a ten
+#: thousandth.
+_SAMPLE, MOST_ROWS = 1_000, 1 << 21
 #: How far a walk at one temperature speaks for others, in log b; and the error of the answer, about the last step in
 #: log b to the fourth, that ends the walks: of few rows, of all rows after a sample, and of a sample.
 _REACH, _ACCURACY, _ACCURACY_FROM_SAMPLE, _ACCURACY_OF_SAMPLE = 0.5, 1e-10, 1e-7, 1e-4
@@ -162,7 +164,7 @@ _Look = Callable[[float], Seen]
 def _looking(sample: Labelled) -> _Look:
     rows, labels, _ = sample
     pool = rows.executor if isinstance(rows.executor, ThreadPoolExecutor) else None
-    there = len(rows) >= _SAMPLED_TWICE_FROM  # few rows are sooner added up on the host than a device is asked
+    there = len(rows) >= SAMPLED_TWICE_FROM  # few rows are sooner added up on the host than a device is asked
     weights = sample.weights if there else on_host(sample.weights)
 
     @lru_cache(maxsize=2 if there else 8)
@@ -186,7 +188,9 @@ def fit_uniform_seen(sample: Labelled) -> tuple[UniformTemperatureMap, Seen]:
     """The map, and what the last walk saw of the rows that count: what is fitted on top of it needs no other."""
     sample = sample.counted()
     sample = sample.every(-(-len(sample.rows) // MOST_ROWS)).beside()
-    samples, n = _samples(sample), len(sample.rows)
+    n = len(sample.rows)
+    # Every s-th row, of large tables with a second and smaller s; last all rows.
+    samples = [sample.every(step) for step in dict.fromkeys((max(1, n // _SAMPLE), *second_stride(n), 1))]
     with warnings.catch_warnings():
         if len(samples) > 1:  # a sample may be all right where the rows are not
             warnings.simplefilter("ignore", MetacalWarning)
@@ -213,15 +217,6 @@ def fit_uniform_seen(sample: Labelled) -> tuple[UniformTemperatureMap, Seen]:
         if log_b in box[:, 0]:
             warn_bounded(bool(log_b == box[1, 0]), float(np.exp(-log_b)))
     return UniformTemperatureMap(float(np.exp(log_b)), float(uniform)), seen
-
-
-def _samples(sample: Labelled) -> list[Labelled]:
-    """Every s-th row, of large tables with a second and smaller s; last all rows."""
-    n = len(sample.rows)
-    steps = [max(1, n // _SAMPLE)]
-    if n >= _SAMPLED_TWICE_FROM:
-        steps.append(n // min(max(n // 10, _SECOND_SAMPLE[0]), _SECOND_SAMPLE[1]))
-    return [sample.every(step) for step in dict.fromkeys((*steps, 1))]
 
 
 def _from_everywhere(look: _Look, plain: float, box: Float, accuracy: float) -> tuple[Minimum, Seen]:

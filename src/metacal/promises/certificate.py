@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -243,13 +243,11 @@ class Certificate:
             plain |= dict.fromkeys(COUNTED_BY_LABELS)
         shares = {name: getattr(self, name) for name in ("coverage", "coverage_accuracy", "miscoverage")}
         shares |= {} if self.loss is None else {"loss": self.loss}
-        plain |= {"quantity": self.quantity.name, "traffic": self._traffic_there(), **shares}
-        return {**jsonable(plain), **(self._words() if words else {})}
-
-    def _traffic_there(self) -> dict[str, Any]:
-        """The traffic as a file has it: right rows are counted again where other rows certified."""
+        # Right rows are counted again where other rows certified.
         silent = [name for name in COUNTED_BY_LABELS if not getattr(self.other_traffic, name, 0)]
-        return {name: value for name, value in asdict(self.traffic).items() if name not in silent}
+        traffic = {name: value for name, value in vars(self.traffic).items() if name not in silent}
+        plain |= {"quantity": self.quantity.name, "traffic": traffic, **shares}
+        return {**jsonable(plain), **(self._words() if words else {})}
 
     def _words(self) -> dict[str, Any]:
         own = {"rule": words.rule(self), "assumptions": list(self.assumptions), "notes": list(map(str, self.notes))}
@@ -274,14 +272,7 @@ class Certificate:
     def to_frame(self) -> Any:
         """A `pandas.DataFrame`, a row for each class or group, or one row: threshold, counts of calibration rows."""
         own: Sequence[Certificate | Part] = (self,) if self.parts is None else self.parts.items
-        names = (
-            ["all rows"]
-            if self.parts is None
-            else [
-                part.name if part.called is not None or len(part.names) > 1 else part.names[0]
-                for part in self.parts.items
-            ]
-        )
+        names = ["all rows"] if self.parts is None else [part.label for part in self.parts.items]
         silent = {} if self.labelled else dict.fromkeys(COUNTED_BY_LABELS)
         records = [{**{name: getattr(each, name) for name in _COUNTED}, **silent} for each in own]
         return display.frame(records, names, ["rows" if self.parts is None else self.parts.by])

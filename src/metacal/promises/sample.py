@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -163,18 +163,11 @@ class Sample(Evidence):
 
     def take(self, rows: Flags | Codes) -> Sample:
         """Some of the rows, by a flag for each or by their places."""
-        correct, losses, part, truth = self.correct, self.losses, self.part, self.truth
-        return Sample(
-            self.score[rows],
-            None if correct is None else correct[rows],
-            None if losses is None else losses.where(rows),
-            None if part is None else part[rows],
-            self.names,
-            None if self.units is None else self.units.take(rows),
-            self.scouts,
-            truth=None if truth is None else truth[rows],
-            classes=self.classes,
-        )
+        columns = {"score": self.score, "correct": self.correct, "part": self.part, "truth": self.truth}
+        taken: dict[str, Any] = {name: column[rows] for name, column in columns.items() if column is not None}
+        losses = None if self.losses is None else self.losses.where(rows)
+        units = None if self.units is None else self.units.take(rows)
+        return replace(self, **taken, losses=losses, units=units, memory=None)
 
 
 def even_odds(s: Float, positive: Flags) -> float:
@@ -304,8 +297,6 @@ class Ranking:
 
     def strictly_before(self, accepted: int) -> float:
         """The threshold before the next row, where so many are accepted; rows that tie with that one are not."""
-        if not accepted or not self.n:
-            return -math.inf
         block = int(np.searchsorted(self.ranks, min(accepted, self.n), side="right"))
         return self.just_below_next(int(self.ranks[block - 1])) if block else -math.inf
 

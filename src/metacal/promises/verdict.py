@@ -95,11 +95,6 @@ class Seen:
         """The largest share of bad rows that is allowed."""
         return self.quantity.limit_on_bad(self.target) / self.largest
 
-    @property
-    def counted(self) -> bool:
-        """Whether bad rows alone are counted, so that tests are binomial."""
-        return self.costs is None and self.better is None and self.units is None
-
     def interval(self, level: float) -> tuple[float, float]:
         """What the truth lies between: Clopper-Pearson for a share, bets for a mean cost, exact tests for a loss."""
         assert self.value is not None
@@ -260,7 +255,7 @@ class Verdict:
         apart = self.value - self.target
         if abs(apart) < 1e-12:
             return _TIMES + 1
-        if self.seen.counted:
+        if self.seen.costs is None and self.seen.better is None and self.seen.units is None:  # tests are binomial
             sure = float(ndtri(0.5 + 0.5 * self.level))
             limit = self.seen.limit
             times = sure**2 * limit * (1.0 - limit) / (apart / self.seen.largest) ** 2 / self.seen.n
@@ -319,36 +314,24 @@ def judge(
     >>> print(judge(certificate, np.arange(100) >= 4, right, 0.95))
     kept: miscoverage 0.0400 [0.0110, 0.0993], promised at most 0.05.
     """
-    if certificate.parts is not None:
-        if correct is None:
-            raise InputError("what each class or group is promised needs labels; give them.")
-        return _judge_parts(certificate, accept, correct, level, names, units)
-    each = _each(level, len(certificate.limits))
-    seen = (Seen.of(promised, limit, accept, correct, losses, units) for promised, limit in certificate.limits)
-    return Verdict.of_all([Verdict.of(one, each) for one in seen])
-
-
-def _judge_parts(
-    certificate: Certificate, accept: Flags, correct: Flags, level: float, names: Any, units: WholeUnits | None
-) -> Verdict:
-    assert certificate.parts is not None
-    if names is None:
-        raise InputError(f"this promise is for each {certificate.parts.by}; say which one every row belongs to.")
-    limit = certificate.quantity, certificate.target
-    own = []
-    for part, rows, accepted, right in certificate.parts.judged(names, accept, correct):
-        theirs = None if units is None else units.take(rows)
-        promised = part.quantity or limit[0], part.target or limit[1]
-        own.append((part, Seen.of(*promised, accepted, right, units=theirs)))
-    own = sorted(((part, seen) for part, seen in own if seen.n), key=lambda pair: pair[1].p_value(level))
-    if not own:
-        return Verdict.of(Seen.of(*limit, accept & False, correct & False), level)
-    return Verdict.of_all([Verdict.of(seen, _each(level, len(own)), part) for part, seen in own])
-
-
-def _each(level: float, intervals: int) -> float:
-    """The level of each interval, where so many hold together (Bonferroni)."""
-    return round(1.0 - (1.0 - level) / intervals, 12)
+    limit, parts = certificate.limits[0], certificate.parts
+    seen: list[tuple[Part | None, Seen]] = []
+    if parts is None:
+        seen += [(None, Seen.of(*one, accept, correct, losses, units)) for one in certificate.limits]
+    elif correct is None:
+        raise InputError("what each class or group is promised needs labels; give them.")
+    elif names is None:
+        raise InputError(f"this promise is for each {parts.by}; say which one every row belongs to.")
+    else:
+        for part, rows, accepted, right in parts.judged(names, accept, correct):
+            promised = part.quantity or limit[0], part.target or limit[1]
+            own = Seen.of(*promised, accepted, right, units=None if units is None else units.take(rows))
+            seen += [(part, own)] if own.n else []
+        seen.sort(key=lambda pair: pair[1].p_value(level))
+    if not seen:
+        return Verdict.of(Seen.of(*limit, accept & False, accept & False), level)
+    each = round(1.0 - (1.0 - level) / len(seen), 12)  # where so many hold together (Bonferroni)
+    return Verdict.of_all([Verdict.of(one, each, part) for part, one in seen])
 
 
 def _digits(value: float, target: float) -> str:

@@ -114,12 +114,14 @@ class Verification:
 
     def text(self, source: str = "") -> str:
         """For people; `source` says where the rows come from, as in "5,000 of test.npz"."""
+        left = len(self.tests) - _FEW if self.certificate.parts else 0
+        rest = [f"  measured     and {left:,} more, with less against them"] if left > 0 else []
         return "\n".join(
             [
                 f"{self.verdict.word}: {self.certificate.statement}",
                 f"  rows         {self.n_rows:,}{source}, {self.n_accepted:,} accepted{_UNITS[self.units]}",
                 *(line for test in self.tests[:_FEW] for line in _lines(test)),
-                *self._rest(),
+                *rest,
                 f"  tested       {self.tested}; a kept promise is called refuted by at most "
                 f"{at_most(0.5 * (1.0 - self.confidence))} of such tests",
                 f"  what to do   {self.advice}",
@@ -138,10 +140,6 @@ class Verification:
         plain = [{**_plain(test), "part": test.label} for test in self.tests]
         more = ("n_bad", "n_rows", "p_value", "verdict")
         return display.frame([{name: test[name] for name in (*columns, *more)} for test in plain])
-
-    def _rest(self) -> list[str]:
-        parts, left = self.certificate.parts, len(self.tests) - _FEW
-        return [f"  measured     and {left:,} more, with less against them"] if parts and left > 0 else []
 
 
 def _bad(test: Verdict) -> float:

@@ -48,6 +48,12 @@ _STATUSES: dict[Status, str] = {
     "accepts everything": "{:,} accept every row",
     "always rejected": "{:,} always rejected",
 }
+#: Which row a claim is about, where rows belong together.
+_COUNTED_BY = {
+    "unit": "For a random row of a random unit",
+    "row": "For a random row, whatever its unit",
+    "mean": "On average over units, each by its own rows",
+}
 #: How parts share delta, in the words of a rule.
 _SHARED: dict[Shares, str] = {
     "together": "delta shared by all (Holm 1979)",
@@ -109,8 +115,8 @@ def statement(certificate: Certificate) -> str:
     parts = certificate.parts
     if parts is not None and parts.sides:
         claim = claim_of_sides(parts, at_least, at_most)
-    claim = _about(certificate.circumstances, claim)
-    unknown = certificate.circumstances.unknown
+    unknown, counted_by = certificate.circumstances.unknown, certificate.circumstances.units
+    claim = claim if counted_by is None else f"{_COUNTED_BY[counted_by]}, {lower(claim)}"
     inexact = f"(approximate, not certified{'' if unknown is None else f': {unknown}'})"
     sure, guarantee = certificate.confidence, certificate.guarantee
     if parts is not None and certificate.delta is not None and sure is not None:
@@ -127,18 +133,6 @@ def statement(certificate: Certificate) -> str:
         always = all(promised.accepting_is_safe for promised, _ in certificate.limits)
         return f"{claim}, on average over calibration sets{_HALF if always else _NOTHING_KEPT}."
     return f"Aimed at, without a guarantee: {lower(claim)}."
-
-
-_COUNTED_BY = {
-    "unit": "For a random row of a random unit",
-    "row": "For a random row, whatever its unit",
-    "mean": "On average over units, each by its own rows",
-}
-
-
-def _about(around: Circumstances, claim: str) -> str:
-    """The claim, and which row it is about where rows belong together."""
-    return claim if around.units is None else f"{_COUNTED_BY[around.units]}, {lower(claim)}"
 
 
 # ── how, and on what it rests ────────────────────────────────────────────────────────────────────────────────────────
@@ -202,16 +196,15 @@ def condition(certificate: Certificate) -> str:
     """
     if certificate.parts is not None and certificate.parts.sides:
         return called(certificate, certificate.parts)
+    name = certificate.score.removeprefix("-")
+    compared = "<=" if name == certificate.score else ">="
     if certificate.parts is not None:
         which = "the predicted class" if certificate.parts.by == "class" else "the row's group"
-        name, sign = certificate.score.removeprefix("-"), ">=" if certificate.score.startswith("-") else "<="
-        return f"{name} {sign} the threshold of {which}"
-    surer = certificate.score.startswith("-")
-    shown = f"{-certificate.threshold if surer else certificate.threshold:.6g}"
-    doubt = RELATIVE.rounded([-float(shown) if surer else float(shown)])[0]
-    low = certificate.lowest_rejected
-    strict = low is not None and bool(doubt == RELATIVE.rounded([low])[0])
-    return f"{certificate.score.removeprefix('-')} {'>' if surer else '<'}{'' if strict else '='} {shown}"
+        return f"{name} {compared} the threshold of {which}"
+    sign, low = -1.0 if name != certificate.score else 1.0, certificate.lowest_rejected
+    shown = f"{sign * certificate.threshold:.6g}"
+    doubt, following = RELATIVE.rounded([sign * float(shown), math.nan if low is None else low])
+    return f"{name} {compared.rstrip('=') if doubt == following else compared} {shown}"
 
 
 def lines(certificate: Certificate) -> list[tuple[str, str]]:
@@ -331,8 +324,7 @@ def why_rejected(part: Part) -> str:
     """
     if not part.n_rows:
         return f"no calibration row; it takes at least {part.rows_needed:,}"
-    # Rounded down: a bound from below.
-    can = "" if part.best is None else f", certify {math.floor(part.best * 1e4) / 1e4:g} at most"
+    can = "" if part.best is None else f", certify {rounded_down(part.best):g} at most"
     do = (
         "as far as they tell, no part of its ranking is that accurate, and more rows would not do"
         if part.rows_needed is None

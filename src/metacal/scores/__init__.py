@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from metacal.scores.named import needs_logits as needs_logits
     from metacal.scores.named import ranked as ranked
     from metacal.scores.named import ranked_block as ranked_block
-    from metacal.scores.named import reach as reach
     from metacal.scores.named import resolve as resolve
     from metacal.scores.named import score_rows as score_rows
-    from metacal.scores.named import unrounded as unrounded
     from metacal.scores.registry import NAMED as NAMED
     from metacal.scores.registry import NamedScore as NamedScore
     from metacal.scores.registry import register_score as register_score

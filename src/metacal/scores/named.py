@@ -24,7 +24,7 @@ from metacal.formulas import Codes, Float
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.rows import Rows
 from metacal.scores.registry import NAMED as NAMED
-from metacal.scores.registry import NamedScore, without_end
+from metacal.scores.registry import NamedScore
 from metacal.scores.registry import register_score as register_score
 
 #: A score maps a block of logits (n × K) to one number per row.
@@ -76,14 +76,6 @@ def resolve(score: str | Score) -> NamedScore | CheckedScore:
     return score if isinstance(score, NamedScore | CheckedScore) else CheckedScore(score)
 
 
-def reach(score: str, n_classes: int) -> tuple[float, float]:
-    """The lowest and the highest value that a score can take on rows of so many classes; infinite where it has no end.
-
-    Entropy lies in [0, log K], one minus the largest probability in [0, 1 - 1/K], minus a margin is never positive.
-    """
-    return NAMED[score].reach(n_classes) if score in NAMED else without_end(n_classes)
-
-
 def needs_logits(score: str | Score) -> bool:
     """Whether a score says nothing on probabilities."""
     return isinstance(score, str) and score in NAMED and NAMED[score].needs_logits
@@ -117,7 +109,7 @@ class Ranked:
         """Two columns; a kernel finds both in one walk, and picks the rows that are `chosen` itself."""
         found = np.empty((len(labels), 2))
         top = np.empty(len(labels), dtype=np.intp)
-        found[:, 0] = _with_top(self.unrounded, block, top, **chosen)
+        found[:, 0] = ranked_block(self.unrounded, block, top, **chosen)
         found[:, 1] = top == labels
         return found
 
@@ -163,12 +155,8 @@ def _carefully(rows: Rows, walk: Callable[[Rows, dict[str, bool]], Any]) -> tupl
     return rows, walk(rows, {})
 
 
-def ranked_block(score: str | Score, block: NDArray[Any], top: Codes) -> Float:
+def ranked_block(unrounded: Any, block: NDArray[Any], top: Codes, **chosen: Any) -> Float:
     """The unrounded scores of a block; its predictions are written to `top`."""
-    return _with_top(resolve(score).unrounded, block, top)
-
-
-def _with_top(unrounded: Any, block: NDArray[Any], top: Codes, **chosen: Any) -> Float:
     if getattr(unrounded, "walks_blocks", False) and top.dtype == np.int64 and top.flags.c_contiguous:
         return unrounded(block, top=top, **chosen)
     top[...] = kernels.predicted(block, **chosen)
@@ -177,12 +165,8 @@ def _with_top(unrounded: Any, block: NDArray[Any], top: Codes, **chosen: Any) ->
 
 def score_rows(rows: Rows, score: str | Score) -> Float:
     """h(x) of every row, as one column, rounded as a whole: block by block would cost more calls than arithmetic."""
-    return np.asarray(kernels.rounded(unrounded(rows, score), resolve(score).grid))
-
-
-def unrounded(rows: Rows, score: str | Score) -> Float:
-    """What this machine computes for every row, before it is a score. For recognising what older versions have left."""
-    return collected(rows, resolve(score).unrounded)[1]
+    found = resolve(score)
+    return np.asarray(kernels.rounded(collected(rows, found.unrounded)[1], found.grid))
 
 
 def collected(rows: Rows, fn: Any, *columns: NDArray[Any]) -> tuple[Rows, Float]:

@@ -104,11 +104,6 @@ class NamedScore:
         return found(self.formula)
 
     @property
-    def reads_tensors(self) -> bool:
-        """Whether the kernel runs where a tensor lies; otherwise it is given arrays."""
-        return bool(getattr(self.unrounded, "reads_tensors", False))
-
-    @property
     def grid(self) -> Grid:
         """What the score is rounded to."""
         return found(f"metacal.kernels.grid:{'ABSOLUTE' if self.absolute_error else 'RELATIVE'}")

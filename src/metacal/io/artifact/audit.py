@@ -264,7 +264,7 @@ def check_classes(certificate: Certificate, classes: NDArray[Any]) -> None:
 
 def check_reach(certificate: Certificate, n_classes: int, score: str, threshold: float) -> None:
     """Raise where a threshold or calibration scores are values that a score cannot take for so many classes."""
-    low, high = scores.reach(score, n_classes)
+    low, high = scores.NAMED[score].reach(n_classes) if score in scores.NAMED else (-math.inf, math.inf)
     beside = ("highest_accepted", "lowest_rejected")
     values = [("threshold", threshold), *((name, getattr(certificate, name)) for name in beside)]
     for part in () if certificate.parts is None else certificate.parts.items:

@@ -137,12 +137,12 @@ MOST_JOBS = 1024
 
 def calibrator_kinds() -> list[str]:
     """The kinds of file without a promise: the public name of every method's estimator, in alphabetical order."""
-    return sorted(method.public_name for method in every_method())
+    return sorted(method.public_name for method in every_method().values())
 
 
 def parameters_of(method: Method) -> dict[str, Any]:
     """The parameters of a method's estimator that a file holds, in alphabetical order, and their types."""
-    own = {name: option.annotation for name, option in method.options().items()}
+    own = {name: option.annotation for name, option in method.options.items()}
     return dict(sorted({**own, "classes": Labels | None, "input": Input, "n_jobs": int | None}.items()))
 
 
@@ -176,7 +176,7 @@ def _describe_recipe(recipe: Recipe, where: str) -> Any:
     """The calibrator that was asked for, and all its parameters; what is not given has its default."""
     method = method_named(recipe.estimator)
     assert method is not None  # `method_of` has asked
-    defaults = {name: option.default for name, option in method.options().items()}
+    defaults = {name: option.default for name, option in method.options.items()}
     given = {**defaults, "input": "logits", "n_jobs": None, "classes": None, **recipe.parameters}
     return _recipe_shape(method)(**{name: given[name] for name in parameters_of(method)})
 
@@ -197,7 +197,7 @@ def check_jobs(n_jobs: int | None, where: str = "n_jobs") -> int | None:
 
 
 def _recipe_shapes() -> OfMethods:
-    rows = {method.public_name: method for method in every_method()}
+    rows = {method.public_name: method for method in every_method().values()}
     return OfMethods({name: rows[name] for name in calibrator_kinds()}, _recipe_shape)
 
 

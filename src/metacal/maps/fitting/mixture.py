@@ -44,8 +44,10 @@ def likeliest_mixture(members: Float, weights: Float | None = None) -> Float:
         if decrement <= _TOLERANCE:  # too little to be seen in the loss, but the last digits of the weights
             mixture = np.maximum(target, 0.0) / target.sum() if abs(decrement) <= _TOLERANCE else mixture
             break
-        length = _length(members, scale, mixture, direction, value, decrement)
-        if length == 0.0:
+        for length in 0.5 ** np.arange(_MAX_HALVINGS):
+            if _loss(members, scale, mixture + length * direction) <= value - 1e-4 * length * decrement:
+                break
+        else:
             break
         mixture = mixture + length * direction
         mixture = mixture * (1.0 - _slope(members, scale, mixture))
@@ -74,12 +76,3 @@ def _target(members: Float, scale: Float, mixture: Float) -> tuple[Float, Float]
     own = np.maximum(np.sqrt(np.diag(hessian)), np.finfo(np.float64).tiny)
     root = np.linalg.cholesky(hessian / np.outer(own, own) + 1e-10 * np.eye(len(own)))
     return nnls(root.T, np.linalg.solve(root, (hessian @ mixture - slope) / own))[0] / own, slope
-
-
-def _length(members: Float, scale: Float, mixture: Float, direction: Float, value: float, decrement: float) -> float:
-    length = 1.0
-    for _ in range(_MAX_HALVINGS):
-        if _loss(members, scale, mixture + length * direction) <= value - 1e-4 * length * decrement:
-            return length
-        length *= 0.5
-    return 0.0

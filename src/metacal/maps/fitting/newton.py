@@ -67,19 +67,15 @@ def with_prior(sums: Callable[[Float], Sums], centre: Float, precision: Float, t
     return Sums(loss + 0.5 * (away * pull).sum(axis=1), gradient + pull, hessian + precision)
 
 
-def minimise(sums: Callable[[Float], Sums], start: Float, bounded: Flags, total: Float, what: str) -> Float:
-    """Minimise C convex problems side by side by projected Newton steps with backtracking; θ_i >= 0 where `bounded`.
-
-    A problem is done when its Newton decrement promises less than 1e-13 of its `total` weight; if that is not
-    reached, a ConvergenceWarning tells the gradient norm.
-    """
-    return minimise_seen(sums, start, bounded, total, what)[0]
-
-
-def minimise_seen(
+def minimise(
     sums: Callable[[Float], Sums], start: Float, bounded: Flags, total: Float, what: str, tolerance: float = _TOLERANCE
 ) -> tuple[Float, Sums]:
-    """The same, and the sums there; with a higher tolerance the last step is taken, and the sums are from before it."""
+    """Minimise C convex problems side by side by projected Newton steps with backtracking; θ_i >= 0 where `bounded`.
+
+    A problem is done when its Newton decrement promises less than the tolerance times its `total` weight; if that is
+    not reached, a ConvergenceWarning tells the gradient norm. θ and the sums there; with a higher tolerance the last
+    step is taken, and the sums are from before it.
+    """
     theta, here = start, sums(start)
     scale = np.maximum(total, 1.0)
     stuck = np.zeros(len(theta), dtype=bool)

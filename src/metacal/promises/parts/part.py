@@ -112,6 +112,11 @@ class Part:
         return side_of(self.whole, self.called)
 
     @property
+    def label(self) -> Name:
+        """The class or group as it is, or what stands for several, or for a side."""
+        return self.names[0] if self.called is None and len(self.names) == 1 else self.name
+
+    @property
     def cells(self) -> tuple[tuple[Name, Name | None], ...]:
         """What its rows are known by: the class or group and, where groups have two sides, what rows are called."""
         return tuple((name, self.called) for name in self.names)
