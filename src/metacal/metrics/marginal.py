@@ -21,8 +21,8 @@ on its own rows: look at others.
 >>> shown, predicted = random.uniform(0.6, 1.0, 4000), random.integers(2, size=4000)
 >>> honest = random.random(4000) < shown
 >>> shifted = random.random(4000) < shown + np.where(predicted == 0, 0.05, -0.05)
->>> checked(shown, honest, predicted).off, checked(shown, shifted, predicted).off
-(False, True)
+>>> [checked(shown, right, predicted, classes=None, fitted=False).off for right in (honest, shifted)]
+[False, True]
 """
 
 from __future__ import annotations
@@ -152,12 +152,7 @@ def predicted_columns(table: CheckedTable) -> Codes:
 
 
 def checked(
-    confidence: Float,
-    correct: ArrayLike,
-    predicted: Codes,
-    *,
-    classes: Sequence[Any] | Array | None = None,
-    fitted: bool = False,
+    confidence: Float, correct: ArrayLike, predicted: Codes, *, classes: Sequence[Any] | Array | None, fitted: bool
 ) -> MarginalCheck:
     """The check from columns; `predicted` may be any number of a row that does not depend on its label."""
     correct = np.asarray(correct, dtype=np.float64)
