@@ -129,7 +129,8 @@ def marginal_check(
     (True, 1, 0.613, 0.783)
     """
     table = checked_table(proba, labels, classes=classes)
-    return checked(*table.top_label(), predicted_columns(table), classes=classes, fitted=fitted)
+    top = table.top_label()
+    return checked(top.confidence, top.correct, predicted_columns(table), classes=classes, fitted=fitted)
 
 
 class ByClass(NamedTuple):
