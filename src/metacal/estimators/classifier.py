@@ -162,7 +162,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
                 setattr(self, name, getattr(self.estimator_, name))
         codes = codes_of(y, self.classes_)
         with unquestioned():
-            counted = None if together is None or belongs is None else together.taken(belongs)
+            counted = None if together is None or belongs is None else replace(together, names=belongs)
             self._calibrate(part, codes, weights, counted, groups)
         return self
 
