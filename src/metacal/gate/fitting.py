@@ -141,9 +141,9 @@ def fit_gate(
     policy = policy_of(certificate, classes)
     accept = accepts(seen.values, policy.of(*found.placed))
     base: Map = TemperatureMap(1.0)
-    remarks, profile = [not_calibrated()], profile_of(seen.ranking)
     if codes is None:
         known["recipe"] = Recipe(METHODS["temperature"].public_name)
+        remarks, profile = [not_calibrated()], profile_of(seen.ranking)
     else:
         # One threshold for all accepts nothing but -inf: these are the rows that those of the parts accept.
         values = seen.values if policy.by is None else np.where(accept, -np.inf, np.inf)

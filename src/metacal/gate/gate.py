@@ -193,14 +193,6 @@ class Gate(Verbs):
 
     # ── what it reads ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def read(self, given: Any, *, by_rows: bool = False) -> Any:
-        """What a caller gives the first stage, checked: a table as logits, or scores; never guessed at."""
-        return self.source.read(given, by_rows=by_rows)
-
-    def codes(self, truth: Any, n_rows: int) -> Codes:
-        """The code of the truth of each row: its class's column or, of scores, 1 for right, 0 for wrong, 1 - loss."""
-        return self.source.codes(truth, n_rows)
-
     @property
     def reads_losses(self) -> bool:
         """Whether the truth of a row is its loss, a number between 0 and 1."""

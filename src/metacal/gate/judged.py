@@ -108,8 +108,7 @@ def accepts(fitted: Any, X: Any, **options: Any) -> Flags:
     """
     if hasattr(fitted, "steps"):
         return accepts(fitted[-1], before_last(fitted, X), **options)
-    accepted: Flags = fitted.accepts(X, **options)
-    return accepted
+    return np.asarray(fitted.accepts(X, **options))
 
 
 def judged(
@@ -132,7 +131,7 @@ def judged(
     if gate.kind == "cascade":
         return _judged_cascade(gate, given, truth, probabilities=probabilities)
     rows = gate.source.rows(given[0])
-    codes = None if truth is None else gate.codes(truth, len(rows))
+    codes = None if truth is None else gate.source.codes(truth, len(rows))
     places = np.arange(len(rows))
     if gate.kind == "scores":
         places = np.flatnonzero(~np.isnan(rows))

@@ -212,7 +212,7 @@ class Watch:
         """Rows as the gate reads them; InputError where it cannot."""
         if not len(X):
             return np.empty(0)
-        return stacked(self.gate, X) if self.gate.kind == "cascade" else np.asarray(self.gate.read(X))
+        return stacked(self.gate, X) if self.gate.kind == "cascade" else np.asarray(self.gate.source.read(X))
 
     def label(self, ids: Sequence[Id], y: Any, probability: Any = None) -> Watch:
         """Take in labels of earlier rows by their ids; those that nobody waits for are counted as unknown."""
