@@ -162,15 +162,8 @@ def fit_gate(
         profile = _profile(base, rows, seen, accept, counted, found.at)
     hashed = fingerprint()
     check_other_rows(prior, hashed)
-    return Gate.of(
-        Table(base, classes, found.score, decision_at=certificate.decision_at, **known),
-        policy,
-        certificate=certificate.with_notes(*remarks),
-        promise=promise,
-        reject_label=reject_label,
-        data_hash=hashed,
-        profile=profile,
-    )
+    source = Table(base, classes, found.score, decision_at=certificate.decision_at, **known)
+    return Gate.of(source, policy, certificate.with_notes(*remarks), promise, reject_label, hashed, profile)
 
 
 def _looked_at(

@@ -93,9 +93,12 @@ class Gate(Verbs):
             raise InputError("the models of a cascade need the same classes, in the same order.")
 
     @classmethod
-    def of(cls, source: Source, policy: Policy | float = math.inf, **known: Any) -> Gate:
-        """A gate of one stage, by a threshold or by those of classes or groups; without either it accepts all."""
-        return cls((Stage(source, policy if isinstance(policy, One | Thresholds) else One(policy)),), **known)
+    def of(cls, source: Source, policy: Policy | float = math.inf, *further: Any, **known: Any) -> Gate:
+        """A gate of one stage, by a threshold or by those of classes or groups; without either it accepts all.
+
+        Further fields follow in their order, the certificate first.
+        """
+        return cls((Stage(source, policy if isinstance(policy, One | Thresholds) else One(policy)),), *further, **known)
 
     __hash__ = None  # type: ignore[assignment]
 

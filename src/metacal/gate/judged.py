@@ -163,7 +163,11 @@ def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabiliti
     correct, known = decision.top == codes, codes >= 0
     worse = (~correct & (answers[-1] == codes)).astype(np.float64)
     losses = Losses.graded(worse - (correct & (answers[-1] != codes)))
-    _check_known(gate, known, decision, answers[-1])
+    if gate.certificate is not None and not known.all():
+        if not gate.certificate.quantity.paired:
+            raise InputError(f"{int((~known).sum()):,} rows have no label, and an accuracy needs them all.")
+        if missing := int((~known & (decision.top != answers[-1])).sum()):
+            raise InputError(f"{missing:,} rows on which the two models disagree have no label; label them.")
     fitted_here = gate.fitted_on(decision.doubt, np.asarray(answers[0] == answers[-1]))
     return Judged(decision, correct, losses, None, known, fitted_here, np.arange(len(decision)))
 
@@ -216,15 +220,3 @@ def of_the_given(gate: Gate, X: NDArray[Any], y: Any) -> Any:
             label = (*label, known or None)[min(who, len(label))]
         good.append(label)
     return good
-
-
-def _check_known(gate: Gate, known: Flags, decision: Decision, last: Codes) -> None:
-    """Raise where labels are missing that the promise is about."""
-    certificate = gate.certificate
-    if certificate is None or known.all():
-        return
-    if not certificate.quantity.paired:
-        raise InputError(f"{int((~known).sum()):,} rows have no label, and an accuracy needs them all.")
-    missing = int((~known & (decision.top != last)).sum())
-    if missing:
-        raise InputError(f"{missing:,} rows on which the two models disagree have no label; label them.")
