@@ -108,7 +108,7 @@ def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, options: Options
     elif gate.kind == "cascade":
         told = None if labels is None else np.stack(labels, axis=1)
         labels = given.found.correct if told is None else np.where(np.isnan(told), np.array(None), told)
-    table = Table(rows, labels, given.ids, given.groups, name, given.found.units)
+    table = Table(rows, labels, given.ids, given.found.groups, name, given.found.units)
     known = [state for state in (kept.sources.get(name), *kept.sources.values()) if state is not None]
     if not any(table.skip(state) for state in known) and known and not append:
         raise InputError(_OTHER.format(path))
