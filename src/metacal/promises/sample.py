@@ -195,18 +195,14 @@ def even_odds(s: Float, positive: Flags) -> float:
     return float(np.clip(centre - scale * theta[0] / slope, low - 1.0, high + 1.0))
 
 
-def require_some_correct(correct: Flags) -> None:
-    """Raise when the classifier got every calibration row wrong."""
+def require_some_correct(correct: Flags | Codes, n_rows: int | None = None) -> None:
+    """Raise when the classifier got every calibration row wrong, of these or, where they are counts, of so many."""
     if not correct.any():
-        raise none_correct(len(correct))
-
-
-def none_correct(n_rows: int) -> InputError:
-    """What is said when the classifier got every calibration row wrong."""
-    return InputError(
-        f"no calibration row is classified correctly (n_samples={n_rows}): nothing can be promised. "
-        "Check that the labels and the columns use the same class order."
-    )
+        n_rows = len(correct) if n_rows is None else n_rows
+        raise InputError(
+            f"no calibration row is classified correctly (n_samples={n_rows}): nothing can be promised. "
+            "Check that the labels and the columns use the same class order."
+        )
 
 
 class Outcome(NamedTuple):
