@@ -272,6 +272,9 @@ def test_a_cascade_over_tables_by_whole_files(kind, tmp_path):
     want = mc.Watch.of(fitted, most_unreadable=0.01).update([small[1000:], large[1000:]], y[1000:])
     assert [found[name] for name in vars(want.counts)] == list(vars(want.counts).values())
     assert "--large LARGEFILE" in run(*call).stderr
+    call[1] = tmp_path / "large.npz"  # without labels
+    found = json.loads(run(*call, "--large", tmp_path / "large.npz").stdout)
+    assert (found["rows"], found["labelled_accepted"]) == (1000, 0)
 
 
 @pytest.mark.slow

@@ -37,6 +37,11 @@ def new():
     return Watch.of(gate(), most_unreadable=0.2)
 
 
+@pytest.fixture(autouse=True)
+def journals_are_soon_large(monkeypatch):
+    monkeypatch.setattr("metacal.cli.intake._LARGE", 3000)
+
+
 class History:
     """A log, whoever writes it, and one monitor after the other that follows it."""
 
@@ -74,14 +79,7 @@ class History:
         """One process: so many steps, or until nothing comes any more."""
         with Journal(STATE, "monitor", disk=self.world) as journal:
             kept = kept_from(journal.records, gate(), STATE) if journal.records else Kept(new())
-            intake = Intake(
-                kept,
-                self.source(kept),
-                journal=journal,
-                quarantine=Quarantine(ASIDE, disk=self.world),
-                clock=lambda: 0.0,
-                large=3000,
-            )
+            intake = Intake(kept, self.source(kept), journal, Quarantine(ASIDE, disk=self.world), None)
             quiet = 0
             while quiet < 3 if steps is None else steps > 0:
                 if steps is not None:
@@ -93,7 +91,7 @@ class History:
                         self.position = intake.source.lines.position
                 except NotKeptError:
                     continue
-            self.watch = intake.watch
+            self.watch = intake.kept.watch
 
     def second(self) -> None:
         """Another monitor on the same state: it is told that it is in use, or had it to itself."""

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import click
 
 from metacal import __version__
-from metacal.cli.printing import SAID
+from metacal.cli.printing import SAID, note
 from metacal.display import visible
 from metacal.errors import InfeasibleTargetError, MetacalError, MetacalWarning, spelled_as_commands
 
@@ -196,12 +196,8 @@ def _plain_warnings(ctx: click.Context) -> Iterator[None]:
         if ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning):
             raise MetacalError(f"{text} (a warning, which --strict makes an error)")
         if at_once and text not in heard:
-            tell(text)
+            note(f"Warning: {text}")
         heard[text] = None
-
-    def tell(text: str) -> None:
-        if not ctx.meta.get("metacal.quiet"):
-            click.echo(f"Warning: {text}", err=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
@@ -211,7 +207,7 @@ def _plain_warnings(ctx: click.Context) -> Iterator[None]:
             said = visible(" ".join(ctx.meta.get(SAID, ())))
             for text in () if at_once else heard:
                 if text not in said:
-                    tell(text)
+                    note(f"Warning: {text}")
 
 
 def _harmless(error: click.ClickException) -> click.ClickException:

@@ -111,8 +111,8 @@ def command(artifact: str, file: str, options: Options) -> None:
     if done.n_without_score and gate.kind == "scores":
         note(f"{done.n_without_score:,} of {done.n_rows:,} rows have no score: they are rejected.")
     if output != "-":
-        share = "" if done.n_accepted is None else f" ({100 * done.n_accepted / done.n_rows:.1f}%)"
-        kept = "" if done.n_accepted is None else f", {done.n_accepted:,} accepted{share}"
+        n = done.n_accepted
+        kept = "" if n is None else f", {n:,} accepted ({100 * n / done.n_rows:.1f}%)"
         who = ", ".join(f"{name} {count:,}" for name, count in done.answered_by.items())
         files = f" ({done.n_files:,} files, {done.n_kept:,} of them kept)" if is_folder(output) else ""
         note(f"{done.n_rows:,} rows{kept}{f'; answered by: {who}' if who else ''}; written to {output}{files}.")

@@ -10,7 +10,7 @@ import click
 
 from metacal.cli.options import SEED, as_command, option
 from metacal.cli.outputs import output_option
-from metacal.cli.printing import WIDTH, note, say, wrapped
+from metacal.cli.printing import note, say, wrapped
 from metacal.display import aligned
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _table(lines: list[Line]) -> list[str]:
 
 
 def _explained(lines: list[Line], certificate: Certificate | None) -> list[str]:
-    found = [wrapped(f"{line.method}, {line.promise}: {line.problem}", width=WIDTH) for line in lines if line.problem]
+    found = [wrapped(f"{line.method}, {line.promise}: {line.problem}") for line in lines if line.problem]
     if certificate is not None:
         found += [f"The certificate of the gate for {_promised(certificate.limits)}:", wrapped(str(certificate))]
     return [*found, ""]

@@ -101,7 +101,7 @@ def _measured(artifact: str | None, file: str, options: Options) -> Measured:
     found, (table, *later) = given.found, given.tables
     promises = gate is not None and gate.certificate is not None and len(gate.stages) == 1
     if given.truth is None and promises and gate.is_calibrated:  # type: ignore[union-attr]
-        return estimate_accuracy(gate, table, level=options.level, groups=given.groups)
+        return estimate_accuracy(gate, table, level=options.level, groups=given.found.groups)
     truth = given.require_truth()
     if gate is None:
         truth = label_codes(truth, len(found), class_list(found.class_names, table.shape[1]))
@@ -109,7 +109,7 @@ def _measured(artifact: str | None, file: str, options: Options) -> Measured:
     elif later and not gate.n_classes:  # a score of each model
         table, later = given.tables, []
     plan = {"level": options.level, "n_resamples": options.resamples, "random_state": options.seed}
-    known: dict[str, Any] = {**plan, "n_bins": options.bins, "groups": given.groups, "n_jobs": threads}
+    known: dict[str, Any] = {**plan, "n_bins": options.bins, "groups": given.found.groups, "n_jobs": threads}
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
     with resampling as bar, told(bar.update), cluster(options.executor, threads) as there:
         result = evaluate(gate, table, truth, large=next(iter(later), None), executor=there, overwrite=True, **known)

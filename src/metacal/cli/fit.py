@@ -211,12 +211,11 @@ def _prior(options: Options) -> Any:
         return None
     if options.since.endswith(".json"):
         prior: Any = load_gate(options.since)
-    elif options.reading.score_key is None:
-        prior = (older := read(options.since, options.reading)).table, older.require_truth()
     else:
-        scored = read_scored(options.since, options.reading)
-        bare = scored.correct is None or options.reading.loss_key is not None
-        prior = scored.score if bare else (scored.score, scored.correct)
+        by_score = options.reading.score_key is not None
+        older: Any = (read_scored if by_score else read)(options.since, options.reading)
+        bare = by_score and (older.labels is None or options.reading.loss_key is not None)
+        prior = older.table if bare else (older.table, older.require_truth())
     return SameSource(prior) if options.same_source else prior
 
 

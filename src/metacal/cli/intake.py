@@ -5,7 +5,7 @@ one taken. So what was counted is in the journal, and what is in the journal is 
 whoever opens the journal next has the state that follows from it, and the place from which to read on. Where the disk
 fails a step is not done: it is tried again, and nothing more is read meanwhile.
 
-`Intake` neither waits nor looks at the time by itself: `tests/simulation` drives it through histories of its own.
+`Intake` does not wait by itself: `tests/simulation` drives it through histories of its own.
 `watched` steps until the end or a signal, and `Shown` is what people and machines see of it meanwhile.
 """
 
@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from metacal.cli import Stopped, held
 from metacal.cli.printing import note
 from metacal.cli.sources import Table, Text
 from metacal.errors import InputError
-from metacal.gate.watch import Watch
 from metacal.io.artifact.watch import Kept, Taken, checkpoint
 from metacal.io.disk import DISK, Disk, plain_write_errors
 from metacal.io.journal import Journal
@@ -84,52 +82,34 @@ class Intake:
         The watch, and how far sources were read: a new one, or what the journal gives.
     source : Text or Table
         Where rows and labels come from.
-    journal : Journal, optional
+    journal : Journal or None
         An open one; without it nothing is kept.
-    quarantine : Quarantine, optional
-    silence : float, optional
+    quarantine : Quarantine or None
+    silence : float or None
         Seconds without anything that are an alarm.
-    clock : callable
-        Seconds.
-    large : int
-        Bytes of a journal that is written anew.
     """
 
     def __init__(
         self,
         kept: Kept,
         source: Text | Table,
-        *,
-        journal: Journal | None = None,
-        quarantine: Quarantine | None = None,
-        silence: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        large: int = _LARGE,
+        journal: Journal | None,
+        quarantine: Quarantine | None,
+        silence: float | None,
     ) -> None:
         self.kept, self.source, self.journal, self.quarantine = kept, source, journal, quarantine
-        self.silence, self.silences, self._clock, self._large = silence, 0, clock, large
-        self._heard, self._silent = clock(), False
+        self.silence, self.silences, self._heard, self._silent = silence, 0, time.monotonic(), False
         self._record: dict[str, Any] | None = None
         self._journalled = self._failed = False
-        self._largest = large
+        self._largest = _LARGE
         if journal is not None and not journal.records:
             journal.append(checkpoint(kept))
         self._last_of_before()
 
     @property
-    def watch(self) -> Watch:
-        """The watch as it is now."""
-        return self.kept.watch
-
-    @property
-    def settled(self) -> bool:
-        """Whether all that was taken is written."""
-        return self._record is None
-
-    @property
     def silent(self) -> bool:
         """Whether nothing has come for too long."""
-        long = self.silence is not None and self._clock() - self._heard >= self.silence
+        long = self.silence is not None and time.monotonic() - self._heard >= self.silence
         self.silences += long and not self._silent
         self._silent = long
         return long
@@ -141,7 +121,7 @@ class Intake:
             if taken is None:
                 return False
             if taken.lines or len(taken.rows):
-                self._heard, self._silent = self._clock(), False
+                self._heard, self._silent = time.monotonic(), False
             self._record, self._journalled = self.kept.add(taken, self.source.name, self.source.state), False
             if self.quarantine is not None:
                 self._record["quarantine"] = [self.quarantine.path, self.quarantine.at, self.source.place]
@@ -153,10 +133,10 @@ class Intake:
         return True
 
     def checkpoint(self) -> None:
-        """Write the whole state in place of all records."""
-        if self.journal is not None:
+        """Write the whole state in place of all records, once all that was taken is written."""
+        if self.journal is not None and self._record is None:
             self.journal.rewrite([checkpoint(self.kept)])
-            self._largest = max(self._large, 3 * self.journal.size)
+            self._largest = max(_LARGE, 3 * self.journal.size)
 
     def _keep(self) -> None:
         assert self._record is not None
@@ -207,7 +187,7 @@ class Shown:
         if intake.silence is not None:
             silence = Silence(intake.silence, not ended and intake.silent, intake.silences)
         about = {"artifact": self.artifact, "file": self.file, "quarantine": self.options.put_aside}
-        return status(intake.watch, ended=ended, silence=silence, **about)
+        return status(intake.kept.watch, ended=ended, silence=silence, **about)
 
     def publish(self, *, ended: bool = False) -> dict[str, Any]:
         """Show how it stands on the page and in the metrics."""
@@ -254,28 +234,22 @@ class Shown:
 
 def watched(intake: Intake, source: Text | Table, shown: Shown) -> None:
     """Read until the end, or until told to stop, which is no failure where there is no end."""
+    stopped: BaseException | None = None
     try:
         _read_all(intake, source, shown)
         if shown.page is not None:
             shown.publish(ended=True)
             shown.page.wait()
-    except (KeyboardInterrupt, Stopped):
-        _settle(intake)
-        if not shown.options.goes_on:
-            raise
-        return
-    _settle(intake)
-    if source.first_fault and not source.good:
+    except (KeyboardInterrupt, Stopped) as signal:
+        stopped = signal
+    try:
+        intake.checkpoint()
+    except InputError as error:  # the long journal stays, and has all of it
+        note(f"{error} What was counted is there.")
+    if stopped is not None and not shown.options.goes_on:
+        raise stopped
+    if stopped is None and source.first_fault and not source.good:
         raise InputError(f"no line of {source.place} could be read; the first: {source.first_fault}")
-
-
-def _settle(intake: Intake) -> None:
-    """The whole state in place of a long journal; where that cannot be written the journal stays, and has all of it."""
-    if intake.settled:
-        try:
-            intake.checkpoint()
-        except InputError as error:
-            note(f"{error} What was counted is there.")
 
 
 def _read_all(intake: Intake, source: Text | Table, shown: Shown) -> None:

@@ -143,7 +143,7 @@ def command(artifact: str, file: str, options: Options) -> None:
         kept = _kept(journal, new)
         source = source_of(kept, artifact, file, options)
         quarantine = None if options.put_aside is None else Quarantine(options.put_aside)
-        intake = Intake(kept, source, journal=journal, quarantine=quarantine, silence=options.silence)
+        intake = Intake(kept, source, journal, quarantine, options.silence)
         shown = Shown(intake, os.path.basename(artifact), file, options)
         if options.serve:
             from metacal.report.server import Server

@@ -5,19 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import Field, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from metacal.io.formats import endings
 
-if TYPE_CHECKING:
-    _Choice = click.Choice[str]
-else:
-    _Choice = click.Choice  # no generic before click 8.2
 
-
-class OneOf(_Choice):
+class OneOf(click.Choice):  # type: ignore[type-arg]  # no generic before click 8.2
     """One of the names in a registry, which is asked when a command line is read: a plugin may have added to it."""
 
     def __init__(self, registered: Callable[[], Iterable[str]], *more: str) -> None:

@@ -171,11 +171,6 @@ class GateRows:
         return len(self.found)
 
     @property
-    def groups(self) -> Any:
-        """The group of each row, where there are groups."""
-        return self.found.groups
-
-    @property
     def ids(self) -> Any:
         """The id of each row, where there are ids."""
         return self.found.ids

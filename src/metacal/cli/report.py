@@ -131,7 +131,7 @@ def _summarised(
         gate,
         large=given.tables[1] if len(given.tables) > 1 else None,
         ids=given.ids,
-        groups=given.groups,
+        groups=given.found.groups,
         file=file,
         artifact=artifact,
         sha256=_sha256(file, options.large, options.reading),

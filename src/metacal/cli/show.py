@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from metacal.maps.map import Map
 
 _KINDS = {
+    None: "a calibrator ({}), without a gate: it promises nothing",
     "logits": "a gate ({})",
     "scores": "a gate on a score ({}), without logits",
     "cascade": "a cascade of two models ({})",
@@ -109,9 +110,7 @@ def _plain(value: Any) -> Any:
 
 def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
     certificate, stages = gate.certificate, answer.get("stages", [answer])
-    kind = f"a calibrator ({answer['kind']}), without a gate: it promises nothing"
-    if certificate is not None:
-        kind = _KINDS[gate.kind].format(answer["kind"])
+    kind = _KINDS[None if certificate is None else gate.kind].format(answer["kind"])
     lines = [f"{artifact}: {kind}", ""]
     if certificate is not None:
         lines += [str(certificate), f"  expect       {certificate.next_rows(NEXT)}", ""]

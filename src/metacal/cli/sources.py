@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,7 @@ from metacal.io.columns import Request
 from metacal.io.formats.jsonl import LineError
 from metacal.io.lines import KEPT, Line, Logs, Pipe, Position
 from metacal.io.opening import check_head
-from metacal.io.stream import KINDS, HeaderError, Reader, Record
+from metacal.io.stream import KINDS, HeaderError, Reader, Record, unfit
 from metacal.io.tail import Tail
 from metacal.rows.score_columns import WORDS
 
@@ -109,7 +108,7 @@ def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, options: Options
     elif gate.kind == "cascade":
         told = None if labels is None else np.stack(labels, axis=1)
         labels = given.found.correct if told is None else np.where(np.isnan(told), np.array(None), told)
-    table = Table(rows, labels, given.ids, given.groups, name, given.found.units)
+    table = Table(rows, labels, given.ids, given.found.groups, name, given.found.units)
     known = [state for state in (kept.sources.get(name), *kept.sources.values()) if state is not None]
     if not any(table.skip(state) for state in known) and known and not append:
         raise InputError(_OTHER.format(path))
@@ -235,24 +234,24 @@ class Text:
     def _read(self, line: Line) -> Record | None:
         """A record with its label as the gate knows it; LineError where there is none."""
         if line.fault:
-            raise _unfit(line.fault)
+            raise unfit(line.fault)
         try:
             record = self.reader.read(line.number, line.content)
         except HeaderError as error:
             if self.reader.kind in ("csv", "tsv") and self.reader.header is None:
                 raise  # nothing of this file can be read
-            raise _unfit(str(error)) from None
+            raise unfit(str(error)) from None
         if record is None:
             return None
         several = isinstance(record.label, tuple)
         if several and record.row is None:
-            raise _unfit("a label that comes later says whether the answer that was given is good: 'correct' or 'ok'")
+            raise unfit("a label that comes later says whether the answer that was given is good: 'correct' or 'ok'")
         label = tuple(map(self._label, record.label)) if several else self._label(record.label)
         if record.row is None and (record.id is None or label is None):
-            raise _unfit("a line without a row says the label of an earlier one: it needs an id and a label")
+            raise unfit("a line without a row says the label of an earlier one: it needs an id and a label")
         self._check_probability(record)
         if record.row is not None and record.unit is None and self.reader.request.unit_key is not None:
-            raise _unfit("it does not say of which unit the row is")
+            raise unfit("it does not say of which unit the row is")
         return record._replace(label=label)
 
     def _label(self, label: Any) -> Any:
@@ -263,13 +262,13 @@ class Text:
             with suppress(TypeError, ValueError):
                 label = float(label)
             if self.watch.gate.source.code(label) is None:
-                raise _unfit(f"the loss {str(label)[:40]!r} is no number from 0 to 1")
+                raise unfit(f"the loss {str(label)[:40]!r} is no number from 0 to 1")
             return label
         text = str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
         known = self.labels.get(text, self.labels.get(text.strip().lower()) if self.reader.request.scores else None)
         if known is None:
             what = "neither right nor wrong" if self.reader.request.scores else "none of the gate's classes"
-            raise _unfit(f"the label {text[:40]!r} is {what}")
+            raise unfit(f"the label {text[:40]!r} is {what}")
         return known
 
     def _check_probability(self, record: Record) -> None:
@@ -279,7 +278,7 @@ class Text:
         said = [one.least_probability for one in alarms.promise]
         least = min(said + [one.least_probability for one in alarms.calibration], default=0.0)
         if chance is not None and not (least <= chance <= 1.0 and chance > 0.0):
-            raise _unfit(
+            raise unfit(
                 f"the probability {chance:g} is not between the least probability {least:g}, which was said "
                 "beforehand, and 1; begin again with a lower one (--least-probability)"
             )
@@ -287,13 +286,9 @@ class Text:
             waiting = self.watch.waiting.get(kept_id(record.id))
             chance = self._chances.get(record.id, None if waiting is None else waiting.probability)
         if chance is None and record.label is not None:
-            raise _unfit("it does not say with which probability it was chosen")
+            raise unfit("it does not say with which probability it was chosen")
         if record.row is not None and record.id is not None:
             self._chances[record.id] = chance
-
-
-#: Why a line cannot be taken; whoever puts it aside knows where it stands.
-_unfit = partial(LineError, "", 0)
 
 
 def _odd_rows(watch: Watch, rows: list[tuple[int, Any]]) -> Iterator[tuple[int, str]]:

@@ -64,7 +64,9 @@ def command(artifact: str, file: str, options: Options) -> None:
         )
     given = read_rows(gate, artifact, file, replace(options.reading, unit_key=options.unit_key), options.large)
     bare = not any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
-    seen = judged(gate, given.tables, None if bare and given.truth is None else given.require_truth(), given.groups)
+    seen = judged(
+        gate, given.tables, None if bare and given.truth is None else given.require_truth(), given.found.groups
+    )
     given.tell(len(seen), seen.fitted_here, artifact, "they say nothing new")
     units = None if given.found.units is None else Units(given.found.units).at(seen.rows, len(given))
     result = verify_decisions(

@@ -270,14 +270,12 @@ class Cascade(GateEstimator, kw_only=False):
     def _table(self, model: Any, X: Any) -> Array:
         """What a model says about rows, as checked logits."""
         if model is None:
-            table = validate.logits_from(validate.on_host(X, self.input), self.input)
-        elif any(hasattr(model, name) for name in METHODS):
-            table = logits_of(model, X)
-        elif callable(model):
-            table = validate.logits_from(model(X), self.input)
-        else:
-            raise InputError(f"a model of a cascade is a fitted classifier or a function; got {model!r}.")
-        return table
+            return validate.logits_from(validate.on_host(X, self.input), self.input)
+        if any(hasattr(model, name) for name in METHODS):
+            return logits_of(model, X)
+        if callable(model):
+            return validate.logits_from(model(X), self.input)
+        raise InputError(f"a model of a cascade is a fitted classifier or a function; got {model!r}.")
 
     def _fit_base(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
         base = base_calibrator(self.calibrator, None, rows.n_classes)

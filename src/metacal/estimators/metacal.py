@@ -194,7 +194,6 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         groups: ArrayLike | None = None,
     ) -> Self:
         """The same where labels are column numbers, and -1 stands for a label that no column has: always wrong."""
-        check_gate(self.promise, self.score, self.input, self.decision)
         with self._rows(X, reset=True, later=True) as rows:
             self.classes_ = validate.class_list(self.classes, rows.n_classes)
             return self._fit_codes(rows, codes, weights=weights, counted=counted, groups=groups)

@@ -222,23 +222,22 @@ def fill(
 ) -> Applied:
     """Make what is missing in a folder: `present` are the names of results with their sources, `each` makes parts."""
     results.sweep(present)
-    records = {name: results.kept(name, source) for name, source in present.items()}
-    kept = [name for name, record in records.items() if record is not None and record["n_rows"]]
+    records = {name: known for name, source in present.items() if (known := results.kept(name, source)) is not None}
+    kept = [name for name, record in records.items() if record["n_rows"]]
     for name in kept:
         say(f"{name} is finished; it is kept.")
-    missing = [name for name, record in records.items() if record is None]
-    pieces = {(present[name], os.path.join(results.folder, name)): name for name in missing}
+    missing = [(source, os.path.join(results.folder, name)) for name, source in present.items() if name not in records]
     try:
-        for piece, made in each(list(pieces)):
-            name = pieces[piece]
-            records[name] = results.finish(name, piece[0], *made)
+        for (source, target), made in each(missing):
+            name = os.path.basename(target)
+            records[name] = results.finish(name, source, *made)
     finally:
         results.sweep(present)
-    counted = [record for record in records.values() if record is not None and record["n_rows"]]
+    counted = [record for record in records.values() if record["n_rows"]]
     if not counted:
         raise NoRowsError(f"{next(iter(present.values()))}: it holds no rows, nor does any other; give at least one.")
     accepted = [record["n_accepted"] for record in counted]
-    orphans, edited = results.orphans(dict(present))
+    orphans, edited = results.orphans(present)
     if prune:
         results.prune(orphans)
     return Applied(
@@ -246,7 +245,7 @@ def fill(
         None if accepted[0] is None else sum(accepted),
         len(counted),
         len(kept),
-        tuple(present[name] for name, record in records.items() if record is not None and not record["n_rows"]),
+        tuple(source for name, source in present.items() if not records[name]["n_rows"]),
         tuple(orphans),
         prune,
         tuple(edited),

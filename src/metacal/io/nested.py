@@ -103,13 +103,9 @@ def _parsed(key: str) -> tuple[str | None, tuple[str | int, ...]]:
     """The function around a key, if any, and its steps; a plain name is one step."""
     called = _CALL.fullmatch(key)
     reduction, path = (called[1], called[2]) if called and called[1] in REDUCTIONS else (None, key)
-    steps: list[str | int] = []
-    at = 0
-    while at < len(path) and (found := _STEP.match(path, at)):
-        name, index = found[1], found[2]
-        steps.append(name if name is not None else "*" if index == "*" else int(index))
-        at = found.end()
-    return reduction, tuple(steps) if at == len(path) else (key,)
+    found = list(_STEP.finditer(path))
+    steps = tuple(one[1] or ("*" if one[2] == "*" else int(one[2])) for one in found)
+    return reduction, steps if "".join(one[0] for one in found) == path else (key,)
 
 
 def is_nested(key: str | None) -> bool:

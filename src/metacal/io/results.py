@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -127,7 +127,7 @@ class ResultFolder:
                 self.disk.replace(part, target)
         return record
 
-    def orphans(self, present: dict[str, str]) -> tuple[list[str], list[str]]:
+    def orphans(self, present: Mapping[str, str]) -> tuple[list[str], list[str]]:
         """Results whose source is gone, or has its result under another name: as they were made, and edited since.
 
         `present` are the names of results and their sources.

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import cycle
 from typing import Any, NamedTuple
 
@@ -31,13 +32,16 @@ LONGEST_GROUP = 1000
 class Record(NamedTuple):
     """One line: numbers of the row or None, its label, id, sampling probability, group and unit where there are any."""
 
-    line: int
     row: tuple[float, ...] | None
     label: Any
     id: str | None
     probability: float | None
     group: str | None
     unit: str | None = None
+
+
+#: Why a line cannot be taken; whoever puts it aside knows where it stands.
+unfit = partial(LineError, "", 0)
 
 
 class HeaderError(InputError):
@@ -59,7 +63,7 @@ class Reader:
     >>> found = [reader.read(k, line) for k, line in enumerate(lines, 1)]
     >>> found[1].row, found[1].label, found[3].label, found[4].row, found[4].id
     ((2.5, -1.0), None, 'dog', None, 'a')
-    >>> Reader(Request("a.jsonl"), "jsonl").read(1, b'{"id": 7, "label": "cat"}')[1:4]  # of a row that came earlier
+    >>> Reader(Request("a.jsonl"), "jsonl").read(1, b'{"id": 7, "label": "cat"}')[:3]  # of a row that came earlier
     (None, 'cat', '7')
     """
 
@@ -85,18 +89,18 @@ class Reader:
             return None
         if self._delimiter is None:
             plain = parsed_object(self.request.path, line, content)
-            return self._object(line, nested_in(self.request, line, plain, self.probability_key))
-        cells = self._cells(line, content)
+            return self._object(nested_in(self.request, line, plain, self.probability_key))
+        cells = self._cells(content)
         if line == 1 and cells == self.header:
             return None
         if self.header is None or (line == 1 and not self._is_row(cells, self.header)):
-            self._name_anew(line, cells)
+            self._name_anew(cells)
             return None
         if len(cells) != len(self.header):
-            raise self._wrong(line, f"this line has {len(cells)} cells but the header has {len(self.header)}")
-        return self._record(line, {name: cell or None for name, cell in zip(self.header, cells)})
+            raise unfit(f"this line has {len(cells)} cells but the header has {len(self.header)}")
+        return self._record({name: cell or None for name, cell in zip(self.header, cells)})
 
-    def _name_anew(self, line: int, cells: list[str]) -> None:
+    def _name_anew(self, cells: list[str]) -> None:
         """Take a line for a header; in a later file only one that names the same classes, or a broken line would do."""
         if self.header is None and cells[0].startswith("{"):
             raise InputError(
@@ -111,7 +115,7 @@ class Reader:
         )
         if before["header"] is not None and table and self._table and not alike:
             vars(self).update(before)
-            raise self._wrong(line, f"this is neither a row nor a header like the one before: {listed(cells)}")
+            raise unfit(f"this is neither a row nor a header like the one before: {listed(cells)}")
         self.header = cells
 
     def _is_row(self, cells: list[str], header: list[str]) -> bool:
@@ -119,20 +123,20 @@ class Reader:
         if len(cells) != len(header):
             return False
         try:
-            self._row(1, {name: cell or None for name, cell in zip(header, cells)}, "")
+            self._row({name: cell or None for name, cell in zip(header, cells)}, "")
         except InputError:
             return False
         return set(cells) != set(header)
 
-    def _cells(self, line: int, content: bytes) -> list[str]:
+    def _cells(self, content: bytes) -> list[str]:
         try:
             return line_cells(content.decode("utf-8"), str(self._delimiter))
         except UnicodeDecodeError:
-            raise self._wrong(line, "this is not UTF-8 text; save it as UTF-8") from None
+            raise unfit("this is not UTF-8 text; save it as UTF-8") from None
         except (csv.Error, ValueError):
-            raise self._wrong(line, f"this is no line of {self.kind}; fix its quotes") from None
+            raise unfit(f"this is no line of {self.kind}; fix its quotes") from None
 
-    def _object(self, line: int, cells: dict[str, Any]) -> Record:
+    def _object(self, cells: dict[str, Any]) -> Record:
         """The record of an object; the first with a row in it says what the entries are called."""
         if self.header is None:
             lists = [name for name, value in cells.items() if isinstance(value, list)]
@@ -145,24 +149,23 @@ class Reader:
                 self.header, self.lists = list(cells), lists
             else:
                 self._beside = {}
-        record = self._record(line, cells)
+        record = self._record(cells)
         if self.header is None and (record.id is None or record.label is None):
-            raise self._wrong(line, f"there is no row in it, nor an id with a label; it has {listed(cells)}")
+            raise unfit(f"there is no row in it, nor an id with a label; it has {listed(cells)}")
         return record
 
-    def _record(self, line: int, cells: dict[Any, Any]) -> Record:
+    def _record(self, cells: dict[Any, Any]) -> Record:
         label = self._value(cells, "labels", self.request.label_keys)
         told = tuple(cells.get(name) for name in self.request.agrees)
         label = label if all(one is None for one in told) else told
         chance = cells.get(self.probability_key)
         return Record(
-            line,
-            self._row(line, cells, label),
+            self._row(cells, label),
             label,
-            self._text(line, "id", self._value(cells, "ids", ID_KEYS)),
-            None if chance is None else self._numbers(line, (str(self.probability_key),), [chance])[0],
-            self._text(line, "group", cells.get(self.request.group_key)),
-            self._text(line, "unit", cells.get(self.request.unit_key)),
+            self._text("id", self._value(cells, "ids", ID_KEYS)),
+            None if chance is None else self._numbers((str(self.probability_key),), [chance])[0],
+            self._text("group", cells.get(self.request.group_key)),
+            self._text("unit", cells.get(self.request.unit_key)),
         )
 
     def _value(self, cells: dict[str, Any], role: str, usual: tuple[str, ...]) -> Any:
@@ -211,33 +214,32 @@ class Reader:
         self._listed = picked.places is None and not request.scores
         return dict(picked.beside)
 
-    def _row(self, line: int, cells: dict[str, Any], label: Any) -> tuple[float, ...] | None:
+    def _row(self, cells: dict[str, Any], label: Any) -> tuple[float, ...] | None:
         values = [cells.get(name) for name in self._table]
         if all(value is None for value in values):  # a row may lack its score, and is then rejected
             return (math.nan,) * len(self._table) if self.request.scores and self._table and label is None else None
-        numbers = self._numbers(line, self._table, self._list(line, values[0]) if self._listed else values)
+        numbers = self._numbers(self._table, self._list(values[0]) if self._listed else values)
         wanted = len(self.request.classes or ())
         if wanted == 2 and len(numbers) == 1 and self.request.is_one_score(self._table):
             numbers = (1.0 - numbers[0] if self.request.input == "probabilities" else 0.0, *numbers)
         if wanted and len(numbers) != wanted:
-            raise self._wrong(
-                line,
+            raise unfit(
                 f"this row has {len(numbers)} numbers, and the gate was fitted on {wanted} classes; give predictions "
-                "of the same classifier",
+                "of the same classifier"
             )
         return numbers
 
-    def _list(self, line: int, value: Any) -> list[Any]:
+    def _list(self, value: Any) -> list[Any]:
         if isinstance(value, str):
             try:
                 return lists_of_numbers(self.request.path, self._table[0], [value])[0].tolist()
             except InputError:
                 value = None
         if not isinstance(value, list):
-            raise self._wrong(line, f"the entry {self._table[0]!r} is no list of numbers")
+            raise unfit(f"the entry {self._table[0]!r} is no list of numbers")
         return value
 
-    def _numbers(self, line: int, names: Sequence[str], values: list[Any]) -> tuple[float, ...]:
+    def _numbers(self, names: Sequence[str], values: list[Any]) -> tuple[float, ...]:
         """All as numbers; the columns `names` hold them, or the one column of lists. A score may be a mark in words."""
         if self.request.scores and names == self._table:
             # A later model may not have been asked.
@@ -249,24 +251,21 @@ class Reader:
                 return tuple(map(float, values))
         for name, value in zip(cycle(names), values):
             if value is None:
-                raise self._wrong(line, f"{name!r} is empty in part; fill in all classes or none")
+                raise unfit(f"{name!r} is empty in part; fill in all classes or none")
             try:
                 if isinstance(value, bool) or "_" in str(value):
                     raise ValueError
                 float(value)
             except (TypeError, ValueError, OverflowError):
-                raise self._wrong(line, f"{name!r} holds {str(value)[:40]!r}, which is not a number") from None
+                raise unfit(f"{name!r} holds {str(value)[:40]!r}, which is not a number") from None
         return tuple(map(float, values))
 
-    def _text(self, line: int, what: str, value: Any) -> str | None:
+    def _text(self, what: str, value: Any) -> str | None:
         """An id or a group, as text: the same whatever kind of file it stands in."""
         if value is None:
             return None
         if isinstance(value, str | int) and not isinstance(value, bool):
             if what == "group" and (len(str(value)) > LONGEST_GROUP or not str(value).isprintable()):
-                raise self._wrong(line, f"the group {str(value)[:40]!r} is no plain text of at most {LONGEST_GROUP}")
+                raise unfit(f"the group {str(value)[:40]!r} is no plain text of at most {LONGEST_GROUP}")
             return str(value)
-        raise self._wrong(line, f"the {what} {str(value)[:40]!r} is neither text nor a number")
-
-    def _wrong(self, line: int, reason: str) -> LineError:
-        return LineError(self.request.path, line, reason)
+        raise unfit(f"the {what} {str(value)[:40]!r} is neither text nor a number")

@@ -114,12 +114,8 @@ def open_table(
 @contextlib.contextmanager
 def _target(path: str | os.PathLike[str], suffix: str, part: str | None) -> Iterator[Any]:
     """What a writer is given: a file that takes its place when it is whole, or standard output for text."""
-    if part is not None:
-        try:
-            yield Path(part)
-        except BaseException:
-            Path(part).unlink(missing_ok=True)
-            raise
+    if part is not None:  # whoever puts it in its place sweeps away what was not finished
+        yield Path(part)
     elif os.fspath(path) != "-":
         with atomic_path(path) as beside:
             yield beside

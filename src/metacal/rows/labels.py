@@ -4,6 +4,7 @@ agree: nobody need have looked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from metacal.rows.arrays import first_row, plain_array
 
 #: The number that stands for "no label" where it is no class.
 NO_LABEL = -1
+_WHOLE = re.compile("0|-?[1-9][0-9]{0,18}")
 
 
 def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> NDArray[Any]:
@@ -63,10 +65,7 @@ def as_class_names(values: Any) -> tuple[str | int, ...]:
 
 def is_whole(text: str) -> bool:
     """Whether this is how a 64-bit integer is written; 007 and -0 are names."""
-    digits = text.removeprefix("-")
-    if not (len(text) <= 20 and digits.isascii() and digits.isdigit()):
-        return False
-    return str(int(text)) == text and -(1 << 63) <= int(text) < 1 << 63
+    return _WHOLE.fullmatch(text) is not None and -(1 << 63) <= int(text) < 1 << 63
 
 
 def two_classes(labels: Any, positive: Any = None, *, one_score: bool = False) -> NDArray[Any] | None:
