@@ -75,8 +75,8 @@ class BinCounts:
 
     def __init__(self, n_classes: int, n_bins: int) -> None:
         self.asked, self.n_bins = np.arange(n_classes)[-1:] if n_classes == 2 else np.arange(n_classes), n_bins
-        self.rows, self.right = np.zeros((2, len(self.asked) * n_bins), dtype=np.int64)
-        self.units = np.zeros((2, len(self.asked) * n_bins), dtype=np.int64)
+        #: Rows, rows of the class, and Σ p in coarse and in fine units.
+        self.sums = np.zeros((4, len(self.asked) * n_bins), dtype=np.int64)
 
     def add(self, part: tuple[Float, Codes]) -> None:
         """Add some rows: the probability of each question, NaN where its class is masked, and the labels."""
@@ -86,9 +86,9 @@ class BinCounts:
         possible = np.flatnonzero(~np.isnan(flat))
         cells, flat = cells.reshape(-1)[possible], flat[possible]
         right = (labels[:, None] == self.asked).reshape(-1)[possible]
-        self.rows += np.bincount(cells, minlength=len(self.rows))
-        self.right += np.bincount(cells[right], minlength=len(self.right))
-        for sums, unit, part_of in zip(self.units, exact.UNITS, exact.in_units(flat)):
+        for sums, own in zip(self.sums, (cells, cells[right])):
+            sums += np.bincount(own, minlength=len(sums))
+        for sums, unit, part_of in zip(self.sums[2:], exact.UNITS, exact.in_units(flat)):
             sums += exact.counted(_sums(cells, part_of, len(sums)), unit)
 
     def result(self) -> BinCounts:
@@ -96,14 +96,12 @@ class BinCounts:
         return self
 
     def __iadd__(self, other: BinCounts) -> BinCounts:
-        self.rows += other.rows
-        self.right += other.right
-        self.units += other.units
+        self.sums += other.sums
         return self
 
     def curves(self, prior_rows: float) -> list[Curve]:
         """The curve of each class."""
-        columns = np.stack([self.rows, self.right, exact.value(self.units)]).reshape(3, len(self.asked), -1)
+        columns = np.stack([*self.sums[:2], exact.value(self.sums[2:])]).reshape(3, len(self.asked), -1)
         cuts = _cuts(self.n_bins)
         return [smoothed(cuts, rows, right, sums, prior_rows) for rows, right, sums in columns.swapaxes(0, 1)]
 
