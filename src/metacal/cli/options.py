@@ -198,13 +198,12 @@ def _flat(options: type, without: tuple[str, ...] = ()) -> Iterator[Field[Any]]:
 def _check_together(options: type, given: dict[str, Any]) -> None:
     """Refuse an option without what it needs, or beside what it excludes."""
     said = {name for name, value in given.items() if value is not None and value is not False and value != ()}
-    for one in _flat(options):
-        needs, excludes = one.metadata.get("needs", ()), one.metadata.get("excludes", ())
-        if one.name in said and needs and not said.intersection(needs):
+    for one in (one for one in _flat(options) if one.name in said):
+        needs, beside = one.metadata["needs"], [other for other in one.metadata["excludes"] if other in said]
+        if needs and not said.intersection(needs):
             raise click.UsageError(f"{flag(one.name)} goes with {_either(needs)}: {one.metadata['help']}")
-        for other in excludes if one.name in said else ():
-            if other in said:
-                raise click.UsageError(f"{flag(one.name)} and {flag(other)} exclude each other; give one.")
+        if beside:
+            raise click.UsageError(f"{flag(one.name)} and {flag(beside[0])} exclude each other; give one.")
 
 
 def _gathered(options: type, given: dict[str, Any]) -> Any:

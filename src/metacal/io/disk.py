@@ -18,21 +18,13 @@ import uuid
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from metacal.errors import InputError
+from metacal.errors import BusyError, InputError
 
 #: Of a folder that may be written but not listed, and on file systems (some that are shared) without such a thing.
 _UNSYNCABLE = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP)
 _LOCKED = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 #: Where the byte that Windows locks lies: beyond the text, so that others can read who holds the lock.
 _FAR = 1 << 30
-
-
-class LockedError(OSError):
-    """Somebody else holds the lock; `holder` is what they wrote into it."""
-
-    def __init__(self, path: str, holder: str) -> None:
-        super().__init__(errno.EAGAIN, "in use", path)
-        self.holder = holder
 
 
 class Stamp(NamedTuple):
@@ -119,8 +111,7 @@ class Disk:
             self.append(part, content)
             self.replace(part, target)
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(part)
+            self.remove(part)
 
     def replace(self, part: str, target: str) -> None:
         """Give a file that is whole the name `target`, in the same folder; what had it is gone. The mode stays."""
@@ -139,7 +130,7 @@ class Disk:
 
     @contextlib.contextmanager
     def lock(self, path: str) -> Iterator[None]:
-        """Hold `path`, a file of its own, alone; LockedError where another process does.
+        """Hold `path`, a file of its own beside what it is about, alone; BusyError where another process does.
 
         The lock dies with whoever holds it, however that happens: the file stays, and says nothing by being there.
         """
@@ -150,7 +141,8 @@ class Disk:
                 if error.errno not in _LOCKED:
                     raise
                 os.lseek(file, 0, os.SEEK_SET)
-                raise LockedError(path, os.read(file, 500).decode(errors="replace").strip()) from None
+                holder = os.read(file, 500).decode(errors="replace").strip() or "another process"
+                raise busy(path, holder) from None
             os.ftruncate(file, 0)
             os.lseek(file, 0, os.SEEK_SET)  # Windows looks for its byte elsewhere, and cannot write by position
             since = time.strftime("%Y-%m-%d %H:%M:%S")  # what others are told of this process
@@ -159,13 +151,17 @@ class Disk:
                 yield
             finally:
                 os.ftruncate(file, 0)
-                _lock(
-                    file, take=False
-                )  # closing is not enough: processes that were forked meanwhile hold the same file open
+                # Closing is not enough: processes that were forked meanwhile hold the same file open.
+                _lock(file, take=False)
 
 
 #: The one that everything uses unless it is given another.
 DISK = Disk()
+
+
+def busy(lock: str, holder: str) -> BusyError:
+    """Somebody else holds the lock of a file."""
+    return BusyError(f"{lock.removesuffix('.lock')} is in use by {holder}; wait until that has ended.")
 
 
 def part_beside(target: str | os.PathLike[str]) -> str:
@@ -186,8 +182,6 @@ def plain_write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         raise InputError(f"cannot write {shown}: there is no folder {parent}; create it first.") from None
     except NotADirectoryError:
         raise InputError(f"cannot write {shown}: {parent} is not a folder; choose a path inside a folder.") from None
-    except LockedError:
-        raise
     except OSError as error:
         raise InputError(f"cannot write {shown}: {error.strerror or error}.") from error
 

@@ -37,8 +37,8 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any, Self
 
-from metacal.errors import ArtifactError, BusyError, InputError, option
-from metacal.io.disk import DISK, Disk, LockedError, plain_write_errors
+from metacal.errors import ArtifactError, InputError, option
+from metacal.io.disk import DISK, Disk, plain_write_errors
 from metacal.io.opening import plain_read_errors
 
 #: The version of the lines; another one is refused.
@@ -88,13 +88,8 @@ class Journal:
     def __enter__(self) -> Self:
         lock = f"{self.path}.lock"
         with ExitStack() as stack:
-            try:
-                with plain_write_errors(lock):
-                    stack.enter_context(self.disk.lock(lock))
-            except LockedError as error:
-                raise BusyError(
-                    f"{self.path} is in use by {error.holder or 'another process'}; wait until that has ended."
-                ) from None
+            with plain_write_errors(lock):
+                stack.enter_context(self.disk.lock(lock))
             self._read()
             self._stack = stack.pop_all()
         return self

@@ -227,7 +227,7 @@ def _read_labels(request: Request) -> NDArray[Any]:
     try:
         with opened(request) as (one, kind, _):
             if kind in (".csv", ".tsv"):
-                return read_labels(path, one.source, ending, request.label_key)
+                return read_labels(one, ending)
             if kind != ".npy":
                 raise wrong
             return np.asarray(FORMATS[kind].read(Request(path, file=one.source, stream=False)).table)

@@ -283,11 +283,9 @@ def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) 
     count = len(classes)
     label = labels[row].item()
     if np.array_equal(classes, np.arange(count)):
-        hint = (
-            "Labels that count from 1: labels - 1."
-            if labels.min() == 1 and labels.max() == count
-            else f"Other labels: give {option('classes')}, one entry per column, in column order."
-        )
+        hint = f"Other labels: give {option('classes')}, one entry per column, in column order."
+        if labels.min() == 1 and labels.max() == count:
+            hint = "Labels that count from 1: labels - 1."
         raise InputError(
             f"labels must be classes 0..{count - 1} ({count} columns); row {row} has label {label}. {hint}"
         )

@@ -341,9 +341,7 @@ def _overlap(table: Any, out: Any) -> bool:
         return kernels.device_kernels().overlap(table, out)
     if any(step == 0 and size > 1 for step, size in zip(out.strides, out.shape)):
         return True
-    if not isinstance(table, np.ndarray) or not np.may_share_memory(table, out):
-        return False
-    return _memory(table) != _memory(out)
+    return isinstance(table, np.ndarray) and np.may_share_memory(table, out) and _memory(table) != _memory(out)
 
 
 def _memory(array: NDArray[Any]) -> tuple[Any, ...]:

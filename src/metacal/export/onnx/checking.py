@@ -58,10 +58,8 @@ def probe_rows(gate: Gate, dtype: str) -> tuple[list[Array], Flags]:
     rows, usable = zip(*(_PROBES[stage.source.kind](stage.source, dtype) for stage in gate.stages), strict=True)
     shifts, n = (0,) if len(rows) == 1 else (0, 3, 7), max(map(len, rows))
     places = [np.concatenate([(np.arange(n) + k * shift) % len(own) for shift in shifts]) for k, own in enumerate(rows)]
-    return (
-        [own[at] for own, at in zip(rows, places, strict=True)],
-        np.stack([own[at] for own, at in zip(usable, places, strict=True)], axis=1),
-    )
+    given, flags = ([own[at] for own, at in zip(each, places, strict=True)] for each in (rows, usable))
+    return given, np.stack(flags, axis=1)
 
 
 def probe_batch(source: Any, dtype: str) -> tuple[Array, Flags]:
@@ -242,15 +240,11 @@ def _start(seconds: int, *arguments: str) -> None:
 
 def _refused(reply: dict[str, Any]) -> ArtifactError:
     """What the checker or onnxruntime said, without the places in its own source, and what to do."""
-    what, advice = {
-        "check": ("onnx.checker refuses the model", "export the model again"),
-        "load": (
-            "onnxruntime does not load the model",
-            "try an older operator set or IR version, or update onnxruntime",
-        ),
-        "run": ("onnxruntime does not run the model", "export the model again"),
-    }[reply["stage"]]
-    return ArtifactError(f"{what} ({_plain_words(reply['error'])}); {advice}.")
+    stage, advice = reply["stage"], "export the model again"
+    if stage == "load":
+        advice = "try an older operator set or IR version, or update onnxruntime"
+    what = "onnx.checker refuses" if stage == "check" else f"onnxruntime does not {stage}"
+    return ArtifactError(f"{what} the model ({_plain_words(reply['error'])}); {advice}.")
 
 
 def _plain_words(said: str) -> str:

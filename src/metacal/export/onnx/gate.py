@@ -27,8 +27,7 @@ from metacal.promises.parts.thresholds import One, Policy, Thresholds
 
 #: Output name -> value.
 Answers = dict[str, Value]
-#: The input that a gate by group has besides.
-GROUP = "group"
+#: What the input `group` that a gate by group has besides says of itself.
 _GROUP_SAYS = "the place of each row's group in the list metacal.groups; any other number is rejected"
 #: Output -> its type; that of `probs` depends on the logits'.
 _TYPES = {"score": "float64", "accept": "bool", "confidence": "float64", "answered_by": "int64"}
@@ -73,14 +72,16 @@ def append_gate(
     """
     taken = all_names(model)
     graph = Graph(opset_of(model), taken=taken, constants_as_nodes=model.ir_version < 4)
-    group, tables = _free(GROUP, taken) if gate.by_group else None, given
+    group, tables = _free("group", taken) if gate.by_group else None, given
     if guarded:
         tables = tuple(graph.op("Reshape", name, graph.integers(0, gate.n_classes)) for name in given)
         graph.nodes[-1].name = GUARD
-    written = answers(graph, gate, tables, dtype, group)
+    write = {"logits": _of_table, "scores": _of_marks}[gate.source.kind]
+    parts = [write(graph, gate.stage(number), name, dtype, group) for number, name in enumerate(tables)]
+    written = _joined(Traced(graph, "int64"), parts)
     names = {name: _free(name, taken) for name in written}
     for name, value in written.items():
-        graph.rename(value, names[name])
+        graph.rename(value.name, names[name])
     model.graph.node.extend(graph.nodes)
     model.graph.initializer.extend(graph.initializers)
     model.graph.input.extend([] if group is None else [described(group, "int64", [batch], _GROUP_SAYS)])
@@ -97,16 +98,6 @@ def _free(name: str, taken: set[str]) -> str:
     while name in taken:
         name += "_"
     return name
-
-
-def answers(graph: Graph, gate: Gate, given: tuple[str, ...], dtype: str, group: str | None = None) -> dict[str, str]:
-    """Append a gate to a graph that has what its stages read as `given`; output name -> value.
-
-    `group` is the value that holds the number of each row's group, where the gate goes by them.
-    """
-    write = {"logits": _of_table, "scores": _of_marks}[gate.source.kind]
-    parts = [write(graph, gate.stage(number), name, dtype, group) for number, name in enumerate(given)]
-    return {name: value.name for name, value in _joined(Traced(graph, "int64"), parts).items()}
 
 
 def _joined(xp: Traced, parts: list[Answers]) -> Answers:

@@ -90,7 +90,6 @@ class Graph:
         """The name of a constant with these values. Constants of a branch lie outside it, where both can see them."""
         if self._outer is not None:
             return self._outer.constant(array)
-        array = np.ascontiguousarray(array) if array.ndim else array
         key = ("constant", array.dtype.str, array.shape, array.tobytes())
         if key not in self._written:
             name = self._fresh("constant")

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -236,8 +237,7 @@ def _showing(model: Any, table: Logits) -> Any:
     """The model with the value that its gate reads among its outputs, where it is inside: what is checked."""
     if table.name in [output.name for output in model.graph.output]:
         return model
-    shown = type(model)()
-    shown.CopyFrom(model)
+    shown = deepcopy(model)
     shown.graph.output.append(described(table.name, table.dtype, [None, None]))
     return shown
 
@@ -333,6 +333,4 @@ def _of_stage(stage: Stage) -> dict[str, str]:
 def write_metadata(model: Any, properties: dict[str, str]) -> None:
     """Add properties to a model, in place of those of the same name."""
     kept = {entry.key: entry.value for entry in model.metadata_props}
-    del model.metadata_props[:]
-    for key, value in (kept | properties).items():
-        model.metadata_props.add(key=key, value=value)
+    onnx_library("ONNX export").helper.set_model_props(model, kept | properties)

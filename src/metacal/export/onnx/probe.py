@@ -8,6 +8,7 @@ arrays in answers.npz) says how far it came.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import sys
@@ -99,17 +100,16 @@ def _run(session: Any, names: list[str], folder: str) -> tuple[list[Any] | None,
             return None, f"its input {source.name!r} is a {source.type}, for which no values can be made up", 1
     why = "its inputs are too large to be made up"
     whole = any(kind.kind in "iu" for kind in kinds.values())
-    for guess in _GUESSES:
-        for number in (1, 0) if whole else (1,):
-            made_up = _feed(session.get_inputs(), kinds, guess, number)
-            if made_up is None:
-                continue
-            try:
-                return session.run(names, made_up), "", number
-            except Exception as error:
-                why = " ".join(str(error).split())[:600] or type(error).__name__
-                if GUARD in why:  # not a matter of the inputs
-                    raise
+    for guess, number in itertools.product(_GUESSES, (1, 0) if whole else (1,)):
+        made_up = _feed(session.get_inputs(), kinds, guess, number)
+        if made_up is None:
+            continue
+        try:
+            return session.run(names, made_up), "", number
+        except Exception as error:
+            why = " ".join(str(error).split())[:600] or type(error).__name__
+            if GUARD in why:  # not a matter of the inputs
+                raise
     return None, why, 1
 
 

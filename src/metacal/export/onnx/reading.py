@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,8 @@ def read_model(model: Any) -> Source:
     """
     onnx = onnx_library("reading an ONNX model")
     if isinstance(model, onnx.ModelProto):
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-        _check_shape(copy)
-        return Source(copy, None, copy.ByteSize())
+        _check_shape(model)
+        return Source(deepcopy(model), None, model.ByteSize())
     if not isinstance(model, str | os.PathLike):
         raise InputError(f"model must be a path or an onnx.ModelProto, got {type(model).__name__}.")
     name = os.fspath(model)
@@ -208,9 +207,7 @@ def _table(output: Any) -> Logits:
             f"output {output.name!r} is {_described(output)}, not a floating-point table; logits have one row per item "
             "and one column per class."
         )
-    if not tensor.HasField("shape"):
-        return Logits(output.name, _FLOATS[tensor.elem_type])
-    dims = [_size(dim) for dim in tensor.shape.dim]
+    dims = [_size(dim) for dim in tensor.shape.dim] if tensor.HasField("shape") else ["", ""]
     if len(dims) != 2:
         raise InputError(
             f"output {output.name!r} has {len(dims)} dimensions; logits need 2, one row per item and one column per "
@@ -255,10 +252,7 @@ def refuse_probabilities(model: Any, name: str) -> None:
     """Raise if the value plainly comes out of a softmax: a gate fitted on logits would be wrong without a word."""
     makers = {output: node for node in model.graph.node for output in node.output}
     value = name
-    for _ in range(len(makers)):
-        node = makers.get(value)
-        if node is None or not node.input:
-            return
+    while (node := makers.pop(value, None)) is not None and node.input:
         transform = next((a.s for a in node.attribute if a.name == "post_transform"), b"NONE")
         if node.op_type in _TO_PROBABILITIES or transform in _POST_TRANSFORMS:
             inside = f" (what goes into it, {node.input[0]!r}, may be the logits)" if node.op_type == "Softmax" else ""
@@ -286,12 +280,8 @@ def _listed(outputs: dict[str, Any]) -> str:
 
 
 def _described(output: Any) -> str:
-    onnx = onnx_library("attaching a gate")
     if not output.type.HasField("tensor_type"):
         return "no tensor"
-    tensor = output.type.tensor_type
-    kinds = onnx.TensorProto.DataType
+    tensor, kinds = output.type.tensor_type, onnx_library("attaching a gate").TensorProto.DataType
     kind = kinds.Name(tensor.elem_type).lower() if tensor.elem_type in kinds.values() else "unknown"
-    if not tensor.HasField("shape"):
-        return kind
     return f"{kind} {' × '.join(str(_size(dim) or '?') for dim in tensor.shape.dim)}".rstrip()

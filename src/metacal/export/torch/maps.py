@@ -40,14 +40,11 @@ class Fixed(nn.Module):
             self.register_buffer(name, torch.from_numpy(array.astype(np.int64 if array.dtype.kind in "iu" else float)))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        if recurse:
-            for child in self.children():
-                child._apply(fn, recurse)
-        for name, buffer in self._buffers.items():
+        def moved(buffer: Tensor) -> Tensor:
             device = fn(torch.zeros(0, device=buffer.device)).device  # where to, and nothing else
-            dtype = work_type(device) if buffer.is_floating_point() else buffer.dtype
-            self._buffers[name] = buffer.to(device=device, dtype=dtype)
-        return self
+            return buffer.to(device=device, dtype=work_type(device) if buffer.is_floating_point() else buffer.dtype)
+
+        return super()._apply(moved, recurse)
 
 
 def work_type(device: torch.device) -> torch.dtype:

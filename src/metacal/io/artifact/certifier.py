@@ -40,7 +40,6 @@ def open_certifier(
     promise: Promise | None = None,
     *,
     key: KeySource | None = None,
-    disk: Disk = DISK,
     **options: Any,
 ) -> Iterator[Certifier]:
     """Begin a `Certifier` whose answers last, or go on with one: a journal at `path`, held alone while it is open.
@@ -65,7 +64,7 @@ def open_certifier(
     Traceback (most recent call last):
     metacal.errors.InputError: ...labels.journal was begun with labels=200, not 400, which cannot change after ...
     """
-    with open_journal(os.fspath(path), key=key, disk=disk) as journal:
+    with open_journal(os.fspath(path), key=key) as journal:
         yield certifier_in(journal, pool, promise, **options)
 
 

@@ -130,7 +130,10 @@ class Kept:
     def add(self, taken: Taken, name: str, source: Source) -> dict[str, Any]:
         """Take in what has come from a source; the record of it."""
         taken.into(self.watch)
-        self._read(name, source)
+        self.sources.pop(name, None)
+        self.sources[name] = source
+        if len(self.sources) > MOST_SOURCES:
+            del self.sources[next(iter(self.sources))]
         self.serial, self.last = self.serial + 1, taken
         return {"n": self.serial, "taken": taken.described(), "name": name, "source": source}
 
@@ -144,12 +147,6 @@ class Kept:
                 self.add(taken, name, source)
             except (KeyError, IndexError, TypeError, ValueError, InputError) as error:
                 raise ArtifactError("a record is none of what this monitor has taken in.") from error
-
-    def _read(self, name: str, source: Source) -> None:
-        self.sources.pop(name, None)
-        self.sources[name] = source
-        if len(self.sources) > MOST_SOURCES:
-            del self.sources[next(iter(self.sources))]
 
 
 # ── the whole state ──────────────────────────────────────────────────────────────────────────────────────────────────

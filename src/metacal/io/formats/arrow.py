@@ -263,11 +263,8 @@ def joined(column: Any) -> Any:
 
 def stored_classes(schema: Any) -> ClassNames | None:
     """The classes that the schema's metadata keep."""
-    stored = (schema.metadata or {}).get(CLASSES_KEY)
-    if stored is None:
-        return None
     try:
-        names = json.loads(stored)
+        names = json.loads((schema.metadata or {}).get(CLASSES_KEY, "null"))
         return as_class_names(names) if isinstance(names, list) and names else None
     except (ValueError, RecursionError):
         return None

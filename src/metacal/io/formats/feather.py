@@ -176,9 +176,7 @@ class _Table:
 
     def table(self, field: int) -> _Table | None:
         place = self._field(field)
-        if place is None:
-            return None
-        return _Table(self.data, place + struct.unpack_from("<I", self.data, place)[0])
+        return None if place is None else _Table(self.data, place + struct.unpack_from("<I", self.data, place)[0])
 
     def pairs(self, field: int) -> Iterator[Sequence[int]]:
         """A vector of structures of two 64-bit numbers."""

@@ -127,9 +127,8 @@ def rows_of_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]:
 def plain_groups(groups: Any) -> NDArray[Any]:
     """One group per row, integers or strings."""
     names = flat_labels(groups, "group")
-    if names.dtype.kind == "f" and np.isfinite(names).all() and (names == np.floor(names)).all():
-        names = names.astype(np.int64)
-    if names.dtype.kind == "b":
+    kind = names.dtype.kind
+    if kind == "b" or (kind == "f" and np.isfinite(names).all() and (names == np.floor(names)).all()):
         names = names.astype(np.int64)
     if names.dtype.kind not in "iuU":
         raise InputError("groups must be integers or strings, one per row; missing ones are a group of their own name.")

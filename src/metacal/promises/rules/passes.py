@@ -147,9 +147,11 @@ class Passes(Evidence):
     be known in the end, in `ranking`.
     """
 
+    #: The ranking as far as it is known, once a promise was certified.
+    ranking: Ranking
+
     def __init__(self, count: Pass, cells: int = CELLS, ranks: Sequence[int] = ()) -> None:
         self.count, self.cells, self.ranks = count, cells, ranks
-        self._tally: Tally | None = None
 
     @classmethod
     def over(
@@ -190,17 +192,11 @@ class Passes(Evidence):
             try:
                 certificate = promise.from_ranking(tally.ranking)
                 if not wanted:
-                    self._tally = tally
+                    self.ranking = tally.ranking
                     return certificate
             except Undecided as question:
                 wanted = [*question.cells, *wanted]
             tally = tally.refined(wanted, self.count, self.cells)
-
-    @property
-    def ranking(self) -> Ranking:
-        """The ranking as far as it is known, once a promise was certified."""
-        assert self._tally is not None
-        return self._tally.ranking
 
 
 def _one_pass(read: Any, blocks: list[Any], executor: Executor | None, cut: Cut) -> CellCounts:
