@@ -28,7 +28,6 @@ class OneOf(click.Choice):  # type: ignore[type-arg]  # no generic before click 
 #: What counts may be: more is a slip of the finger, and would fill the memory or never end.
 BINS = click.IntRange(1, 1000)
 RESAMPLES = click.IntRange(0, 100_000)
-FOLDS = click.IntRange(2, 1000)
 REPEATS = click.IntRange(1, 1000)
 #: scikit-learn takes seeds of 32 bits.
 SEED = click.IntRange(0, 2**32 - 1)

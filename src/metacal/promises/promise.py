@@ -227,8 +227,12 @@ class Promise(ABC):
         type(self)(**self.get_params(deep=False))
         return self
 
-    def _certificate(self, ranking: Ranking, threshold: float, notes: tuple[Note, ...] = ()) -> Certificate:
-        """A certificate for `threshold`, settled, with what the calibration rows look like under it.
+    def _certificate(self, sample: Sample, threshold: float, notes: tuple[Note, ...] = ()) -> Certificate:
+        """A certificate for `threshold`, settled, with what the calibration rows look like under it."""
+        return replace(self._ranked(sample.ranking, threshold, notes), labelled=sample.correct is not None)
+
+    def _ranked(self, ranking: Ranking, threshold: float, notes: tuple[Note, ...] = ()) -> Certificate:
+        """The same of rows with labels, by their ranking.
 
         The scores are grid points: settling the threshold moves it past none of them.
         """
