@@ -8,6 +8,7 @@ object with its fields; one of a family (maps, promises, sources) says under "ty
 from __future__ import annotations
 
 import math
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
@@ -24,7 +25,7 @@ from metacal.maps.methods import map_classes
 from metacal.promises.kinds import promise_classes
 from metacal.promises.promise import Promise
 
-_INFINITE = {"inf": math.inf, "-inf": -math.inf}
+_INFINITE = ("inf", "-inf")
 #: Maps inside maps inside maps.
 _DEEPEST = 12
 
@@ -155,9 +156,11 @@ def decode(annotation: Any, data: Any, where: str, depth: int = 0) -> Any:
         raise ArtifactError(f"{where} must be {_said(annotation)}, not {shown(data)}.")
     if fitting[0] != annotation:
         return decode(fitting[0], data, where, depth)
-    origin = get_origin(annotation)
     if annotation is float:
-        return _INFINITE[data] if isinstance(data, str) else _number(data, where)
+        if type(data) is int and abs(data) > sys.float_info.max:
+            raise ArtifactError(f"{where} is too large a number.")
+        return float(data)
+    origin = get_origin(annotation)
     if origin is tuple:
         return _decode_tuple(get_args(annotation), data, where, depth)
     if np.ndarray in (annotation, origin):
@@ -303,11 +306,7 @@ def _fits(annotation: Any, data: Any) -> bool:
 
 
 def _is_text(data: str) -> bool:
-    try:
-        data.encode()
-    except UnicodeEncodeError:  # half a surrogate pair: it could never be printed
-        return False
-    return True
+    return data.encode(errors="replace").decode() == data  # half a surrogate pair could never be printed
 
 
 def _is_whole(data: Any) -> bool:
@@ -324,13 +323,6 @@ _PLAIN: dict[Any, tuple[Callable[[Any], bool], str]] = {
     type(None): (lambda data: data is None, "null"),
     Any: (lambda data: type(data) in (type(None), bool, float) or _is_whole(data) or _fits(str, data), "a plain value"),
 }
-
-
-def _number(data: float, where: str) -> float:
-    try:
-        return float(data)
-    except OverflowError:
-        raise ArtifactError(f"{where} is too large a number.") from None
 
 
 def _decode_tuple(arguments: tuple[Any, ...], data: list[Any], where: str, depth: int) -> tuple[Any, ...]:
