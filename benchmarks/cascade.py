@@ -145,7 +145,8 @@ def cheapest(population: Paired, beta: float) -> float:
     for candidate in (Candidate(float(s), float(t)) for s in grid for t in other):
         seen = counts(population, candidate)
         if seen.answered and seen.wrong <= (1.0 - beta) * seen.answered:
-            found = min(found, cost(np.array([seen.small, seen.large, seen.person]) / len(population)))
+            people = len(population) - seen.answered
+            found = min(found, cost(np.array([seen.small, seen.large, people]) / len(population)))
     return float(found)
 
 
@@ -160,7 +161,7 @@ def with_people(small: Any, large: Any, n: int, draws: int) -> dict[str, Any]:
         rows = population.take(rng.integers(len(population), size=n))
         found = by_rule(MinAccuracy(beta, DELTA), rows, Plan(people=True, random_state=draw))[0]
         seen = counts(population, found or Candidate(-math.inf, -math.inf))
-        shares.append(np.array([seen.small, seen.large, seen.person]) / len(population))
+        shares.append(np.array([seen.small, seen.large, len(population) - seen.answered]) / len(population))
         broken += found is not None and seen.wrong > (1.0 - beta) * seen.answered
     mean = np.mean(shares, axis=0)
     return {

@@ -187,7 +187,7 @@ def _replayed(replay: Callable[..., Any], given: tuple[Any, ...], random: np.ran
 def ours(errors: np.ndarray) -> float:
     """The row of the alarm, from 1; infinite where there is none."""
     capital = Capital((Wager(guess=1.0 / (1.0 - BETA), guess_gain=1.0),))
-    path = capital.bet([above(errors, np.full(len(errors), 1.0 - BETA))])
+    path = capital.bet([above(errors, 1.0 - BETA)])
     return first(path >= -math.log(DELTA))
 
 

@@ -60,9 +60,9 @@ def test_a_table_that_is_ours_is_written_over(monkeypatch):
     gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(*FIT).gate_
     plan = Resampling(n_resamples=5)
     table = NEW.copy()
-    _, kept = walked(gate, Rows(table), LABELS, plan)
+    _, kept = walked(gate, Rows(table), LABELS, plan, 15, None)
     assert np.array_equal(table, NEW)
-    assert walked(gate, Rows(table), LABELS, plan, ours=True)[1].to_dict() == kept.to_dict()
+    assert walked(gate, Rows(table), LABELS, plan, 15, None, ours=True)[1].to_dict() == kept.to_dict()
     np.testing.assert_array_equal(table, gate(NEW))
 
 

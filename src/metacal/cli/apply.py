@@ -145,7 +145,7 @@ def _applied(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
     given = read_rows(gate, artifact, file, options.reading, options.large, all_stages=False)
     tables = [one.table if gate.n_classes else one for one in given.tables]
     known: dict[str, Any] = {"rejected": options.rejected, "n_jobs": threads_for(options.n_jobs)}
-    with progress_bar(len(given), "row", "rows") as bar, told(bar.update):
+    with progress_bar(len(given.found), "row", "rows") as bar, told(bar.update):
         return write_decisions(gate, given.found, options.output, options.output_format, tables=tables, **known)
 
 

@@ -183,9 +183,8 @@ class Shown:
     def status(self, *, ended: bool = False) -> dict[str, Any]:
         """How it stands."""
         intake = self.intake
-        silence = None
-        if intake.silence is not None:
-            silence = Silence(intake.silence, not ended and intake.silent, intake.silences)
+        after, silent = intake.silence, not ended and intake.silent
+        silence = None if after is None else Silence(after, silent, intake.silences)
         about = {"artifact": self.artifact, "file": self.file, "quarantine": self.options.put_aside}
         return status(intake.kept.watch, ended=ended, silence=silence, **about)
 

@@ -136,11 +136,7 @@ def answer_column(certifier: Certifier) -> str:
 
 def _content(certifier: Certifier, pool: Pool, waiting: Codes, path: str) -> bytes:
     """The rows that wait for an answer: nothing that could lead whoever answers, unless it was asked for."""
-    columns: dict[str, Any] = {"row": waiting}
-    if pool.ids is not None:
-        columns[ID] = pool.ids[waiting]
-    if certifier.sheet.get("show_prediction"):
-        columns[PREDICTION] = certifier.classes_[certifier.predicted[waiting]]
+    columns = {ROW: waiting, **_known(certifier, pool, waiting)}
     if certifier.sheet.get("show") and pool.groups is not None:
         columns[certifier.sheet["show"]] = pool.groups[waiting]
     text = io.StringIO()
@@ -148,6 +144,14 @@ def _content(certifier: Certifier, pool: Pool, waiting: Codes, path: str) -> byt
     writer = kind(text, None, len(waiting), False)
     writer.write({**columns, answer_column(certifier): np.full(len(waiting), "")})
     return text.getvalue().encode()
+
+
+def _known(certifier: Certifier, pool: Pool, rows: Any) -> dict[str, Any]:
+    """What a sheet says of rows, or of one, that must come back as it was: the id, and the prediction where shown."""
+    columns = {} if pool.ids is None else {ID: pool.ids[rows]}
+    if certifier.sheet.get("show_prediction"):
+        columns[PREDICTION] = certifier.classes_[certifier.predicted[rows]]
+    return columns
 
 
 def _write(disk: Disk, path: str, content: bytes) -> None:
@@ -181,10 +185,8 @@ def _take(certifier: Certifier, pool: Pool, path: str, content: bytes) -> None:
 def _check_line(certifier: Certifier, pool: Pool, line: Line) -> None:
     if not 0 <= line.row < certifier.n_pool:
         raise InputError(f"the pool has no row {line.row}; leave the column row as it was.")
-    known = {} if pool.ids is None else {ID: str(pool.ids[line.row]).strip()}
-    if certifier.sheet.get("show_prediction"):
-        known[PREDICTION] = str(certifier.classes_[certifier.predicted[line.row]]).strip()
-    for name, value in known.items():
+    for name, entry in _known(certifier, pool, line.row).items():
+        value = str(entry).strip()
         if line.known.get(name, value) != value:
             raise InputError(
                 f"row {line.row} has the {name} {value!r}, not {line.known[name]!r}; lines were mixed up, or the "
@@ -198,10 +200,8 @@ def _answer(certifier: Certifier, line: Line) -> tuple[int, bool]:
     if certifier.rows is None:
         from metacal.rows.score_columns import correct_column
 
-        word = _WORDS.get(said.lower())
-        if word is None:
-            word = bool(correct_column([whole_number(said)], name="the answer", place=lambda _: f"row {line.row}")[0])
-        return -1, word
+        right = correct_column([whole_number(said)], name="the answer", place=lambda _: f"row {line.row}")
+        return -1, bool(right[0])
     names = [str(name) for name in certifier.classes_.tolist()]
     spelt = said if said in names else whole_number(said)
     alike = [code for code, name in enumerate(names) if name.lower() == spelt.lower()]  # a spreadsheet writes TRUE

@@ -28,7 +28,6 @@ class OneOf(click.Choice):  # type: ignore[type-arg]  # no generic before click 
 #: What counts may be: more is a slip of the finger, and would fill the memory or never end.
 BINS = click.IntRange(1, 1000)
 RESAMPLES = click.IntRange(0, 100_000)
-FOLDS = click.IntRange(2, 1000)
 REPEATS = click.IntRange(1, 1000)
 #: scikit-learn takes seeds of 32 bits.
 SEED = click.IntRange(0, 2**32 - 1)
@@ -198,13 +197,12 @@ def _flat(options: type, without: tuple[str, ...] = ()) -> Iterator[Field[Any]]:
 def _check_together(options: type, given: dict[str, Any]) -> None:
     """Refuse an option without what it needs, or beside what it excludes."""
     said = {name for name, value in given.items() if value is not None and value is not False and value != ()}
-    for one in _flat(options):
-        needs, excludes = one.metadata.get("needs", ()), one.metadata.get("excludes", ())
-        if one.name in said and needs and not said.intersection(needs):
+    for one in (one for one in _flat(options) if one.name in said):
+        needs, beside = one.metadata["needs"], [other for other in one.metadata["excludes"] if other in said]
+        if needs and not said.intersection(needs):
             raise click.UsageError(f"{flag(one.name)} goes with {_either(needs)}: {one.metadata['help']}")
-        for other in excludes if one.name in said else ():
-            if other in said:
-                raise click.UsageError(f"{flag(one.name)} and {flag(other)} exclude each other; give one.")
+        if beside:
+            raise click.UsageError(f"{flag(one.name)} and {flag(beside[0])} exclude each other; give one.")
 
 
 def _gathered(options: type, given: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,14 +131,11 @@ def _refuse_gate(path: str) -> None:
 
 def _is_saved(path: str) -> bool:
     """Whether a file begins as those do that metacal saves."""
-    try:
-        if not Path(path).is_file():  # a pipe can be read only once
-            return False
-        with open(path, "rb") as file:
-            head = b"".join(file.read(64).split())
-            return head.startswith(b'{"format":"metacal"')
-    except (OSError, ValueError):
-        return False
+    with suppress(OSError, ValueError):
+        if Path(path).is_file():  # a pipe can be read only once
+            with open(path, "rb") as file:
+                return b"".join(file.read(64).split()).startswith(b'{"format":"metacal"')
+    return False
 
 
 # ── rows for a gate, whatever it reads: a table of logits, scores, or the tables of a cascade's models ───────────────
@@ -167,23 +165,15 @@ class GateRows:
     found: Any
     large: Any = None
 
-    def __len__(self) -> int:
-        return len(self.found)
-
-    @property
-    def ids(self) -> Any:
-        """The id of each row, where there are ids."""
-        return self.found.ids
-
     def require_truth(self) -> Any:
         """Labels, or right and wrong; InputError with what to do where there are none."""
         return self.found.require_truth() if self.truth is None else self.truth
 
     def tell(self, n_seen: int, fitted_here: bool, artifact: str | None, advice: str) -> None:
         """Say how many rows have no score, and warn of rows that the gate knows."""
-        if n_seen < len(self):
-            left_out = f"{len(self) - n_seen:,} of {len(self):,} rows have no score"
-            note(f"{left_out}: left out here, and rejected by every gate.")
+        n = len(self.found)
+        if n_seen < n:
+            note(f"{n - n_seen:,} of {n:,} rows have no score: left out here, and rejected by every gate.")
         if fitted_here:
             warn_caller(f"{self.path} holds the very rows that {artifact} was fitted on; {advice}.")
 

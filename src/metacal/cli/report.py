@@ -100,7 +100,7 @@ def command(artifact: str | None, file: str, options: Options) -> None:
         size = _written(summary, output, options.title)
         bar.update()
     known_rows = summary.promise is not None and summary.promise.fitted_here
-    n_seen = len(given) - (summary.source.n_without_score or 0)
+    n_seen = len(given.found) - (summary.source.n_without_score or 0)
     given.tell(n_seen, known_rows, artifact, "report on rows it has not seen")
     if was_told("json"):
         sizes = {"n_rows": summary.source.n_rows, "n_classes": summary.source.n_classes}
@@ -115,9 +115,11 @@ def command(artifact: str | None, file: str, options: Options) -> None:
 def _summarised(
     gate: Gate | None, artifact: str | None, given: GateRows, compared: list[str] | None, options: Options
 ) -> Summary:
+    from metacal.io.disk import DISK
     from metacal.report.summary import summarise
 
     file, found = given.path, given.found
+    alone = Path(file).is_file() and options.large is None and options.reading.labels is None  # or arrays are hashed
     known: dict[str, Any] = {}
     if gate is None:
         known = {"classes": found.class_names, "input": found.input}
@@ -130,11 +132,11 @@ def _summarised(
         given.require_truth(),
         gate,
         large=given.tables[1] if len(given.tables) > 1 else None,
-        ids=given.ids,
+        ids=given.found.ids,
         groups=given.found.groups,
         file=file,
         artifact=artifact,
-        sha256=_sha256(file, options.large, options.reading),
+        sha256=DISK.checksum(file) if alone else None,
         command=fit_command(file, options.reading),
         progress=watched,
         compare=compared,
@@ -161,14 +163,6 @@ def fit_command(file: str, reading: Reading) -> str:
         if field.name != "group_key":  # the point that is certified is one for all rows
             words += as_words(field.name, getattr(reading, field.name))
     return shlex.join(words)
-
-
-def _sha256(file: str, large: str | None, reading: Reading) -> str | None:
-    """Of the file where one file holds all; None leaves it to the arrays."""
-    from metacal.io.disk import DISK
-
-    alone = Path(file).is_file() and large is None and reading.labels is None
-    return DISK.checksum(file) if alone else None
 
 
 def _written(summary: Summary, output: str, title: str | None) -> int:

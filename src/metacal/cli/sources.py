@@ -82,12 +82,10 @@ def _known(kept: Kept, name: str, path: str, *, append: bool) -> dict[str, Any] 
     file = Logs().open(path) if os.path.isfile(path) else None
     fits = {}
     for each, state in kept.sources.items():
-        try:
+        with suppress(ValueError):  # it is no place in a log
             place = Position.of(state.get("position"))
-        except ValueError:
-            continue
-        if file is not None and place.offset > 0 and place.fits(file):
-            fits[each] = state
+            if file is not None and place.offset > 0 and place.fits(file):
+                fits[each] = state
     if name in fits or (kept.sources.get(name) and not append and "position" in kept.sources[name]):
         return kept.sources[name]
     if fits:
@@ -104,11 +102,11 @@ def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, options: Options
     if gate.kind == "cascade":
         rows = np.stack([rows, np.asarray(given.large.table)] if gate.n_classes else given.tables, axis=1)
     if gate.n_classes:
-        labels = None if labels is None else gate.classes[gate.codes(labels, len(given))]
+        labels = None if labels is None else gate.classes[gate.codes(labels, len(given.found))]
     elif gate.kind == "cascade":
         told = None if labels is None else np.stack(labels, axis=1)
         labels = given.found.correct if told is None else np.where(np.isnan(told), np.array(None), told)
-    table = Table(rows, labels, given.ids, given.found.groups, name, given.found.units)
+    table = Table(rows, labels, given.found.ids, given.found.groups, name, given.found.units)
     known = [state for state in (kept.sources.get(name), *kept.sources.values()) if state is not None]
     if not any(table.skip(state) for state in known) and known and not append:
         raise InputError(_OTHER.format(path))

@@ -68,7 +68,7 @@ def command(artifact: str, file: str, options: Options) -> None:
         gate, given.tables, None if bare and given.truth is None else given.require_truth(), given.found.groups
     )
     given.tell(len(seen), seen.fitted_here, artifact, "they say nothing new")
-    units = None if given.found.units is None else Units(given.found.units).at(seen.rows, len(given))
+    units = None if given.found.units is None else Units(given.found.units).at(seen.rows, len(given.found))
     result = verify_decisions(
         gate.certificate, seen.accept, seen.correct, options.confidence, seen.losses, seen.names, units
     )

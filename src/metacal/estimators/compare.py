@@ -350,15 +350,13 @@ def _measured(metric: registry.Metric, results: list[list[_Fold]], rows: list[Co
     return by_resamples([own(TopLabel(*map(np.concatenate, top))) for top in tops], n, better)
 
 
-def _summary(
-    name: str, results: list[Any], failed: str | None, fitted: list[str], measured: Mapping[str, Paired]
-) -> Entry:
+def _summary(name: str, folds: list[Any], failed: str | None, fitted: list[str], measured: dict[str, Paired]) -> Entry:
     if failed is not None:
         return Entry(name, {}, float("nan"), failed)
     at = fitted.index(name)
     metrics = {metric: Estimate(float(own.estimates[at]), own.error(at)) for metric, own in measured.items()}
-    seconds = float(np.median([fold.seconds for fold in results]))
-    return Entry(name, metrics, seconds, impossible=sum(fold.impossible for fold in results))
+    seconds = float(np.median([fold.seconds for fold in folds]))
+    return Entry(name, metrics, seconds, impossible=sum(fold.impossible for fold in folds))
 
 
 def _heading(metric: str) -> str:

@@ -79,7 +79,7 @@ class Fitting:
         >>> from sklearn.datasets import load_iris
         >>> from sklearn.naive_bayes import GaussianNB
         >>> X, y = load_iris(return_X_y=True)
-        >>> found = Fitting(GaussianNB()).cross_fit(X, y, checked_folds(5, X, y))
+        >>> found = Fitting(GaussianNB()).cross_fit(X, y, checked_folds(5, X, y, 0, None))
         >>> found.logits.shape, found.n_folds
         ((150, 3), 5)
         """
@@ -163,9 +163,7 @@ def split_rows(n: int, holdout: float, random_state: int, units: Codes | None = 
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
-def checked_folds(
-    cv: Any, X: Any, y: Array, random_state: int = 0, units: Codes | None = None, **split_params: Any
-) -> Folds:
+def checked_folds(cv: Any, X: Any, y: Array, random_state: int, units: Codes | None, **split_params: Any) -> Folds:
     """Rows to fit and rows to score, of each fold; with `units` the rows of one unit are all in one fold."""
     if isinstance(cv, bool) or (isinstance(cv, int | np.integer) and cv < 2):
         raise InputError(f"cv must be at least 2 folds, a splitter or None (hold rows out once); got {cv!r}.")

@@ -207,7 +207,7 @@ def measured_columns(gate: Gate, seen: Judged, plan: Resampling, n_bins: int = 1
             "needs those alone on which the models disagree."
         )
     accept, sure = None if gate.is_calibrator else seen.accept, seen.decision.confidence
-    result = evaluate_scores(seen.decision.doubt, seen.correct, plan, n_bins, accept=accept, confidence=sure)
+    result = evaluate_scores(seen.decision.doubt, seen.correct, plan, n_bins, accept, sure)
     if gate.certificate is None:
         return GateEvaluation(result)
     verdict = judge(gate.certificate, seen.accept, seen.correct, result.level, seen.losses, seen.names)
@@ -230,14 +230,7 @@ def answerers(gate: Gate, seen: Judged, level: float) -> tuple[Answerer, ...]:
 
 
 def walked(
-    gate: Gate | None,
-    rows: Rows,
-    codes: Codes,
-    plan: Resampling,
-    n_bins: int = 15,
-    groups: Any = None,
-    *,
-    ours: bool = False,
+    gate: Gate | None, rows: Rows, codes: Codes, plan: Resampling, n_bins: int, groups: Any, *, ours: bool = False
 ) -> tuple[MeasuredRows, GateEvaluation]:
     """Decide on every row once, and measure; the softmax of the logits beside it.
 

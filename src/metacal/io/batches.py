@@ -111,7 +111,7 @@ class BatchGate:
         self.name = self.path or "the gate"
         self.text = text_that_loads(Content(gate_in(gate))) if self.path is None else None
         raw = read_file(self.path) if self.path is not None else str(self.text).encode()
-        self.fingerprint = _fingerprint(raw)
+        self.fingerprint = hashlib.sha256(raw).hexdigest()
         self.logits_key, self.id_key, self.group_key, self.keep = logits_key, id_key, group_key, tuple(keep)
         self.rejected: Rejected = rejected
         self.probabilities, self.fixed_size = bool(probabilities), bool(fixed_size)
@@ -132,7 +132,7 @@ class BatchGate:
         if self.fingerprint in _gates:
             return _gates[self.fingerprint]
         raw = read_file(self.path) if self.path is not None else str(self.text).encode()
-        if _fingerprint(raw) != self.fingerprint:
+        if hashlib.sha256(raw).hexdigest() != self.fingerprint:
             raise InputError(f"{self.path}: this is not the file that was sent; it was written over, or differs here.")
         return _loaded(raw, self.fingerprint, self.name, None)
 
@@ -217,10 +217,6 @@ def _loaded(raw: bytes, fingerprint: str, name: str, key: Any) -> Gate:
         _gates.popitem(last=False)
     _gates[fingerprint] = gate
     return gate
-
-
-def _fingerprint(raw: bytes) -> str:
-    return hashlib.sha256(raw).hexdigest()
 
 
 def decided_columns(gate: Gate, decision: Decision, ids: NDArray[Any] | None = None) -> dict[str, Any]:

@@ -166,6 +166,11 @@ class Columns:
     def __len__(self) -> int:
         return len(self.table)
 
+    @property
+    def beside(self) -> dict[str, NDArray[Any]]:
+        """The columns that stand beside the table, by what they are."""
+        return {role: column for role in BESIDE if (column := getattr(self, role)) is not None}
+
     def place(self, row: int) -> str:
         """What messages call a row."""
         return f"{self.path}: row {row}" if self.lines is None else f"{self.path}:{self.lines[row]}"
@@ -230,7 +235,7 @@ def pick_arrays(request: Request, arrays: Mapping[str, str]) -> Picked:
     >>> pick_arrays(Request("a.npz"), {"logits": "(5, 3) float32", "y": "(5,) int64", "seed": "()"})[:3]
     (('logits',), {'labels': 'y'}, ('seed',))
     """
-    table = one_of(request, arrays, request.logits_key, TABLE_KEYS[request.input], "logits_key")
+    table = one_of(request, arrays, "logits_key", TABLE_KEYS[request.input])
     if table is None:
         few = list(arrays.items())[:8]
         held = ", ".join(f"{name[:80]} {what[:80]}" for name, what in few) or "nothing"
@@ -272,10 +277,7 @@ def pick_columns(request: Request, header: Sequence[str], lists: Collection[str]
         name = next(name for k, name in enumerate(header) if place[name] != k)
         what = f"repeats the column {name!r}" if name else "has several columns without a name"
         raise InputError(f"{request.path}: the header {what}; give every column a name of its own.")
-    if request.scores:
-        alone = one_of(request, header, request.logits_key, (), "logits_key")
-    else:
-        alone = _column_of_lists(request, header, lists)
+    alone = one_of(request, header, "logits_key", ()) if request.scores else _column_of_lists(request, header, lists)
     prefixes = PREFIXES[request.input] if request.logits_key is None else (f"{request.logits_key}_",)
     chosen = _columns_of_classes(request, header, prefixes) if alone is None else [alone]
     beside = pick_beside(request, header, chosen)
@@ -298,7 +300,7 @@ def pick_beside(request: Request, names: Collection[str], table: Collection[str]
     taken, found = set(table), dict[str, str]()
     for role, key in BESIDE.items():
         usual = {"labels": request.label_keys, "ids": ID_KEYS}.get(role, ())
-        name = one_of(request, names, getattr(request, key), usual, key, taken)
+        name = one_of(request, names, key, usual, taken)
         if name is not None:
             found[role] = name
             taken |= {name} if role == "labels" else set()
@@ -321,7 +323,7 @@ def _column_of_lists(request: Request, header: Sequence[str], lists: Collection[
     kind, lists = request.input, dict.fromkeys(lists)  # quick to ask, in order
     if request.logits_key is not None:
         return request.logits_key if request.logits_key in lists else None
-    name = one_of(request, [name for name in header if name in lists], None, TABLE_KEYS[kind], "logits_key")
+    name = one_of(request, [name for name in header if name in lists], "logits_key", TABLE_KEYS[kind])
     if name is not None or not lists:
         return name
     advice = f", of which {listed(lists)} hold lists; name the one with the {kind} with {option('logits_key')}."
@@ -379,18 +381,16 @@ def labels_are_in(column: str) -> str:
     return f"if it holds the labels say {option('label_key', column)}, "
 
 
-def one_of(
-    request: Request, held: Collection[str], named: str | None, usual: Sequence[str], flag: str, without: Any = ()
-) -> str | None:
+def one_of(request: Request, held: Collection[str], key: str, usual: Sequence[str], without: Any = ()) -> str | None:
     """Return the one name among `held` that is asked for, or None if none was asked for and no usual name is there."""
-    flag = request.flag(flag)
+    named, flag = getattr(request, key), request.flag(key)
     said = spelled(flag, "--" + flag.replace("_", "-"))
     if named is not None and named not in held:
         raise InputError(f"{request.path}: there is no {named!r}, which {said} asks for; it has {listed(held)}.")
     if named in without:
         raise InputError(f"{request.path}: {named!r} is in use already; {said} must name another column.")
     if named is not None:
-        return named
+        return str(named)
     here = [name for name in usual if name in held and name not in without]
     if len(here) > 1:
         raise InputError(f"{request.path}: it has both {here[0]!r} and {here[1]!r}; choose one with {option(flag)}.")

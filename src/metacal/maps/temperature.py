@@ -48,12 +48,8 @@ class TemperatureMap(TemperedMap):
 
     inverse_temperature: float
 
-    preserves_accuracy = True
-    in_table_precision = True
-    ends_in_softmax = True
+    preserves_accuracy = in_table_precision = ends_in_softmax = on_device = whole_blocks = True
     formula = staticmethod(temperature)
-    on_device = True
-    whole_blocks = True
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""

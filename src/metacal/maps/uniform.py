@@ -80,11 +80,8 @@ class UniformTemperatureMap(TemperedMap):
     inverse_temperature: float
     uniform: float
 
-    preserves_accuracy = True
-    in_table_precision = True
-    ends_in_softmax = True
+    preserves_accuracy = in_table_precision = ends_in_softmax = on_device = True
     formula = staticmethod(uniform_temperature)
-    on_device = True
 
     def check(self) -> None:
         """Raise unless the fields make a map."""

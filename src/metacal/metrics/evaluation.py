@@ -88,7 +88,7 @@ class Evaluation:
         return display.frame([vars(value) for value in found.values()], list(found), ["rows", "metric"])
 
     def __str__(self) -> str:
-        return self.text([self.size, f"(in brackets: {100 * self.level:g}% intervals)"], caveat=self._marginal)
+        return self.text([self.size, f"(in brackets: {100 * self.level:g}% intervals)"], None, self._marginal)
 
     __repr__ = __str__
 
@@ -105,9 +105,7 @@ class Evaluation:
         classes = f", {self.n_classes} classes" if self.n_classes else ""
         return f"{self.n_rows:,} rows{classes}{'' if self.n_accepted is None else f'; {self.n_accepted:,} accepted'}"
 
-    def text(
-        self, head: Sequence[str], before: Evaluation | None = None, caveat: Sequence[str] = (), *, few: bool = False
-    ) -> str:
+    def text(self, head: list[str], before: Evaluation | None, caveat: list[str], *, few: bool = False) -> str:
         """All of it for people, below these lines: the probabilities, beside them the estimates `before`, and the gate.
 
         With `few` only the metrics that people are told of, in fewer words; otherwise all.
@@ -220,13 +218,7 @@ def evaluate(
 
 
 def evaluate_scores(
-    doubt: Float,
-    correct: Flags,
-    plan: Resampling,
-    n_bins: int = 15,
-    *,
-    accept: Flags | None = None,
-    confidence: Float | None = None,
+    doubt: Float, correct: Flags, plan: Resampling, n_bins: int, accept: Flags | None, confidence: Float | None
 ) -> Evaluation:
     """Evaluate a score by what is right: no table of probabilities, so that there are no classes (`n_classes` is 0).
 
@@ -237,15 +229,15 @@ def evaluate_scores(
     correct : boolean array
     plan, n_bins : Resampling, int
         How intervals are drawn, and bins of the binned errors.
-    accept : boolean array, optional
+    accept : boolean array or None
         The gate's decisions.
-    confidence : array, optional
+    confidence : array or None
         The calibrated probability of being right; without it there are no calibration errors.
 
     Examples
     --------
     >>> doubt, correct = np.array([0.1, 0.2, 0.3, 0.4]), np.array([True, True, False, True])
-    >>> found = evaluate_scores(doubt, correct, Resampling(n_resamples=100), accept=doubt < 0.25)
+    >>> found = evaluate_scores(doubt, correct, Resampling(n_resamples=100), 15, doubt < 0.25, None)
     >>> found.gate["coverage_accuracy"].estimate, found.gate["coverage"].estimate, list(found.all_rows)
     (1.0, 0.5, ['accuracy'])
     """

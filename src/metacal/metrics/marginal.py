@@ -21,8 +21,8 @@ on its own rows: look at others.
 >>> shown, predicted = random.uniform(0.6, 1.0, 4000), random.integers(2, size=4000)
 >>> honest = random.random(4000) < shown
 >>> shifted = random.random(4000) < shown + np.where(predicted == 0, 0.05, -0.05)
->>> checked(shown, honest, predicted).off, checked(shown, shifted, predicted).off
-(False, True)
+>>> [checked(shown, right, predicted, classes=None, fitted=False).off for right in (honest, shifted)]
+[False, True]
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def marginal_check(
     (True, 1, 0.613, 0.783)
     """
     table = checked_table(proba, labels, classes=classes)
-    confidence, correct = table.top_label()
-    return checked(confidence, correct, predicted_columns(table), classes=classes, fitted=fitted)
+    top = table.top_label()
+    return checked(top.confidence, top.correct, predicted_columns(table), classes=classes, fitted=fitted)
 
 
 class ByClass(NamedTuple):
@@ -144,9 +144,7 @@ class ByClass(NamedTuple):
         """The check of the accepted rows, of all without a gate; None where nothing is accepted."""
         own = slice(None) if accept is None else accept
         columns = top.confidence[own], top.correct[own], self.predicted[own]
-        if not len(columns[0]):
-            return None
-        return checked(*columns, classes=self.classes, fitted=self.fitted)
+        return checked(*columns, classes=self.classes, fitted=self.fitted) if len(columns[0]) else None
 
 
 def predicted_columns(table: CheckedTable) -> Codes:
@@ -155,12 +153,7 @@ def predicted_columns(table: CheckedTable) -> Codes:
 
 
 def checked(
-    confidence: Float,
-    correct: ArrayLike,
-    predicted: Codes,
-    *,
-    classes: Sequence[Any] | Array | None = None,
-    fitted: bool = False,
+    confidence: Float, correct: ArrayLike, predicted: Codes, *, classes: Sequence[Any] | Array | None, fitted: bool
 ) -> MarginalCheck:
     """The check from columns; `predicted` may be any number of a row that does not depend on its label."""
     correct = np.asarray(correct, dtype=np.float64)

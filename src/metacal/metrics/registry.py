@@ -27,13 +27,13 @@ Measured = tuple[int, int] | Statistic | float
 
 #: What a metric is a function of, said by what reads it: from the arguments of the public function to the checked value
 #: that statistics are prepared from; None where only counts are taken.
-Input = Callable[..., Any] | None
+Input = Callable[..., Any]
 #: (proba, labels), the whole table; the statistic is prepared from a `CheckedTable`.
 PROBABILITIES: Input = checked_table
 #: (proba, labels), the top class alone, or its two columns; the statistic is prepared from a `TopLabel`.
 TOP_LABEL: Input = top_columns
 #: (accept, correct), the gate's decisions; only counted.
-DECISION: Input = None
+DECISION = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -80,7 +80,7 @@ class Metric:
 
     function: Callable[..., float]
     title: str
-    input: Input
+    input: Input | None
     heading: str = ""
     statistic: Callable[..., Statistic] | None = None
     debiased: Callable[..., Statistic] | None = None
@@ -138,7 +138,6 @@ def value(
     input: Input, statistic: Callable[..., Statistic], data: tuple[Any, ...], *options: object, **classes: Any
 ) -> float:
     """A metric itself: its statistic on these data, with every row counted once."""
-    assert input is not None
     source = input(*data, **classes)
     return estimate(statistic(source, *options), len(source))
 
@@ -174,7 +173,7 @@ def homes() -> dict[str, str]:
     return {name: metric.function.__module__ for name, metric in METRICS.items()}
 
 
-def evaluated(*inputs: Input) -> list[Metric]:
+def evaluated(*inputs: Input | None) -> list[Metric]:
     """Return what `evaluate` shows of the metrics that take one of `inputs`.
 
     Examples

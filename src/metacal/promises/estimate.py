@@ -249,9 +249,9 @@ def estimate_from_sums(
     if not n_accepted:
         return AccuracyEstimate(None, None, None, level, n_rows, 0)
     right, of, gap = certificate.traffic.n_correct_accepted, certificate.traffic.n_accepted, 0.0
-    if profile is not None and profile.confidence is not None:
-        right, of = profile.n_right, profile.n_accepted
-        gap = abs(profile.confidence - right / of)
+    if profile is not None and any(rows for rows, _, _ in profile.by_confidence):
+        of, right, sure = map(sum, zip(*profile.by_confidence))
+        gap = abs(sure / of - right / of)
     share = (right + 0.5) / (of + 1.0)
     of_calibrator = share * (1.0 - share) / (of + 1.0)
     mean = confidence / n_accepted

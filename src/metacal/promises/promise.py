@@ -228,13 +228,16 @@ class Promise(ABC):
         return self
 
     def _certificate(self, sample: Sample, threshold: float, notes: tuple[Note, ...] = ()) -> Certificate:
-        """A certificate for `threshold`, settled, with what the calibration rows look like under it.
+        """A certificate for `threshold`, settled, with what the calibration rows look like under it."""
+        return replace(self._ranked(sample.ranking, threshold, notes), labelled=sample.correct is not None)
+
+    def _ranked(self, ranking: Ranking, threshold: float, notes: tuple[Note, ...] = ()) -> Certificate:
+        """The same of rows with labels, by their ranking.
 
         The scores are grid points: settling the threshold moves it past none of them.
         """
         threshold = RELATIVE.settled(threshold)
-        labelled = sample.correct is not None
-        return self._certified(threshold, sample.ranking.outcome(threshold), notes, labelled=labelled)
+        return self._certified(threshold, ranking.outcome(threshold), notes)
 
     def _certified(
         self, threshold: float, outcome: Outcome, notes: tuple[Note, ...] = (), *, labelled: bool = True
@@ -300,10 +303,10 @@ class ByRanking(Promise):
 
     def from_sample(self, sample: Sample) -> Certificate:
         """The rule for a ranking."""
-        return self.from_ranking(sample.ranking, labelled=sample.correct is not None)
+        return replace(self.from_ranking(sample.ranking), labelled=sample.correct is not None)
 
     @abstractmethod
-    def from_ranking(self, ranking: Ranking, *, labelled: bool = True) -> Certificate:
+    def from_ranking(self, ranking: Ranking) -> Certificate:
         """The rule for a ranking; `Undecided` where rows are only counted and it must know more."""
 
 

@@ -88,9 +88,8 @@ def operating_curves(
     higher_is_surer: bool = False,
     command: str | None = None,
     command_end: str = "",
-    points: int = 400,
 ) -> Curves:
-    """The curves of a ranking on about `points` thresholds, and the gate's own if there is one.
+    """The curves of a ranking on about 400 thresholds, and the gate's own if there is one.
 
     Scores are doubts; where a higher score is surer, the command names the threshold as the score is written.
 
@@ -105,7 +104,7 @@ def operating_curves(
     """
     ordered = np.sort(scores)
     own = 0 if threshold is None else int(np.searchsorted(ordered, threshold, side="right"))
-    accepted = grid(ordered, points, own)
+    accepted = grid(ordered, 400, own)
     at = thresholds_between(ordered, accepted)
     bands = operating_bands(scores, correct, delta, at)
     coverage = series_of(bands.coverage)

@@ -66,7 +66,7 @@ def test_an_offset_that_the_ece_hides_is_found_and_named():
 
 
 def test_nothing_to_go_by_is_no_verdict():
-    found = checked(np.array([0.99, 0.999]), np.array([1.0, 1.0]), np.array([0, 1]))
+    found = checked(np.array([0.99, 0.999]), np.array([1.0, 1.0]), np.array([0, 1]), classes=None, fitted=False)
     assert (found.dof, found.p_value, found.fails) == (0.0, 1.0, False)
     assert "cannot tell" in str(found)
 

@@ -219,15 +219,15 @@ def line_cells(line: str, delimiter: str) -> list[str]:
     return [unescaped(cell.strip()) for cell in cells]
 
 
-def read_labels(path: str, source: str, ending: str, label_key: str | None) -> NDArray[Any]:
+def read_labels(request: Request, ending: str) -> NDArray[Any]:
     """Read one label per line, or the column of labels of a table with a header."""
-    delimiter = "\t" if ending == ".tsv" else ","
-    with text_in(path, source) as file:
+    path, delimiter = request.path, "\t" if ending == ".tsv" else ","
+    with text_in(path, request.source) as file:
         lines = [[line.strip()] for line in file] if ending == ".txt" else [*csv.reader(file, delimiter=delimiter)]
     while lines and not any(lines[-1]):
         lines.pop()
     header = [name.strip() for name in lines[0]] if lines else []
-    named = one_of(Request(path), header, label_key, LABEL_KEYS, "label_key")
+    named = one_of(request, header, "label_key", LABEL_KEYS)
     if named is None and len(header) > 1:
         raise InputError(f"{path}:1: which column holds the labels? Say so with {option('label_key')}.")
     column = 0 if named is None else header.index(named)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -28,8 +28,6 @@ Name = str | int
 Status = Literal["certified", "accepts everything", "always rejected"]
 
 _PLURAL = {"class": "classes", "group": "groups"}
-#: Entries of a part that is a side of two classes.
-_OF_SIDES = ("quantity", "target", "called", "at")
 
 
 def jsonable(value: Any) -> Any:
@@ -150,11 +148,10 @@ class Part:
         return np.isin(names, own) if alike else np.zeros(len(names), dtype=bool)
 
     def to_dict(self) -> dict[str, Any]:
-        own = {"quantity": self.quantity.name, "target": self.target} if self.quantity is not None else {}
-        own |= {} if self.called is None else {"called": self.called}
-        own |= {"at": self.at} if self.at else {}
-        plain = {name: value for name, value in vars(self).items() if name not in _OF_SIDES}
-        return jsonable({**plain, **own, "status": self.status})
+        silent = {each.name for each in fields(self) if each.metadata and getattr(self, each.name) == each.default}
+        plain = {name: value for name, value in vars(self).items() if name not in silent}
+        plain |= {} if self.quantity is None else {"quantity": self.quantity.name}
+        return jsonable({**plain, "status": self.status})
 
 
 @dataclass(frozen=True)
@@ -302,12 +299,8 @@ class Stages:
         own = (certificate.n_correct, certificate.n_correct_accepted) if certificate.labelled else (None, None)
         if certificate.n_accepted != self.n_answered or own != (right, right):
             return "the models answer other rows than are accepted"
-        return self._impossible(certificate.n_rows)
-
-    def _impossible(self, n_rows: int) -> str | None:
-        """What in the counts cannot be, of so many tested rows; None when all agrees."""
-        counts = [self.n_worse, self.n_better, self.n_aside, self.n_labels, *(stage.n_rows for stage in self.items)]
-        if min(counts) < 0:
+        n_rows, answered = certificate.n_rows, [stage.n_rows for stage in self.items]
+        if min(self.n_worse, self.n_better, self.n_aside, self.n_labels, *answered) < 0:
             return "a count is negative"
         if len(self.items) < 2 or self.n_answered > n_rows:
             return "the rows that each answers do not sum to all rows"
@@ -318,9 +311,9 @@ class Stages:
         earlier = self.n_answered - (0 if self.people else self.items[-1].n_rows)
         if self.n_worse + self.n_better > earlier or self.n_labels > n_rows:
             return "more rows differ, or have a label, than there are"
-        wrong = [stage.n_wrong for stage in self.items]
-        if None in wrong:
-            return None if set(wrong) == {None} else "the wrong answers are known of some models alone"
-        *first, last = [int(count or 0) for count in wrong]
-        fit = self.n_worse <= sum(first) <= earlier - self.n_better and 0 <= last <= self.items[-1].n_rows
-        return None if fit and min(first) >= 0 else "more answers are wrong than were given, or fewer than differ"
+        *others, last = [stage.n_wrong or 0 for stage in self.items]
+        if wrong is None:
+            unknown = all(stage.n_wrong is None for stage in self.items)
+            return None if unknown else "the wrong answers are known of some models alone"
+        fit = self.n_worse <= sum(others) <= earlier - self.n_better and 0 <= last <= self.items[-1].n_rows
+        return None if fit and min(others) >= 0 else "more answers are wrong than were given, or fewer than differ"

@@ -45,12 +45,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from operator import attrgetter
 from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 
 from metacal.errors import InfeasibleTargetError, InputError
-from metacal.formulas import Codes, Flags
+from metacal.formulas import Codes
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.parts.part import By, Part, Parts, Shares
 from metacal.promises.promise import ByPart, Promise
@@ -58,7 +59,7 @@ from metacal.promises.quantity import Limits
 from metacal.promises.rules.bounds import SLACK, exact
 from metacal.promises.rules.memory import Memory
 from metacal.promises.rules.sequence import Starts
-from metacal.promises.sample import Sample
+from metacal.promises.sample import Outcome, Sample
 
 #: Every so many rows one that says which parts are pooled: those with fewer than twice the rows that a test takes at
 #: least. So few pass only where hardly any of them is wrong.
@@ -102,26 +103,12 @@ class Per(Promise):
     def delta(self) -> float:  # type: ignore[override]
         return float(self.promise.delta)
 
-    @property
-    def limits(self) -> Limits:
-        return self.promise.limits
-
-    @property
-    def rule(self) -> str:
-        return self.promise.rule
-
-    @property
-    def scouted(self) -> bool:
-        return self.promise.scouted
-
-    @property
-    def sided(self) -> bool:
-        return self.promise.sided
-
-    @property
-    def asks_labels(self) -> bool:
-        """Of two sides: whether scouts are asked for their labels too."""
-        return self.promise.asks_labels
+    # As the promise has it; of two sides, too, whether scouts are asked for their labels.
+    limits: ClassVar[Any] = property(attrgetter("promise.limits"))
+    rule: ClassVar[Any] = property(attrgetter("promise.rule"))
+    scouted: ClassVar[Any] = property(attrgetter("promise.scouted"))
+    sided: ClassVar[Any] = property(attrgetter("promise.sided"))
+    asks_labels: ClassVar[Any] = property(attrgetter("promise.asks_labels"))
 
     def from_sample(self, sample: Sample) -> Certificate:
         codes, names = sample.part, sample.names
@@ -131,12 +118,12 @@ class Per(Promise):
                 "a MetaCal."
             )
         members = self._pooled(sample, codes, len(names))
-        table = [sample.take(_rows_of(codes, own)) for own in members]
+        asked = np.arange(len(codes)) % _SCOUTS == 0  # which parts are pooled
+        table = [sample.take(np.isin(codes, own) & ~(asked & (len(own) > 1))) for own in members]
         if (scouts := sample.scouts) is not None:
             table = [replace(rows, scouts=scouts.of(own)) for rows, own in zip(table, members)]
         settled = settle_parts(self.promise, table, self.delta, self.shares)
-        tested = sum(level is not None for *_, level in settled)
-        spare = self._spare(tested)
+        spare = self._spare(sum(level is not None for *_, level in settled))
         families = [
             self.promise.parts_of(tuple(names[i] for i in own), rows, found, level, spare)
             for own, rows, (found, _, level) in zip(members, table, settled)
@@ -149,15 +136,9 @@ class Per(Promise):
         at = np.array([own[name][0].at for name in names])[codes]
         doubt, right, called = self.promise.decided(sample, at)
         accept = accepts(doubt, limits[codes, called])
-        certificate = replace(
-            self._certificate(sample, -math.inf),
-            n_correct=int(right.sum()),
-            n_accepted=int(accept.sum()),
-            n_correct_accepted=int((accept & right).sum()),
-            lowest_rejected=None,
-            parts=parts,
-        )
-        return self.promise.told(certificate)
+        n_right, n_accepted, both = (int(flags.sum()) for flags in (right, accept, accept & right))
+        certificate = self._certified(-math.inf, Outcome(len(sample), n_right, n_accepted, both, None, None))
+        return self.promise.told(replace(certificate, parts=parts))
 
     def impossible(self, certificate: Certificate) -> str | None:
         parts = certificate.parts
@@ -165,34 +146,27 @@ class Per(Promise):
             return f"it does not belong to the promise {self!r}; fit again"
         if parts.pooled and self.fallback != "pooled":
             return f"{parts.plural} are pooled, which was not asked for"
-        tested = sum(_level(family) is not None for family in parts.families)
+        tested = [(level, family) for family in parts.families if (level := _level(family)) is not None]
+        spare = self._spare(len(tested)) if self.sided else self.delta
         for family in parts.families:
-            opened = any(part.status != "always rejected" for part in family)
-            if (opened or self.sided) and (why := self._impossible_part(family, opened, tested)) is not None:
+            level, opened, why = _level(family), _opened(family), None
+            if level is None and opened and self.promise.unproven == -math.inf:
+                why = "it accepts rows, but was never tested"
+            elif opened or self.sided:
+                why = self.promise.impossible_part(family, spare if level is None else level)
+            if why is not None:
                 return f"{self.by} {family[0].whole}: {why}"
-        return self._impossible_levels(parts)
-
-    def _impossible_part(self, family: tuple[Part, ...], opened: bool, tested: int) -> str | None:
-        level = _level(family)
-        if level is None and opened and self.promise.unproven == -math.inf:
-            return "it accepts rows, but was never tested"
-        spare = self._spare(tested) if self.sided else self.delta
-        return self.promise.impossible_part(family, spare if level is None else level)
+        still = sum(not all(part.accepts_everything for part in family) for _, family in tested)
+        most = self.delta if self.shares != "together" else self.delta / max(1, still)
+        if self.shares == "fcr":
+            most = self.delta * sum(_opened(family) for _, family in tested) / max(1, len(tested))
+        if any(not 0.0 < level <= SLACK * most for level, _ in tested):
+            return f"a {self.by} was tested at more than its share of delta {self.delta:g}"
+        return None
 
     def _spare(self, tested: int) -> float:
         """What one part more is tested at."""
         return self.delta / (tested + 1) if self.shares == "together" else self.delta
-
-    def _impossible_levels(self, parts: Parts) -> str | None:
-        tested = [(level, family) for family in parts.families if (level := _level(family)) is not None]
-        still = sum(not all(part.accepts_everything for part in family) for _, family in tested)
-        most = self.delta if self.shares != "together" else self.delta / max(1, still)
-        if self.shares == "fcr":
-            accepting = sum(any(part.status != "always rejected" for part in family) for _, family in tested)
-            most = self.delta * accepting / max(1, len(tested))
-        if any(not 0.0 < level <= SLACK * most for level, _ in tested):
-            return f"a {self.by} was tested at more than its share of delta {self.delta:g}"
-        return None
 
     def at(self, share: float) -> Self:
         return replace(self, promise=self.promise.at(share))
@@ -325,6 +299,11 @@ def _level(family: tuple[Part, ...]) -> float | None:
     return sum(levels) if levels else None
 
 
+def _opened(family: tuple[Part, ...]) -> bool:
+    """Whether a part accepts rows, on either side."""
+    return any(part.status != "always rejected" for part in family)
+
+
 def shared_by(promise: ByPart, table: Sequence[Sample], delta: float, shares: Shares) -> list[int]:
     """The parts that have a share of delta, by their counts alone: those that a test at it can pass.
 
@@ -385,9 +364,3 @@ class _Early(Memory):
         if errors < _FOR_TWO:
             return ((int(_FIRST * errors), Fraction(1)),)
         return (int(_FIRST * errors), 1 - _SECOND), (int(_SECOND * errors), _SECOND)
-
-
-def _rows_of(codes: Codes, own: tuple[int, ...]) -> Flags:
-    if len(own) == 1:
-        return np.asarray(codes == own[0])
-    return np.asarray(np.isin(codes, own) & (np.arange(len(codes)) % _SCOUTS != 0))

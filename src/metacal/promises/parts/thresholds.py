@@ -94,8 +94,7 @@ def policy_of(certificate: Certificate, classes: NDArray[Any]) -> Policy:
     names = tuple(classes.tolist() if parts.by == "class" else sorted(own))
     at = {name: part.at for part in parts.items for name in part.names if part.called is not None}
     if at:
-        sides = [(lower.names, (lower.threshold, upper.threshold)) for lower, upper in parts.families]
-        own = {name: pair for group, pair in sides for name in group}
+        own = {name: (lower.threshold, upper.threshold) for lower, upper in parts.families for name in lower.names}
     return Thresholds(parts.by, names, tuple(own[name] for name in names), tuple(at[name] for name in names if at))
 
 
@@ -127,9 +126,8 @@ def rows_of_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]:
 def plain_groups(groups: Any) -> NDArray[Any]:
     """One group per row, integers or strings."""
     names = flat_labels(groups, "group")
-    if names.dtype.kind == "f" and np.isfinite(names).all() and (names == np.floor(names)).all():
-        names = names.astype(np.int64)
-    if names.dtype.kind == "b":
+    kind = names.dtype.kind
+    if kind == "b" or (kind == "f" and np.isfinite(names).all() and (names == np.floor(names)).all()):
         names = names.astype(np.int64)
     if names.dtype.kind not in "iuU":
         raise InputError("groups must be integers or strings, one per row; missing ones are a group of their own name.")

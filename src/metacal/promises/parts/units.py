@@ -85,11 +85,7 @@ class Units:
 
     def at(self, rows: Codes, n_rows: int) -> Units:
         """The same for those of n rows that stand at these places."""
-        return self.taken(self.codes(n_rows)[rows])
-
-    def taken(self, codes: Codes) -> Units:
-        """The same for some of the rows, which have these numbers."""
-        return replace(self, names=codes)
+        return replace(self, names=self.codes(n_rows)[rows])
 
     def whole(self, codes: Codes, seed: int) -> WholeUnits:
         """The units whose every row counts."""
@@ -230,9 +226,7 @@ class Counted:
     whole: WholeUnits | None = None
 
     def mask(self, n_rows: int) -> Flags:
-        mask = np.zeros(n_rows, dtype=bool)
-        mask[self.rows] = True
-        return mask
+        return np.bincount(self.rows, minlength=n_rows) > 0
 
     def spread(self, flags: Flags) -> Flags:
         """A flag for each counted row, spread over all rows; True for rows that nobody speaks for."""

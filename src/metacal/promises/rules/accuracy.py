@@ -81,17 +81,24 @@ class MinAccuracy(OfUnits, ByRanking, OneThreshold):
     rules: ClassVar = (FALLBACK_SEQUENCE, EXPECTED_PREFIX)
     cascade_rules: ClassVar = CASCADE_RULES
 
-    def from_ranking(self, ranking: Ranking, *, labelled: bool = True) -> Certificate:
+    def from_ranking(self, ranking: Ranking) -> Certificate:
+        return self._highest(ranking, ranking)
+
+    def _highest(
+        self, ranking: Ranking, seen: Ranking, known: int | None = None, labels: int | None = None
+    ) -> Certificate:
+        """That of the highest rank that passes, of the first `known`, with what is `seen` of the rows."""
+
         def passed(beta: float) -> int:
-            return expected_prefix(ranking, beta) if self.delta is None else last_passed(ranking, beta, self.delta)
+            delta = self.delta
+            return expected_prefix(ranking, beta) if delta is None else walk(ranking, beta, delta, known=known).best
 
         rank = passed(self.beta)
         if rank == 0:
-            raise self._infeasible(ranking, passed)
+            raise self._infeasible(seen, passed, labels)
         above = int(np.searchsorted(ranking.ranks, ranking.accepted_at(rank), side="right"))
         ranking.settle(above - 1, above)
-        threshold = RELATIVE.settled(ranking.threshold_at(rank))
-        return self._certified(threshold, ranking.outcome(threshold))
+        return replace(self._ranked(seen, ranking.threshold_at(rank)), labels=labels)
 
     @property
     def walks(self) -> bool:
@@ -104,9 +111,8 @@ class MinAccuracy(OfUnits, ByRanking, OneThreshold):
         """How far the fixed sequence has come, and how far it would if every further answer were right."""
         if self.delta is None:
             return super().standing(answers)
-        best = answers.at_best
-        now = walk(best, self.beta, self.delta, known=answers.known).best
-        reach = last_passed(best, self.beta, self.delta)
+        best, delta = answers.at_best, self.delta
+        now, reach = (walk(best, self.beta, delta, known=known).best for known in (answers.known, None))
         thresholds = [RELATIVE.settled(best.threshold_at(rank)) if rank else None for rank in (now, reach)]
         return Standing(thresholds[0], thresholds[1], int(best.ranks[best.at_least(reach)]) if reach else 0)
 
@@ -114,16 +120,8 @@ class MinAccuracy(OfUnits, ByRanking, OneThreshold):
         """The certificate of the highest rank that passed among those up to which all labels are known."""
         if self.delta is None:
             return super().from_answers(answers)
-
-        def passed(beta: float) -> int:
-            return walk(answers.at_best, beta, self.delta or 0.0, known=answers.known).best
-
-        rank = passed(self.beta)
-        if rank == 0:
-            raise self._infeasible(answers.at_worst, passed, labels=answers.labels)
-        threshold = RELATIVE.settled(answers.at_best.threshold_at(rank))
         # Right are those that are known to be.
-        return replace(self._certified(threshold, answers.at_worst.outcome(threshold)), labels=answers.labels)
+        return self._highest(answers.at_best, answers.at_worst, answers.known, answers.labels)
 
     def impossible(self, certificate: Certificate | Part) -> str | None:
         return too_many_wrong_accepted(certificate, self.beta, self.delta)
@@ -153,9 +151,11 @@ class MinAccuracy(OfUnits, ByRanking, OneThreshold):
         return _plan(n, self.beta, self.delta)
 
     def _infeasible(
-        self, ranking: Ranking, passed: Callable[[float], int], labels: int | None = None
+        self, ranking: Ranking, passed: Callable[[float], int], labels: int | None
     ) -> InfeasibleTargetError:
-        n, best = ranking.n, _best_accuracy(ranking.n, self.delta, lambda beta: passed(beta) > 0)
+        # The largest beta, to four decimals, that these rows certify for any prefix.
+        n, most = ranking.n, math.floor(1e4 * bounds.largest_certifiable_accuracy(ranking.n, self.delta))
+        best = largest(0, most + 1, lambda beta: passed(beta) > 0) / 1e4 or None
         needed = rows_needed(ranking, self.plan)
         what = f"min accuracy {self.beta:g}"
         if labels is None or labels == n:
@@ -263,24 +263,14 @@ def expected_prefix(ranking: Ranking, beta: float) -> int:
     good = np.flatnonzero(expected_passes(ranking.errors, ranking.ranks, beta))
     highest = int(good[-1]) if len(good) else -1
     if ranking.mixed is not None:
-        _settle_prefix(ranking, highest, beta)
+        # Inside a mixed block nothing passes if m + r rows with e errors do not, all its right rows and none of the
+        # wrong ones: open are those above the highest end that passes where they do.
+        wrong = np.diff(ranking.errors, prepend=0)
+        possible = expected_passes(ranking.errors - wrong, ranking.ranks - wrong, beta) & ranking.mixed
+        possible[: highest + 1] = False
+        if possible.any():
+            raise ranking.undecided(np.flatnonzero(possible)[-ASKED:].tolist())
     return int(ranking.ranks[highest]) if len(good) else 0
-
-
-def _settle_prefix(ranking: Ranking, highest: int, beta: float) -> None:
-    """Raise `Undecided` unless the highest block end that passes is known to be the highest of all ranks that do.
-
-    Inside a mixed block nothing passes if m + r rows with e errors do not, all its right rows and none of the wrong
-    ones: open are those above the highest end that passes where they do.
-    """
-    assert ranking.mixed is not None
-    wrong = np.diff(ranking.errors, prepend=0)
-    possible = expected_passes(ranking.errors - wrong, ranking.ranks - wrong, beta) & ranking.mixed
-    possible[: highest + 1] = False
-    if possible.any():
-        raise ranking.undecided(np.flatnonzero(possible)[-ASKED:].tolist())
-    if 0 <= highest < len(wrong) - 1:
-        ranking.settle(highest, highest + 1)
 
 
 def too_many_wrong_accepted(certificate: Certificate | Part, beta: float, delta: float | None) -> str | None:
@@ -291,12 +281,6 @@ def too_many_wrong_accepted(certificate: Certificate | Part, beta: float, delta:
         return None
     said = f"{wrong:,} wrong of {accepted:,} accepted rows do not certify an accuracy of at least {beta:g}"
     return f"{said}{bounds.surely(delta)}"
-
-
-def _best_accuracy(n: int, delta: float | None, certifies: Callable[[float], bool]) -> float | None:
-    """The largest beta, to four decimals, that these rows certify for any prefix; None when not even 0.0001."""
-    best = largest(0, math.floor(1e4 * bounds.largest_certifiable_accuracy(n, delta)) + 1, certifies)
-    return best / 1e4 if best else None
 
 
 def largest(low: int, high: int, certifies: Callable[[float], bool], ahead: int = 3) -> int:

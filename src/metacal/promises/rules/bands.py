@@ -19,11 +19,8 @@ from scipy.special import betaincinv
 
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.promises.rules.levels import joint_levels, local_level, quantiles, quantiles_at
+from metacal.promises.rules.levels import joint_levels, local_level, quantiles_at
 from metacal.rows.arrays import fraction
-
-#: Up to so many rows all quantiles are computed and kept; beyond, only those asked for.
-_KEPT_ROWS = 5000
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +46,7 @@ class Band:
 
 @dataclass(frozen=True, eq=False)
 class DistributionBand:
-    """One-sided bands on P(X <= s), at every s at once, from n draws of X; `values` are the finite ones, sorted.
+    """One-sided bands on P(X <= s), at every s at once, from n draws of X; `values` are these, sorted.
 
     >>> band = DistributionBand.of(np.arange(100.0))
     >>> band.lower(np.array([-1.0, 49.0, 99.0]), 0.05).round(3), band.upper(np.array([-1.0, 49.0, 99.0]), 0.05).round(3)
@@ -57,13 +54,16 @@ class DistributionBand:
     """
 
     values: Float
-    n: int
 
     @classmethod
-    def of(cls, values: ArrayLike, n: int | None = None) -> DistributionBand:
-        """The band of these draws; `n` counts those that are not listed because they are infinite, too."""
-        column = np.sort(np.asarray(values, dtype=np.float64))
-        return cls(column, len(column) if n is None else n)
+    def of(cls, values: ArrayLike) -> DistributionBand:
+        """The band of these draws."""
+        return cls(np.sort(np.asarray(values, dtype=np.float64)))
+
+    @property
+    def n(self) -> int:
+        """How many draws there are."""
+        return len(self.values)
 
     def counts(self, thresholds: Float) -> Codes:
         """How many draws are at most each threshold."""
@@ -83,9 +83,7 @@ class DistributionBand:
     def _bounds(self, ranks: Codes, delta: float) -> Float:
         if self.n == 0:
             return np.zeros(len(ranks))
-        level = local_level(self.n, delta)
-        many = 4 * len(ranks) > self.n and self.n <= _KEPT_ROWS
-        return quantiles(self.n, level)[ranks] if many else quantiles_at(ranks, self.n, level)
+        return quantiles_at(ranks, self.n, local_level(self.n, delta))
 
 
 def miscoverage_band(right_scores: ArrayLike, delta: float = 0.1, thresholds: ArrayLike | None = None) -> Band:
@@ -127,9 +125,15 @@ def accuracy_band(
     (array([0.958, 0.966]), array([0.98, 0.98]), array([0.993, 0.99 ]))
     """
     fraction("delta", delta)
-    sides = _Counts.of(scores, correct)
-    at = _thresholds(thresholds, np.sort(_scores(scores)))
-    return Band(at, sides.lower(at, delta / 2), sides.estimate(at), sides.upper(at, delta / 2), delta)
+    return _accuracy(scores, correct, _thresholds(thresholds, _scores(scores)), delta, delta / 2, delta / 2)
+
+
+def _accuracy(scores: ArrayLike, correct: ArrayLike, at: Float, delta: float, low: float, high: float) -> Band:
+    """P(right | h <= s), its lower side at the level `low` and its upper one at `high`."""
+    right, wrong, n = _accepted(scores, correct, at)
+    estimate = np.where(right + wrong > 0, right / np.maximum(right + wrong, 1), np.nan)
+    upper = 1.0 - _lowest_share(wrong, right, joint_levels(n, high)[1][0])
+    return Band(at, lowest_accuracy(right, wrong, n, low), estimate, upper, delta)
 
 
 def coverage_band(scores: ArrayLike, delta: float = 0.1, thresholds: ArrayLike | None = None) -> Band:
@@ -157,7 +161,7 @@ def certified_miscoverage(right_scores: ArrayLike, thresholds: ArrayLike, delta:
 def certified_accuracy(scores: ArrayLike, correct: ArrayLike, thresholds: ArrayLike, delta: float = 0.1) -> Float:
     """Lower bounds on F1 at every threshold at once: one side of `accuracy_band`, at all of delta."""
     fraction("delta", delta)
-    return _Counts.of(scores, correct).lower(np.asarray(thresholds, dtype=np.float64), delta)
+    return lowest_accuracy(*_accepted(scores, correct, thresholds), delta)
 
 
 def miscoverage_of_counts(kept: int, n_correct: int, delta: float) -> float:
@@ -219,9 +223,8 @@ def operating_bands(scores: ArrayLike, correct: ArrayLike, delta: float, thresho
     fraction("delta", delta)
     scores, correct = _scores(scores), _flags(correct)
     at = np.asarray(thresholds, dtype=np.float64)
-    sides = _Counts.of(scores, correct)
+    accuracy = _accuracy(scores, correct, at, delta, delta / 4, delta / 8)
     miscoverage = _share_above(DistributionBand.of(scores[correct]), at, delta, delta / 8, delta / 4)
-    accuracy = Band(at, sides.lower(at, delta / 4), sides.estimate(at), sides.upper(at, delta / 8), delta)
     return OperatingBands(miscoverage, accuracy, coverage_band(scores, delta / 4, at), delta)
 
 
@@ -243,11 +246,6 @@ class CertifiedFrontier:
     threshold: Float
     delta: float
 
-    def smallest_miscoverage(self, beta: float) -> float:
-        """The smallest alpha that is certified together with this beta; 1 when beta itself is not certified."""
-        at = int(np.searchsorted(self.beta, beta))
-        return float(self.alpha[at]) if at < len(self.beta) else 1.0
-
     def best_accuracy(self, alpha: float) -> float:
         """The largest beta that is certified together with this alpha; 0 when there is none."""
         at = int(np.searchsorted(self.alpha, alpha, side="right"))
@@ -268,7 +266,7 @@ def certified_frontier(
     >>> rng = np.random.default_rng(0)
     >>> scores = rng.random(5000)
     >>> frontier = certified_frontier(scores, rng.random(5000) > scores**3 / 2)
-    >>> round(frontier.smallest_miscoverage(0.95), 2), round(frontier.best_accuracy(0.3), 2)
+    >>> round(float(frontier.alpha[np.searchsorted(frontier.beta, 0.95)]), 2), round(frontier.best_accuracy(0.3), 2)
     (0.27, 0.95)
     """
     fraction("delta", delta)
@@ -292,35 +290,13 @@ def run_ends(scores: Float, correct: Flags) -> Float:
     return np.asarray(values[np.append(wrong[1:], True)])
 
 
-@dataclass(frozen=True, eq=False)
-class _Counts:
-    """The scores of right and of wrong rows, sorted: how many of each are accepted at a threshold."""
-
-    right: Float
-    wrong: Float
-
-    @classmethod
-    def of(cls, scores: ArrayLike, correct: ArrayLike) -> _Counts:
-        column, flags = _scores(scores), _flags(correct)
-        if column.shape != flags.shape:
-            raise InputError(f"one score and one flag per row are needed; got {column.shape} and {flags.shape}.")
-        return cls(np.sort(column[flags]), np.sort(column[~flags]))
-
-    def at(self, thresholds: Float) -> tuple[Codes, Codes]:
-        """Right and wrong rows that each threshold accepts."""
-        right, wrong = (np.searchsorted(own, thresholds, side="right") for own in (self.right, self.wrong))
-        return right, wrong
-
-    def estimate(self, at: Float) -> Float:
-        right, wrong = self.at(at)
-        return np.where(right + wrong > 0, right / np.maximum(right + wrong, 1), np.nan)
-
-    def lower(self, at: Float, delta: float) -> Float:
-        return lowest_accuracy(*self.at(at), len(self.right) + len(self.wrong), delta)
-
-    def upper(self, at: Float, delta: float) -> Float:
-        right, wrong = self.at(at)
-        return 1.0 - _lowest_share(wrong, right, joint_levels(len(self.right) + len(self.wrong), delta)[1][0])
+def _accepted(scores: ArrayLike, correct: ArrayLike, thresholds: ArrayLike) -> tuple[Codes, Codes, int]:
+    """Right and wrong rows that each threshold accepts, and of how many rows."""
+    column, flags = _scores(scores), _flags(correct)
+    if column.shape != flags.shape:
+        raise InputError(f"one score and one flag per row are needed; got {column.shape} and {flags.shape}.")
+    right, wrong = (np.searchsorted(np.sort(column[own]), thresholds, side="right") for own in (flags, ~flags))
+    return right, wrong, len(column)
 
 
 def _scores(values: Any) -> Float:
@@ -337,5 +313,5 @@ def _flags(values: Any) -> Flags:
     return flags
 
 
-def _thresholds(given: ArrayLike | None, ordered: Float) -> Float:
-    return np.unique(ordered) if given is None else np.asarray(given, dtype=np.float64)
+def _thresholds(given: ArrayLike | None, scores: Float) -> Float:
+    return np.unique(scores) if given is None else np.asarray(given, dtype=np.float64)

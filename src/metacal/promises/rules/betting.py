@@ -93,7 +93,7 @@ def upper_mean(values: Float, level: float, guess: float) -> float:
     0.0569
     """
     stake, enough = stakes(values, level, guess), -math.log(level)
-    return _halved(lambda limit: log_capital_below(values, limit, stake) >= enough, len(values))[1]
+    return halved(lambda limit: log_capital_below(values, limit, stake) >= enough)[1]
 
 
 def lower_mean(values: Float, level: float, guess: float) -> float:
@@ -103,13 +103,13 @@ def lower_mean(values: Float, level: float, guess: float) -> float:
     0.0436
     """
     stake, enough = stakes(values, level, guess), -math.log(level)
-    return _halved(lambda limit: log_capital_above(values, limit, stake) < enough, len(values))[0]
+    return halved(lambda limit: log_capital_above(values, limit, stake) < enough)[0]
 
 
-def _halved(beyond: Callable[[float], bool], n: int) -> tuple[float, float]:
-    """The two sides of where `beyond` begins to hold between 0 and 1; of no values nothing is known."""
-    low, high = 0.0, 1.0
-    for _ in range(_HALVINGS if n else 0):
+def halved(beyond: Callable[[float], bool], low: float = 0.0, halvings: int = _HALVINGS) -> tuple[float, float]:
+    """The two sides of where `beyond` begins to hold, between a number and 1."""
+    high = 1.0
+    for _ in range(halvings):
         middle = (low + high) / 2
         low, high = (low, middle) if beyond(middle) else (middle, high)
     return low, high
@@ -163,6 +163,6 @@ class UnitCounts(NamedTuple):
             values = self.values(limit)
             return side(values, limit, stakes(values, level, limit))
 
-        low, _ = _halved(lambda limit: capital(log_capital_above, limit) < enough, len(self.of))
-        _, high = _halved(lambda limit: capital(log_capital_below, limit) >= enough, len(self.of))
+        low, _ = halved(lambda limit: capital(log_capital_above, limit) < enough)
+        _, high = halved(lambda limit: capital(log_capital_below, limit) >= enough)
         return low, high

@@ -95,9 +95,8 @@ class Both(Promise):
         return self._certificate(sample, threshold)
 
     def impossible(self, certificate: Certificate) -> str | None:
-        return too_many_wrong_accepted(certificate, self.beta, self._half) or too_few_right_kept(
-            certificate, self.alpha, self._half
-        )
+        wrong = too_many_wrong_accepted(certificate, self.beta, self._half)
+        return wrong or too_few_right_kept(certificate, self.alpha, self._half)
 
     def _infeasible(self, sample: Sample, kept: int) -> InfeasibleTargetError:
         half, right = self._half, np.sort(sample.score[sample.right])
@@ -108,11 +107,9 @@ class Both(Promise):
         best = largest(
             0, math.ceil(1e4 * self.beta), lambda beta: certified_prefix(sample.ranking, beta, half) >= needed
         )
-        other = (
-            f"with max miscoverage {self.alpha:g} the best min accuracy is {best / 1e4:.4f}"
-            if best
-            else f"no min accuracy goes with max miscoverage {self.alpha:g}"
-        )
+        other = f"no min accuracy goes with max miscoverage {self.alpha:g}"
+        if best:
+            other = f"with max miscoverage {self.alpha:g} the best min accuracy is {best / 1e4:.4f}"
         return InfeasibleTargetError(
             f"min accuracy {self.beta:g} and max miscoverage {self.alpha:g} cannot be certified together: on these "
             f"{len(sample):,} rows {self.surely}, with min accuracy {self.beta:g} the smallest max miscoverage is "
@@ -173,66 +170,56 @@ class AfterLooking(Promise):
         fraction("delta", self.delta)  # None is no choice here
 
     def from_sample(self, sample: Sample) -> Certificate:
-        if self.threshold is not None:
-            return self._at(sample, self.threshold)
-        threshold = self._for_alpha(sample) if self.beta is None else self._for_beta(sample)
-        accepted = int((sample.score <= threshold).sum())
-        return self._certificate(sample, sample.ranking.just_below_next(accepted) if accepted else threshold)
-
-    def _at(self, sample: Sample, threshold: float) -> Certificate:
-        certificate = self._certificate(sample, threshold)
+        if self.threshold is None:
+            threshold = self._for_alpha(sample) if self.beta is None else self._for_beta(sample, self.beta)
+            accepted = int((sample.score <= threshold).sum())
+            at = sample.ranking.just_below_next(accepted) if accepted else threshold
+            return self._certificate(sample, at)
+        certificate = self._certificate(sample, self.threshold)
         if (missing := self.impossible(certificate)) is not None:
             raise InfeasibleTargetError(
-                f"the threshold {threshold:g} does not carry it on these rows: {missing}; read what it carries off a "
-                "report of these very rows, or leave the threshold out.",
-                target=self.beta if self.beta is not None else float(self.alpha or 0.0),
+                f"the threshold {self.threshold:g} does not carry it on these rows: {missing}; read what it carries "
+                "off a report of these very rows, or leave the threshold out.",
+                target=self.limits[0][1],
             )
         return certificate
 
     def impossible(self, certificate: Certificate) -> str | None:
         kept, wrong = certificate.n_correct_accepted, certificate.n_accepted - certificate.n_correct_accepted
+
+        def short(rows: str, bound: float, limit: float) -> str:
+            return f"{rows} of {bound:.4f} at every threshold at once, not of {limit:g} (delta {self.delta:g})"
+
         if self.beta is not None:
             accuracy = bands.accuracy_of_counts(kept, wrong, certificate.n_rows, self._share)
             if not accuracy >= self.beta * (1.0 - 1e-9):
-                return (
-                    f"{wrong:,} wrong of {kept + wrong:,} accepted rows certify an accuracy of "
-                    f"{rounded_down(accuracy):.4f} at every threshold at once, not of {self.beta:g} "
-                    f"(delta {self.delta:g})"
-                )
+                rows = f"{wrong:,} wrong of {kept + wrong:,} accepted rows certify an accuracy"
+                return short(rows, rounded_down(accuracy), self.beta)
         if self.alpha is not None and not certificate.accepts_everything:
             miscoverage = bands.miscoverage_of_counts(kept, certificate.n_correct, self._share)
             if not miscoverage <= self.alpha * (1.0 + 1e-9):
-                return (
-                    f"{kept:,} of {certificate.n_correct:,} right rows accepted certify a miscoverage of "
-                    f"{rounded_up(miscoverage):.4f} at every threshold at once, not of {self.alpha:g} "
-                    f"(delta {self.delta:g})"
-                )
+                rows = f"{kept:,} of {certificate.n_correct:,} right rows accepted certify a miscoverage"
+                return short(rows, rounded_up(miscoverage), self.alpha)
         return None
 
     def _for_alpha(self, sample: Sample) -> float:
         """The smallest score of a right row at which the miscoverage is certified; inf (accept all) without one."""
-        assert self.alpha is not None
-        right = np.sort(sample.score[sample.right])
-        kept = np.flatnonzero(bands.certified_miscoverage(right, right, self._share) <= self.alpha)
+        right, ((_, alpha),) = np.sort(sample.score[sample.right]), self.limits
+        kept = np.flatnonzero(bands.certified_miscoverage(right, right, self._share) <= alpha)
         return float(right[kept[0]]) if len(kept) else math.inf
 
-    def _for_beta(self, sample: Sample) -> float:
-        assert self.beta is not None
+    def _for_beta(self, sample: Sample, beta: float) -> float:
         frontier = bands.certified_frontier(sample.score, sample.right, self.delta, share=1.0 / len(self.limits))
-        at = int(np.searchsorted(frontier.beta, self.beta))
+        at = int(np.searchsorted(frontier.beta, beta))
         alpha = 1.0 if self.alpha is None else self.alpha
         if at < len(frontier.beta) and frontier.alpha[at] <= alpha:
             return float(frontier.threshold[at])
-        best = float(frontier.beta[-1]) if len(frontier.beta) else 0.0
-        asked = f"min accuracy {self.beta:g}"
+        asked = f"min accuracy {beta:g}"
         if self.alpha is None or at == len(frontier.beta):
-            most = rounded_down(best)
-            can = f"the best that these {len(sample):,} rows certify at every threshold at once is {most:.4f}"
-            raise InfeasibleTargetError(
-                f"{asked} cannot be certified after looking: {can}; lower the target or use more rows.",
-                target=self.beta,
-                best=rounded_down(best),
-            )
+            best = rounded_down(float(frontier.beta.max(initial=0.0)))
+            can = f"the best that these {len(sample):,} rows certify at every threshold at once is {best:.4f}"
+            said = f"{asked} cannot be certified after looking: {can}; lower the target or use more rows."
+            raise InfeasibleTargetError(said, target=beta, best=best)
         smallest, other = rounded_up(float(frontier.alpha[at])), rounded_down(frontier.best_accuracy(alpha))
         raise InfeasibleTargetError(
             f"{asked} and max miscoverage {self.alpha:g} cannot be certified together after looking: with {asked} the "

@@ -131,8 +131,6 @@ def miscoverage_violation(n_correct: int, rank: int, alpha: float) -> float:
     >>> round(miscoverage_violation(500, expected_miscoverage_rank(500, 0.05), 0.05), 2)
     0.47
     """
-    if rank > n_correct:
-        return 0.0
     return float(bdtrc(rank - 1, n_correct, 1.0 - alpha))
 
 

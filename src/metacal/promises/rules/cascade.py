@@ -34,7 +34,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -116,7 +116,7 @@ class MaxLoss(Promise):
         raise InputError("MaxLoss compares two models; fit a Cascade with it, or ask for MinAccuracy(0.97).")
 
     def impossible(self, certificate: Certificate) -> str | None:
-        stages, gamma = certificate.stages, GAMMA * self.delta
+        stages = certificate.stages
         if stages is None:
             return "a loss is promised of a cascade alone"
         if certificate.rule != DIFFERENCE:
@@ -128,11 +128,10 @@ class MaxLoss(Promise):
             chance = law.chance(stages.n_worse, certificate.n_rows, alone=alone)
             whole = stages.pool is None or stages.pool >= stages.n_aside + certificate.n_rows
             fine = stages.n_better == 0 and whole and chance <= bounds.SLACK * law.delta
-            return None if fine else "the counts do not certify what is promised"
-        counts = stages.n_worse, stages.n_better, certificate.n_rows
-        if shows_at_most(*counts, self.epsilon, bounds.SLACK * self.delta, gamma):
-            return None
-        return "the counts do not certify what is promised"
+        else:
+            counts = stages.n_worse, stages.n_better, certificate.n_rows
+            fine = shows_at_most(*counts, self.epsilon, bounds.SLACK * self.delta, GAMMA * self.delta)
+        return None if fine else "the counts do not certify what is promised"
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,59 +158,33 @@ class Pair(Evidence):
     def certify(self, promise: Promise) -> Certificate:
         """The thresholds at which the small model answers most (or which cost least), with their certificate."""
         test: PairTest = TESTS[type(as_promise(promise))](promise)
-        plan = self.plan
-        aside, tested = parted(self.rows, plan)
-        test.check(aside, tested, plan)
-        walked = _walked(test, tested, test.walks(aside, len(tested), plan, self.grids))
-        if walked.found is None:
-            candidate, level = walked.first
-            raise test.infeasible(counts(tested, candidate), len(tested), level, plan)
-        return _certificate(test, tested, walked, plan, n_aside=len(self.rows) - len(tested))
+        aside, tested = parted(self.rows, self.plan)
+        walks, people = test.walks(aside, tested, self.plan, self.grids), self.plan.people
+        found, highest, ran_out = _walked(test, tested, walks)
+        if found is None:
+            first, *_ = walks[0].candidates
+            level = walks[0].share * (promise.delta or 0.0)
+            raise test.infeasible(counts(tested, first), len(tested), level, people=people)
+        seen, whole = counts(tested, found), bool(tested.known.all())
+        small = StageCount("small", "score", found.small, seen.small, seen.wrong_small if whole else None)
+        large = StageCount("large", "score", found.large, seen.large, seen.wrong_large if whole else None)
+        n_aside, n_labels = len(self.rows) - len(tested), int(test.needed(tested, highest).sum())
+        stages = Stages((small, large), people, seen.worse, seen.better, n_aside, n_labels)
+        right = seen.answered - seen.wrong if whole else 0
+        outcome = Outcome(len(tested), right, seen.answered, right, None, None)
+        notes = (labels_ran_out(),) if ran_out else ()
+        own = promise._certified(found.small, outcome, notes, labelled=whole)
+        return replace(own, rule=promise.cascade_rules[people], stages=stages)
 
 
-def _certificate(test: PairTest, tested: Paired, walked: Walked, plan: Plan, *, n_aside: int) -> Certificate:
-    """The certificate of the candidate that was found, with what the tested rows look like under it."""
-    assert walked.found is not None
-    seen, whole = counts(tested, walked.found), bool(tested.known.all())
-    stages = Stages(
-        (
-            StageCount("small", "score", walked.found.small, seen.small, seen.wrong_small if whole else None),
-            StageCount("large", "score", walked.found.large, seen.large, seen.wrong_large if whole else None),
-        ),
-        people=plan.people,
-        n_worse=seen.worse,
-        n_better=seen.better,
-        n_aside=n_aside,
-        n_labels=int(test.needed(tested, walked.highest).sum()),
-    )
-    right = seen.answered - seen.wrong if whole else 0
-    outcome = Outcome(len(tested), right, seen.answered, right, None, None)
-    notes = (labels_ran_out(),) if walked.ran_out else ()
-    own = test.promise._certified(walked.found.small, outcome, notes, labelled=whole)
-    return replace(own, rule=test.promise.cascade_rules[plan.people], stages=stages)
+def _walked(test: PairTest, tested: Paired, walks: Sequence[Walk]) -> tuple[Candidate | None, float, bool]:
+    """Test the candidates of each walk up to the first that fails; a later walk only where the former found nothing.
 
-
-# ── the walk ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Walked(NamedTuple):
-    """What the walks found: the last candidate that passed, the first that was tested and its level, how far they went.
-
-    They end early where labels run out: to stop is always allowed, whatever was seen before.
+    The last that passed, the highest threshold that was tested, and whether labels ran out: walks end early there, as
+    to stop is always allowed, whatever was seen before.
     """
-
-    found: Candidate | None
-    first: tuple[Candidate, float]
-    highest: float
-    ran_out: bool
-
-
-def _walked(test: PairTest, tested: Paired, walks: Sequence[Walk]) -> Walked:
-    """Test the candidates of each walk up to the first that fails; a later walk only where the former found nothing."""
-    delta = test.promise.delta or 0.0
-    first, highest = (walks[0].candidates[0], walks[0].share * delta), -math.inf
+    delta, found, highest = test.promise.delta or 0.0, None, -math.inf
     for walk in walks:
-        found = None
         for candidate in walk.candidates:
             missing = int((test.needed(tested, candidate.small) & ~tested.known).sum())
             if missing and found is None:
@@ -220,14 +193,14 @@ def _walked(test: PairTest, tested: Paired, walks: Sequence[Walk]) -> Walked:
                     "label them (where the two agree none is needed)."
                 )
             if missing:
-                return Walked(found, first, highest, True)
+                return found, highest, True
             highest = max(highest, candidate.small)
             if not test.shows(counts(tested, candidate), len(tested), walk.share * delta):
                 break
             found = candidate
         if found is not None:
-            return Walked(found, first, highest, False)
-    return Walked(None, first, highest, False)
+            break
+    return found, highest, False
 
 
 # ── what is tested ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -239,14 +212,12 @@ class Difference:
 
     promise: MaxLoss
 
-    def check(self, aside: Paired, tested: Paired, plan: Plan) -> None:
+    def walks(self, aside: Paired, tested: Paired, plan: Plan, grids: tuple[Grid, Grid]) -> Sequence[Walk]:
         if plan.people:
             raise InputError(
                 "MaxLoss compares with the large model, which answers all of the rest: nothing is left to people. "
                 "Ask for MinAccuracy to have people in the cascade."
             )
-
-    def walks(self, aside: Paired, n_tested: int, plan: Plan, grids: tuple[Grid, Grid]) -> Sequence[Walk]:
         return loss_walks(aside, grids[0])
 
     def needed(self, tested: Paired, highest: float) -> Flags:
@@ -254,14 +225,16 @@ class Difference:
         return ~tested.agree & accepts(tested.small_score, highest)
 
     def shows(self, seen: Counts, n: int, level: float) -> bool:
-        return self._shows(seen, n, level, self.promise.epsilon)
+        return shows_at_most(seen.worse, seen.better, n, self.promise.epsilon, level, GAMMA * self.promise.delta)
 
-    def _shows(self, seen: Counts, n: int, level: float, epsilon: float) -> bool:
-        return shows_at_most(seen.worse, seen.better, n, epsilon, level, GAMMA * self.promise.delta)
-
-    def infeasible(self, seen: Counts, n: int, level: float, plan: Plan) -> InfeasibleTargetError:
+    def infeasible(self, seen: Counts, n: int, level: float, *, people: bool) -> InfeasibleTargetError:
         epsilon, surely = self.promise.epsilon, self.promise.surely
-        least = self._smallest(seen, n, level)
+
+        def shown(k: int) -> bool:
+            return Difference(replace(self.promise, epsilon=k / 1e4)).shows(seen, n, level)
+
+        at = bisect_left(range(1, 10_000), True, key=shown) + 1
+        least = rounded_up(at / 1e4) if at < 10_000 else None
         needed = math.ceil(math.log(self.promise.delta * (1.0 - GAMMA)) / math.log1p(-epsilon))
         few = f"use at least {needed:,} rows" if needed > n else "use more rows, or a better small model"
         can = f"the smallest certifiable on these {n:,} rows {surely} is {least:.4f}" if least else "nothing is"
@@ -274,11 +247,6 @@ class Difference:
             rows_needed=needed if needed > n else None,
         )
 
-    def _smallest(self, seen: Counts, n: int, level: float) -> float | None:
-        tried = range(1, 10_000)
-        at = bisect_left(tried, True, key=lambda k: self._shows(seen, n, level, k / 1e4))
-        return rounded_up(tried[at] / 1e4) if at < len(tried) else None
-
 
 @dataclass(frozen=True)
 class Binomial:
@@ -286,14 +254,12 @@ class Binomial:
 
     promise: MinAccuracy
 
-    def check(self, aside: Paired, tested: Paired, plan: Plan) -> None:
+    def walks(self, aside: Paired, tested: Paired, plan: Plan, grids: tuple[Grid, Grid]) -> Sequence[Walk]:
         missing = sum(int((~part.known).sum()) for part in ((tested, aside) if plan.people else (tested,)))
         if missing:
             raise InputError(f"{missing:,} rows have no label, and an accuracy needs them all; MaxLoss needs fewer.")
-
-    def walks(self, aside: Paired, n_tested: int, plan: Plan, grids: tuple[Grid, Grid]) -> Sequence[Walk]:
         if plan.people:
-            return people_walks(aside, n_tested, self.promise.beta, plan.review_cost, grids)
+            return people_walks(aside, len(tested), self.promise.beta, plan.review_cost, grids)
         return accuracy_walks(aside, grids[0])
 
     def needed(self, tested: Paired, highest: float) -> Flags:
@@ -303,8 +269,8 @@ class Binomial:
         p_value = bounds.binomial_p_value(seen.wrong, seen.answered, 1.0 - self.promise.beta)
         return seen.answered > 0 and bool(p_value <= level)
 
-    def infeasible(self, seen: Counts, n: int, level: float, plan: Plan) -> InfeasibleTargetError:
-        return inaccurate(self.promise, seen.wrong, seen.answered, level, people=plan.people)
+    def infeasible(self, seen: Counts, n: int, level: float, *, people: bool) -> InfeasibleTargetError:
+        return inaccurate(self.promise, seen.wrong, seen.answered, level, people=people)
 
 
 def inaccurate(promise: MinAccuracy, wrong: int, answered: int, level: float, *, people: bool) -> InfeasibleTargetError:

@@ -68,7 +68,6 @@ class Counts(NamedTuple):
 
     small: int
     large: int
-    person: int
     worse: int
     better: int
     wrong_small: int
@@ -89,14 +88,13 @@ def counts(rows: Paired, candidate: Candidate) -> Counts:
     >>> flags = np.array([True, True, False, False])
     >>> rows = Paired(np.arange(4.0), np.arange(4.0), flags, ~flags, np.zeros(4, dtype=bool), np.ones(4, dtype=bool))
     >>> counts(rows, Candidate(0.5))
-    Counts(small=1, large=3, person=0, worse=0, better=1, wrong_small=0, wrong_large=1)
+    Counts(small=1, large=3, worse=0, better=1, wrong_small=0, wrong_large=1)
     """
     small = accepts(rows.small_score, candidate.small)
     large = ~small & accepts(rows.large_score, candidate.large)
     columns = (
         small,
         large,
-        ~small & ~large,
         small & ~rows.small_right & rows.large_right,
         small & rows.small_right & ~rows.large_right,
         small & ~rows.small_right,

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from metacal.promises.certificate import Certificate
-from metacal.promises.notes import Note, review_is_cheapest
+from metacal.promises.notes import review_is_cheapest
 from metacal.promises.quantity import COST_PER_ROW, Limits
 from metacal.promises.rules import betting, bounds
 from metacal.promises.rules.bands import DistributionBand
@@ -93,15 +93,17 @@ class Cheapest(Costed):
 
     def from_sample(self, sample: Sample) -> Certificate:
         largest, n = largest_cost(self.wrong), len(sample)
-        ranked = self.ranked(sample, largest)
-        spent = np.concatenate(([0.0], np.cumsum(ranked.losses))) * largest
-        accepted = np.array([_below(ranked, rank) for rank in candidates(n)])
+        ranked = CostRanking.of(sample.score, self.losses_in(sample).answered / largest, self.random_state)
+        spent, ends = np.append(0.0, np.cumsum(ranked.losses)) * largest, ranked.blocks.ranks
+        # Of each candidate the rows that lie strictly below the next score.
+        accepted = np.append(0, ends)[np.searchsorted(ends, candidates(n), side="right")]
         cost = (spent[accepted] + self.review * (n - accepted)) / n
         # One more wrong answer than was seen: few rows without an error are no reason to accept what could cost much.
         cheapest = int(np.argmin(cost + np.where(accepted > 0, largest / n, 0.0)))
         kept = int(accepted[cheapest])
         threshold = ranked.blocks.just_below_next(kept) if kept else -math.inf
-        certificate = self._certificate(sample, threshold, self._notes(kept))
+        notes = () if kept else (review_is_cheapest(review=self.review),)
+        certificate = self._certificate(sample, threshold, notes)
         bound = self._bound(n, kept, self._answers_cost(ranked, kept))
         return replace(certificate, target=min(bound, self.largest), mean_cost=float(cost[cheapest]))
 
@@ -150,13 +152,10 @@ class Cheapest(Costed):
             return self.review  # nothing is ever accepted
         if kept == n:
             return answers_cost  # the threshold is +inf
-        band = DistributionBand(np.arange(float(n)), n)
+        band = DistributionBand(np.arange(float(n)))
         at, half = np.array([kept - 1.0]), _COVERAGE_SHARE * self.delta / 2
         share = band.lower(at, half) if answers_cost < self.review else band.upper(at, half)
         return float(self.review + share[0] * (answers_cost - self.review))
-
-    def _notes(self, kept: int) -> tuple[Note, ...]:
-        return () if kept else (review_is_cheapest(review=self.review),)
 
 
 def candidates(n: int) -> list[int]:
@@ -168,12 +167,3 @@ def candidates(n: int) -> list[int]:
     even = [round(n * k / _STEPS) for k in range(_STEPS + 1)]
     fewer = [n - round(n / 2**k) for k in range(5, 5 + _HALVINGS)]
     return sorted({*even, *fewer})
-
-
-def _below(ranked: CostRanking, rank: int) -> int:
-    """How many rows lie strictly below the score at rank + 1; all of them for the last rank."""
-    blocks = ranked.blocks
-    if rank >= blocks.n:
-        return blocks.n
-    block = blocks.at_least(rank + 1)
-    return int(blocks.ranks[block - 1]) if block else 0

@@ -129,7 +129,7 @@ class Costed(Promise):
 
     def losses(self, codes: Codes, answers: Codes) -> Losses:
         """The costs of these rows: true classes and answers as column numbers; a class below 0 is none of them."""
-        return Losses(costs(self.wrong, codes, answers), self.rejected, self.largest, self._all_or_nothing)
+        return self._losses(costs(self.wrong, codes, answers))
 
     def losses_of(self, correct: Flags) -> Losses:
         """The costs of rows that are only known to be right or wrong; a table needs to know more."""
@@ -138,12 +138,15 @@ class Costed(Promise):
                 "with a table of costs, scores and right or wrong do not say what each row costs: fit "
                 "MetaCal(promise) on logits and labels, or certify a Sample with losses=promise.losses(...)."
             )
-        answered = np.where(correct, 0.0, largest_cost(self.wrong))
-        return Losses(answered, self.rejected, self.largest, self._all_or_nothing)
+        return self._losses(np.where(correct, 0.0, largest_cost(self.wrong)))
 
     def is_counted(self, certificate: Certificate) -> bool:
         """Whether the mean loss is that of so many wrong rows."""
         return False
+
+    def _losses(self, answered: Float) -> Losses:
+        all_or_nothing = is_uniform(self.wrong) and self.rejected in (0.0, self.largest)
+        return Losses(answered, self.rejected, self.largest, all_or_nothing)
 
     def check_classes(self, n_classes: int) -> None:
         if not isinstance(self.wrong, float) and len(self.wrong) != n_classes:
@@ -152,18 +155,15 @@ class Costed(Promise):
                 "needs a row and a column for each."
             )
 
-    def ranked(self, sample: Sample, largest: float) -> CostRanking:
-        """The rows by rising score with their costs, as shares of the largest; the seed orders the bets on them."""
-        losses = self.losses_of(sample.right) if sample.losses is None else sample.losses
-        return CostRanking.of(sample.score, losses.answered / largest, self.random_state)
-
-    @property
-    def _all_or_nothing(self) -> bool:
-        return is_uniform(self.wrong) and self.rejected in (0.0, self.largest)
+    def losses_in(self, sample: Sample) -> Losses:
+        """The costs that a sample has, or those of its right and wrong rows."""
+        return self.losses_of(sample.right) if sample.losses is None else sample.losses
 
     def __repr__(self) -> str:
         shown = {name: value for name, value in self.get_params().items() if name != "wrong"}
-        table = self.wrong if isinstance(self.wrong, float) else _few(self.wrong)
+        table: Any = self.wrong
+        if not isinstance(table, float) and len(table) > 4:
+            table = f"<{len(table)} x {len(table)} costs of up to {self.largest:g}>"
         listed = ", ".join(f"{name}={value!r}" for name, value in shown.items())
         return f"{type(self).__name__}(wrong={table}, {listed})"
 
@@ -245,7 +245,3 @@ def _shape(wrong: Any) -> str:
     if shape is not None:
         return f"an array of shape {shape}"
     return f"{len(wrong)} rows" if isinstance(wrong, list | tuple) else repr(wrong)[:60]
-
-
-def _few(table: tuple[tuple[float, ...], ...]) -> str:
-    return repr(table) if len(table) <= 4 else f"<{len(table)} x {len(table)} costs of up to {largest_cost(table):g}>"

@@ -91,15 +91,7 @@ def _inverted(table: Float, n: int, delta: float) -> float:
     return union if wanted < spent[0] else max(union, float(10.0 ** np.interp(math.log(wanted), np.log(spent), grid)))
 
 
-@lru_cache(maxsize=512)
-def quantiles(n: int, level: float) -> Float:
-    """L_0 = 0 and the `level` quantiles L_1 … L_n of the order statistics of n uniforms."""
-    bounds = quantiles_at(np.arange(n + 1), n, level)
-    bounds.setflags(write=False)
-    return bounds
-
-
 def quantiles_at(ranks: Codes, n: int, level: float) -> Float:
-    """The same at some ranks; 0 at rank 0."""
+    """The `level` quantiles L_i of the order statistics of n uniforms, at some ranks; L_0 = 0."""
     at = np.maximum(ranks, 1)
     return np.where(ranks > 0, betaincinv(at, n + 1 - at, level), 0.0)

@@ -14,7 +14,7 @@ from metacal.formulas import Codes
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import cannot_certify
 from metacal.promises.quantity import COST, RISK
-from metacal.promises.rules import bounds
+from metacal.promises.rules import betting, bounds
 from metacal.promises.rules.accuracy import FALLBACK_SEQUENCE, MinAccuracy, certified_prefix
 from metacal.promises.rules.costs import (
     Costed,
@@ -76,11 +76,6 @@ class MeanLimit(Costed):
         return FALLBACK_SEQUENCE if losses.all_or_nothing else None
 
     @property
-    def all_rules(self) -> tuple[str, ...]:
-        """Which of them it is depends on the losses."""
-        return (self.rule,) if self.delta is None else (BETTING, FALLBACK_SEQUENCE, ROUNDED)
-
-    @property
     def share(self) -> float:
         """The limit as a share of the largest loss."""
         return self.limit / self.largest
@@ -90,12 +85,11 @@ class MeanLimit(Costed):
         return self.delta is not None
 
     def from_sample(self, sample: Sample) -> Certificate:
-        losses = self.losses_of(sample.right) if sample.losses is None else sample.losses
+        losses = self.losses_in(sample)
         rule = None if self.delta is None else self.exact_rule(losses)
         shares, counted = losses.answered / self.largest, sample
         if rule == ROUNDED:
-            uniform = generator(self.random_state).random(len(shares))
-            counted = replace(sample, correct=uniform >= shares)
+            counted = replace(sample, correct=generator(self.random_state).random(len(shares)) >= shares)
         ranked = CostRanking.of(sample.score, shares, self.random_state)
         blocks = counted.ranking if rule is not None else replace(ranked.blocks, scouts=sample.starts)
         ranked = replace(ranked, blocks=blocks)
@@ -111,9 +105,8 @@ class MeanLimit(Costed):
         if mean is None or not accepted:
             return "a promise about losses needs accepted rows and their mean loss"
         wrong = accepted - right
-        if self.is_counted(certificate) and not math.isclose(
-            mean, wrong / accepted * self.largest, rel_tol=1e-9, abs_tol=1e-12
-        ):
+        cost = wrong / accepted * self.largest
+        if self.is_counted(certificate) and not math.isclose(mean, cost, rel_tol=1e-9, abs_tol=1e-12):
             return f"{wrong:,} wrong of {accepted:,} accepted rows do not cost {mean:g} on average"
         if self.delta is None:
             enough = mean * accepted + self.largest <= bounds.SLACK * self.limit * (accepted + 1)
@@ -126,10 +119,8 @@ class MeanLimit(Costed):
             enough = bool(bounds.binomial_p_value(bad, accepted, self.share) <= bounds.SLACK * self.delta)
         if enough and mean <= self.largest:
             return None
-        return (
-            f"{accepted:,} accepted rows that cost {mean:g} on average do not certify a {self.called} of at most "
-            f"{self.limit:g}"
-        )
+        said = f"{accepted:,} accepted rows that cost {mean:g} on average do not certify"
+        return f"{said} a {self.called} of at most {self.limit:g}"
 
     def is_counted(self, certificate: Certificate) -> bool:
         return certificate.rule == FALLBACK_SEQUENCE
@@ -142,7 +133,12 @@ class MeanLimit(Costed):
         return certified_loss_rank(ranked, share, self.delta)
 
     def _infeasible(self, ranked: CostRanking, rule: str | None) -> InfeasibleTargetError:
-        best, needed = self._best(ranked, rule), self._needed(ranked, rule)
+        # The smallest limit, to three digits, that these rows certify for any prefix.
+        _, high = betting.halved(lambda share: self._certified_rows(ranked, share, rule) > 0, self.share, 14)
+        unit = 10.0 ** (math.floor(math.log10(high * self.largest)) - 2)
+        least = math.ceil(high * self.largest / unit) * unit
+        known = least < self.largest and self._certified_rows(ranked, least / self.largest, rule)
+        best, needed = float(f"{least:.6g}") if known else None, self._needed(ranked, rule)
         what, why = f"max {self.called} {self.limit:g}", f"no part of the ranking has so low a {self.called}"
         return cannot_certify(self, what, ranked.blocks.n, best, f"{best or 0.0:g}", needed, "raise the limit", why)
 
@@ -156,17 +152,6 @@ class MeanLimit(Costed):
             return self._certified_rows(again, self.share, rule) > 0
 
         return resampled(ranked.blocks.n, certifies)
-
-    def _best(self, ranked: CostRanking, rule: str | None) -> float | None:
-        """The smallest limit, to three digits, that these rows certify for any prefix; None when there is none."""
-        low, high = self.share, 1.0
-        for _ in range(14):
-            middle = (low + high) / 2
-            low, high = (low, middle) if self._certified_rows(ranked, middle, rule) else (middle, high)
-        unit = 10.0 ** (math.floor(math.log10(high * self.largest)) - 2)
-        best = math.ceil(high * self.largest / unit) * unit
-        known = best < self.largest and self._certified_rows(ranked, best / self.largest, rule)
-        return float(f"{best:.6g}") if known else None
 
 
 @dataclass
@@ -224,6 +209,11 @@ class MaxRisk(MeanLimit):
     called: ClassVar = "risk"
     limited: ClassVar = {"limit": RISK}
     takes_losses: ClassVar = True
+
+    @property
+    def all_rules(self) -> tuple[str, ...]:
+        """Which of them it is depends on the losses."""
+        return (self.rule,) if self.delta is None else (BETTING, FALLBACK_SEQUENCE, ROUNDED)
 
     def exact_rule(self, losses: Losses) -> str | None:
         return ROUNDED if self.near_binary and not losses.all_or_nothing else super().exact_rule(losses)
@@ -283,10 +273,6 @@ class MaxCost(MeanLimit):
     def rule(self) -> str:
         """Bets where there is a table; one cost for every wrong answer is a promise of accuracy."""
         return FALLBACK_SEQUENCE if self.delta is not None and is_uniform(self.wrong) else super().rule
-
-    @property
-    def all_rules(self) -> tuple[str, ...]:
-        return (self.rule,)
 
     def is_counted(self, certificate: Certificate) -> bool:
         return is_uniform(self.wrong)

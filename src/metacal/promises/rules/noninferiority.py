@@ -127,9 +127,7 @@ def _p_value(worse: int, better: int, n: int, margin: float, gamma: float, upper
     known, cells = max(chance(limit, limit), chance(0.0, 0.0)), [(-1.0, 0.0, limit)]
     for _ in range(_MOST_CELLS):
         largest, low, high = cells[0]
-        if known > level if level is not None else -largest <= 1.01 * known + 1e-4:
-            break
-        if level is not None and -largest <= level:
+        if -largest <= 1.01 * known + 1e-4 if level is None else known > level or -largest <= level:
             break
         middle = ((math.sqrt(low) + math.sqrt(high)) / 2.0) ** 2  # in √q the spread of a count is even
         known = max(known, chance(middle, middle))

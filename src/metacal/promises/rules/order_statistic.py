@@ -12,8 +12,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from metacal.formulas import Codes
-from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate
 from metacal.promises.notes import Note, too_few_right, too_few_to_review
 from metacal.promises.parts.part import Part
@@ -38,33 +36,28 @@ UMBRELLA_OF_ALL = register_rule(
 EXPECTED_RANK_OF_ALL = register_rule("expected-rank-of-all", "rank of all scores, in expectation", SAME_SOURCE)
 
 
-class OrderStatistic(ByRanking):
+class OrderStatistic(ByRanking, OfUnits):
     """At most a share of the rows that are looked at is rejected: the k-th smallest of their scores is accepted."""
-
-    @abstractmethod
-    def _looked_at(self, rows: Codes, wrong: Codes) -> Codes:
-        """How many rows it looks at, of so many with so many wrong ones among them."""
 
     @abstractmethod
     def _too_few(self, n: int, best: float, needed: int) -> Note:
         """What is said where n rows are too few to reject any: at which limit they are not, and how many would do."""
 
-    def from_ranking(self, ranking: Ranking, *, labelled: bool = True) -> Certificate:
+    def from_ranking(self, ranking: Ranking) -> Certificate:
         """Choose the threshold on the scores of the rows that it looks at: the first up to which there are enough."""
-        seen = self._looked_at(ranking.ranks, ranking.errors)
+        seen = ranking.ranks - ranking.errors if self.needs_labels else ranking.ranks
         n, limit = int(seen[-1]), self.limits[0][1]
         block = int(np.searchsorted(seen, bounds.miscoverage_rank(n, limit, self.delta)))
         ranking.settle(block - 1 if block == len(seen) else block, block + 1)
         if block < len(seen):
-            threshold = RELATIVE.settled(float(ranking.scores[block]))
-            return self._certified(threshold, ranking.outcome(threshold), labelled=labelled)
+            return self._ranked(ranking, float(ranking.scores[block]))
         best = bounds.smallest_certifiable_miscoverage(n, self.delta)
         note = self._too_few(n, best, bounds.correct_rows_needed(limit, self.delta)).warned()
-        return self._certified(math.inf, ranking.outcome(math.inf), (note,), labelled=labelled)
+        return self._ranked(ranking, math.inf, (note,))
 
 
 @dataclass
-class MaxMiscoverage(OrderStatistic, OfUnits, OneThreshold):
+class MaxMiscoverage(OrderStatistic, OneThreshold):
     """At most `alpha` of the correct predictions are rejected.
 
     With probability 1 - `delta` over the calibration rows (the umbrella algorithm of Tong, Feng & Li 2018), or in
@@ -86,9 +79,6 @@ class MaxMiscoverage(OrderStatistic, OfUnits, OneThreshold):
 
     limited: ClassVar = {"alpha": MISCOVERAGE}
     rules: ClassVar = (UMBRELLA, EXPECTED_RANK)
-
-    def _looked_at(self, rows: Codes, wrong: Codes) -> Codes:
-        return rows - wrong
 
     def impossible(self, certificate: Certificate | Part) -> str | None:
         return too_few_right_kept(certificate, self.alpha, self.delta)
@@ -115,7 +105,7 @@ class MaxMiscoverage(OrderStatistic, OfUnits, OneThreshold):
 
 
 @dataclass
-class MaxReview(OrderStatistic, OfUnits):
+class MaxReview(OrderStatistic):
     r"""At most `share` of all rows go to review: are rejected.
 
     With probability 1 - `delta` over the calibration rows, or on average where `delta` is None. The threshold is the
@@ -147,9 +137,6 @@ class MaxReview(OrderStatistic, OfUnits):
 
     limited: ClassVar = {"share": REVIEW}
     rules: ClassVar = (UMBRELLA_OF_ALL, EXPECTED_RANK_OF_ALL)
-
-    def _looked_at(self, rows: Codes, wrong: Codes) -> Codes:
-        return rows
 
     def impossible(self, certificate: Certificate) -> str | None:
         n, kept = certificate.n_rows, certificate.n_accepted

@@ -46,7 +46,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.formulas import Flags
 from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut, scores_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import ByRanking, Promise
@@ -120,23 +119,16 @@ class Tally:
     def ranking(self) -> Ranking:
         """The cells as if each were a block of equal scores: true of those that are not `mixed`."""
         ranks, errors = np.cumsum(self.right + self.wrong), np.cumsum(self.wrong)
-        return Ranking(ranks, errors, scores_of(self._lowest), self.mixed)
-
-    @cached_property
-    def mixed(self) -> Flags:
-        """Whether the order inside a cell is open: there is room for several scores."""
-        return (self.high - self._lowest).view(np.uint64) >= np.uint64(1 << self.unit)
-
-    @cached_property
-    def _lowest(self) -> Ints:
-        """The lowest multiple of 2^unit in each cell."""
         below = np.int64((1 << self.unit) - 1)
-        return (self.low + below) & ~below
+        lowest = (self.low + below) & ~below  # the lowest multiple of 2^unit in each cell
+        # Whether the order inside a cell is open: there is room for several scores.
+        mixed = (self.high - lowest).view(np.uint64) >= np.uint64(1 << self.unit)
+        return Ranking(ranks, errors, scores_of(lowest), mixed)
 
     def open_at(self, ranks: Sequence[int]) -> list[int]:
         """The cells that have these ranks and more than one score."""
         cells = np.unique(np.searchsorted(self.ranking.ranks, np.array(ranks, dtype=np.int64)))
-        return [int(cell) for cell in cells[self.mixed[cells]]]
+        return [int(cell) for cell in cells if self.ranking.mixed is not None and self.ranking.mixed[cell]]
 
 
 class Passes(Evidence):
@@ -147,9 +139,11 @@ class Passes(Evidence):
     be known in the end, in `ranking`.
     """
 
+    #: The ranking as far as it is known, once a promise was certified.
+    ranking: Ranking
+
     def __init__(self, count: Pass, cells: int = CELLS, ranks: Sequence[int] = ()) -> None:
         self.count, self.cells, self.ranks = count, cells, ranks
-        self._tally: Tally | None = None
 
     @classmethod
     def over(
@@ -190,17 +184,11 @@ class Passes(Evidence):
             try:
                 certificate = promise.from_ranking(tally.ranking)
                 if not wanted:
-                    self._tally = tally
+                    self.ranking = tally.ranking
                     return certificate
             except Undecided as question:
                 wanted = [*question.cells, *wanted]
             tally = tally.refined(wanted, self.count, self.cells)
-
-    @property
-    def ranking(self) -> Ranking:
-        """The ranking as far as it is known, once a promise was certified."""
-        assert self._tally is not None
-        return self._tally.ranking
 
 
 def _one_pass(read: Any, blocks: list[Any], executor: Executor | None, cut: Cut) -> CellCounts:

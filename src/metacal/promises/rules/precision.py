@@ -79,10 +79,6 @@ class MinPrecision(Side):
 
     scouted: ClassVar[bool] = True
 
-    @property
-    def declared(self) -> float | None:
-        return self.share
-
     def knowing(self, scouts: Scouts | None, code: int) -> MinPrecision:
         if self.share is not None or scouts is None or scouts.truth is None or not len(scouts.truth):
             return self

@@ -35,7 +35,9 @@ left are harder than their score says, the second where there are few of them.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import numpy as np
 from scipy.special import bdtr, gammaln
@@ -119,7 +121,13 @@ class Staged(Evidence):
         of = len(order) + len(self.unlabelled) - n_pilot if self.pool else None
         law = Law(promise.epsilon, promise.delta * share, of, None if of is None else n_pilot + of)
         if (most := law.most(tested, alone=alone)) < 0:
-            raise self._too_few(promise, tested, share)
+            needed = math.ceil(math.log(law.delta) / math.log1p(-law.epsilon))
+            raise InfeasibleTargetError(
+                f"max loss {law.epsilon:g} cannot be certified: {tested:,} labelled rows are tested, and with no "
+                f"disagreement at all it takes {needed:,} {promise.surely}; allow more, or label more rows.",
+                target=law.epsilon,
+                rows_needed=needed,
+            )
         tested = law.fewest(tested, most, alone=alone)
         rows, pilot = order[n_pilot : n_pilot + tested], order[:n_pilot]
         found = [self._alone(rows, most)] if alone else self._walked(rows, pilot, most)
@@ -164,15 +172,12 @@ class Staged(Evidence):
 
     def _walked(self, rows: Codes, pilot: Codes, most: int) -> list[Float]:
         """The last point of each path up to which at most so many rows are answered otherwise."""
-        ends = []
-        for path in self._paths(pilot):
-            end = np.full(self.doubt.shape[1], -math.inf)
-            for limits in path:
-                if self._bad(limits, rows) > most:
-                    break
-                end = limits
-            ends.append(end)
-        return ends
+
+        def few(limits: Float) -> bool:
+            return self._bad(limits, rows) <= most
+
+        never = np.full(self.doubt.shape[1], -math.inf)
+        return [[never, *takewhile(few, path)][-1] for path in self._paths(pilot)]
 
     def answered_by(self, limits: Float, rows: Codes) -> Codes:
         """The number of the model that answers each row, m where none of them does."""
@@ -265,16 +270,6 @@ class Staged(Evidence):
         own = promise._certified(limits[0].item(), outcome, labelled=law is None)
         return replace(own, rule=JOINT[self.pool, m > 1] if law else promise.cascade_rules[0], stages=stages)
 
-    def _too_few(self, promise: MaxLoss, n: int, share: float) -> InfeasibleTargetError:
-        needed = math.ceil(math.log(promise.delta * share) / math.log1p(-promise.epsilon))
-        return InfeasibleTargetError(
-            f"max loss {promise.epsilon:g} cannot be certified: {n:,} labelled rows are tested, and with no "
-            f"disagreement at all it takes {needed:,} {promise.surely}; allow more, or label more rows.",
-            target=promise.epsilon,
-            best=None,
-            rows_needed=needed,
-        )
-
 
 def _pilot_size(n: int) -> int:
     return max(_FEWEST, math.ceil(_PILOT * n))
@@ -313,11 +308,8 @@ class Law:
 
     def fewest(self, n: int, k: int, *, alone: bool) -> int:
         """The smallest number of rows with the same k."""
-        low, high = k, n  # the chance falls as n grows
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.chance(k, middle, alone=alone) <= self.delta else (middle, high)
-        return high
+        more = range(k + 1, n)  # the chance falls as n grows
+        return k + 1 + bisect_left(more, True, key=lambda rows: self.chance(k, rows, alone=alone) <= self.delta)
 
 
 def labels_that_pay(promise: MaxLoss, n_rows: int) -> int:
@@ -341,9 +333,8 @@ def _hypergeometric(k: int, of: int, bad: int, n: int) -> float:
     """
     i = np.arange(max(0, n + bad - of), min(k, n, bad) + 1)
 
-    def choose(a: object, b: object) -> Float:
-        x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-        return np.asarray(gammaln(x + 1) - gammaln(y + 1) - gammaln(x - y + 1))
+    def choose(a: int, b: int | Codes) -> Float:
+        return np.asarray(gammaln(a + 1) - gammaln(b + 1) - gammaln(a - b + 1))
 
     return float(np.exp(choose(bad, i) + choose(of - bad, n - i) - choose(of, n)).sum())
 

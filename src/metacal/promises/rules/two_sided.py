@@ -75,7 +75,7 @@ class Sided(ByPart):
     @property
     def asks_labels(self) -> bool:
         """Whether scouts are asked for their labels too: how rare a class is was not declared."""
-        return any(side.scouted and side.declared is None for side in self.each)
+        return any(side.scouted and side.share is None for side in self.each)
 
     @property
     @abstractmethod
@@ -88,6 +88,8 @@ class Sided(ByPart):
 
     #: A side that cannot carry its promise calls nothing.
     unproven: ClassVar[float] = -math.inf
+    #: About how rare the class is that rows are called by, where that was said.
+    share: float | None = None
     delta: float
 
     def from_sample(self, sample: Sample) -> Certificate:
@@ -98,7 +100,7 @@ class Sided(ByPart):
         accepted, _ = self.settle(sample, self.delta)
         if accepted is None:
             said = "; ".join(side.too_few(codes, names) for side in sides)
-            raise InfeasibleTargetError(f"{said}.", target=self.limits[0][1], best=None, rows_needed=None)
+            raise InfeasibleTargetError(f"{said}.", target=self.limits[0][1])
         parts = Parts("class", "together", self.parts_of((), sample, accepted, self.delta, self.delta))
         counts = {name: sum(getattr(part, name) for part in parts.items) for name in Outcome._fields[:4]}
         found = self._certified(-math.inf, Outcome(**counts, highest_accepted=None, lowest_rejected=None))
@@ -197,11 +199,6 @@ class Side(Sided):
 
     #: Whether it speaks about what is called positive, or about what is called negative.
     calls_positive: ClassVar[bool] = True
-
-    @property
-    def declared(self) -> float | None:
-        """About how rare the class is that rows are called by, where that was said."""
-        return None
 
     @property
     def each(self) -> tuple[Side, ...]:
@@ -337,7 +334,7 @@ class TwoSided(Sided):
     delta: float = 0.1
 
     def __post_init__(self) -> None:
-        for side in (self.first, self.second):
+        for side in self.each:
             if not isinstance(side, Side):
                 raise InputError(
                     f"TwoSided takes two of MinPrecision(...), MinRecall(...), MaxFalsePositiveRate(...); got {side!r}."
@@ -356,20 +353,19 @@ class TwoSided(Sided):
 
     @property
     def scouted(self) -> bool:
-        return self.first.scouted or self.second.scouted
+        return any(side.scouted for side in self.each)
 
     def sides(self, names: Sequence[Name]) -> dict[int, Side]:
-        both = {side.calls(names): side for side in (self.first, self.second)}
+        both = {side.calls(names): side for side in self.each}
         if len(both) == 1:
-            (code,) = both
             raise InputError(
-                f"both promises are about what is called {names[code]}; give one about either side, say "
+                f"both promises are about what is called {names[min(both)]}; give one about either side, say "
                 "TwoSided(MinPrecision(0.9), MinRecall(0.95))."
             )
         first = 0.5  # the share of delta of the first class's side
         for code, side in both.items():
-            if both[1 - code].scouted and side.declared is not None:
-                of_first = side.declared if code == 0 else 1.0 - side.declared
+            if both[1 - code].scouted and side.share is not None:
+                of_first = side.share if code == 0 else 1.0 - side.share
                 first = _OF_RARE if of_first <= _RARE else 1.0 - _OF_RARE if of_first >= 1.0 - _RARE else 0.5
         shares = (first, 1.0 - first)
         return {code: replace(side, delta=self.delta * shares[code]) for code, side in both.items()}

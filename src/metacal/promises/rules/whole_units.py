@@ -59,45 +59,47 @@ class OfUnits(Promise):
     """A promise that can be made about every row where rows belong together."""
 
     def from_units(self, sample: Sample) -> Certificate:
-        """By bets on whole units."""
-        if self.delta is None:
+        """By bets on whole units; InfeasibleTargetError where they cannot carry it."""
+        delta, ((quantity, target),) = self.delta, self.limits
+        if delta is None:
             return super().from_units(sample)
-        return replace(certify_units(self, sample), rule=WHOLE_UNITS)
+        aside, tested, units = _parted(sample)
+        # Quantiles of the scores that were set aside, rising, and what accepts every row.
+        steps = np.unique(np.linspace(1, len(aside), min(_STEPS, len(aside))).astype(np.intp))
+        thresholds = [*np.unique(np.sort(aside.score)[steps - 1]).tolist(), math.inf]
+
+        def walked(limit: float) -> float | None:
+            def passes(threshold: float, share: float) -> bool:
+                seen = UnitCounts.of_rows(quantity, units, accepts(tested.score, threshold), tested.correct)
+                few_bad = seen.bad.sum() <= limit * seen.of.sum()
+                return bool(few_bad) and betting.is_below(seen.values(limit), limit, share * delta)
+
+            if quantity.accepting_is_safe:
+                return fallback([(1.0, thresholds[::-1])], passes)
+            return fallback(_walks(aside, thresholds, limit, delta, units.number), passes)
+
+        found = walked(quantity.limit_on_bad(target))
+        if found is None and not quantity.accepting_is_safe:
+            raise _infeasible(self, tested, units.number, walked)
+        notes = () if found is not None else (too_few_units(units=units.number, rows=len(tested)).warned(),)
+        return replace(self._certificate(tested, math.inf if found is None else found, notes), rule=WHOLE_UNITS)
 
     def impossible_of_units(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be: too many bad rows, or fewer than the boldest bets on a clean sheet need."""
-        return _impossible(self, certificate)
-
-
-def certify_units(promise: Promise, sample: Sample) -> Certificate:
-    """The certificate of a promise about rows, from whole units; InfeasibleTargetError where they cannot carry it."""
-    (quantity, target), *_ = promise.limits
-    assert sample.units is not None
-    assert promise.delta is not None
-    aside, tested, units = _parted(sample)
-    limit, delta = quantity.limit_on_bad(target), promise.delta
-    thresholds = _thresholds(aside)
-
-    def passes(threshold: float, limit: float, level: float) -> bool:
-        accept = accepts(tested.score, threshold)
-        seen = UnitCounts.of_rows(quantity, units, accept, tested.correct)
-        few_bad = seen.bad.sum() <= limit * seen.of.sum()
-        return bool(few_bad) and betting.is_below(seen.values(limit), limit, level)
-
-    if quantity.accepting_is_safe:
-        found = fallback([(1.0, thresholds[::-1])], lambda threshold, share: passes(threshold, limit, share * delta))
-        if found is None:
-            return _accepts_everything(promise, tested, units.number)
-        return promise._certificate(tested, found)
-
-    def walked(limit: float) -> float | None:
-        walks = _walks(aside, thresholds, limit, delta, units.number)
-        return fallback(walks, lambda threshold, share: passes(threshold, limit, share * delta))
-
-    best = walked(limit)
-    if best is None:
-        raise _infeasible(promise, tested, units.number, walked)
-    return promise._certificate(tested, best)
+        ((quantity, target),), around = self.limits, certificate.circumstances
+        means, size = around.units == "mean", around.largest_unit
+        if certificate.accepts_everything and quantity.accepting_is_safe:
+            return None
+        limit, of = quantity.limit_on_bad(target), certificate.n_accepted
+        bad = of - certificate.n_correct_accepted
+        if quantity.accepting_is_safe:
+            labelled = quantity.needs_labels
+            of = certificate.n_correct if labelled else certificate.n_rows
+            bad = of - (certificate.n_correct_accepted if labelled else certificate.n_accepted)
+        most = limit / (1.0 - limit) * of / (1 if means else size or 1)  # of means: each unit with a single row
+        if (means or bad <= SLACK * limit * of) and SLACK * most >= -math.log(self.delta or 1.0):
+            return None
+        return f"{bad:,} bad of {of:,} rows, in units of up to {size:,}, do not certify the limit {target:g}"
 
 
 def _parted(sample: Sample) -> tuple[Sample, Sample, WholeUnits]:
@@ -105,18 +107,10 @@ def _parted(sample: Sample) -> tuple[Sample, Sample, WholeUnits]:
     assert sample.units is not None
     n = sample.units.number
     few = min(max(n // _ASIDE, _FEWEST), n - 1)
-    chosen = np.zeros(n, dtype=bool)
-    chosen[generator(sample.units.seed).permutation(n)[:few]] = True
-    aside = chosen[sample.units.code]
+    aside = np.isin(sample.units.code, generator(sample.units.seed).permutation(n)[:few])
     tested = sample.take(~aside)
     assert tested.units is not None
     return sample.take(aside), tested, tested.units
-
-
-def _thresholds(aside: Sample) -> list[float]:
-    """Quantiles of the scores that were set aside, rising, and what accepts every row."""
-    steps = np.unique(np.linspace(1, len(aside), min(_STEPS, len(aside))).astype(np.intp))
-    return [*np.unique(np.sort(aside.score)[steps - 1]).tolist(), math.inf]
 
 
 def _walks(
@@ -139,19 +133,11 @@ def _walks(
     return [(share, thresholds[start:end]) for (start, share), end in zip(starts.items(), ends)]
 
 
-def _accepts_everything(promise: Promise, tested: Sample, n_units: int) -> Certificate:
-    note = too_few_units(units=n_units, rows=len(tested)).warned()
-    return promise._certificate(tested, math.inf, (note,))
-
-
 def _infeasible(
     promise: Promise, tested: Sample, n_units: int, walked: Callable[[float], float | None]
 ) -> InfeasibleTargetError:
     ((quantity, target),) = promise.limits
-    low, high = quantity.limit_on_bad(target), 1.0
-    for _ in range(12):
-        middle = (low + high) / 2
-        low, high = (middle, high) if walked(middle) is None else (low, middle)
+    _, high = betting.halved(lambda limit: walked(limit) is not None, quantity.limit_on_bad(target), 12)
     best = math.floor(1e4 * (1.0 - high)) / 1e4 if high < 1.0 else None
     of = "on average over units" if tested.units is not None and tested.units.mean else "of all rows"
     can = "nothing" if best is None else f"{best:.4f} at most"
@@ -162,20 +148,3 @@ def _infeasible(
         target=target,
         best=best,
     )
-
-
-def _impossible(promise: Promise, certificate: Certificate) -> str | None:
-    ((quantity, target),), around = promise.limits, certificate.circumstances
-    means, size = around.units == "mean", around.largest_unit
-    if certificate.accepts_everything and quantity.accepting_is_safe:
-        return None
-    limit, of = quantity.limit_on_bad(target), certificate.n_accepted
-    bad = of - certificate.n_correct_accepted
-    if quantity.accepting_is_safe:
-        labelled = quantity.needs_labels
-        of = certificate.n_correct if labelled else certificate.n_rows
-        bad = of - (certificate.n_correct_accepted if labelled else certificate.n_accepted)
-    most = limit / (1.0 - limit) * of / (1 if means else size or 1)  # of means: each unit with a single row
-    if (means or bad <= SLACK * limit * of) and SLACK * most >= -math.log(promise.delta or 1.0):
-        return None
-    return f"{bad:,} bad of {of:,} rows, in units of up to {size:,}, do not certify the limit {target:g}"

@@ -179,8 +179,7 @@ class Alarms:
 
     def __iter__(self) -> Iterator[Alarm]:
         for name in NAMES:
-            monitors = getattr(self, name)
-            if monitors:
+            if monitors := getattr(self, name):
                 yield _alarm(name, monitors)
 
     @property

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, spelled
-from metacal.formulas import Flags, Float
+from metacal.formulas import Float
 from metacal.promises.rules import bounds
 from metacal.promises.sample import Evidence, Ranking, Sample
 from metacal.promises.scouts import Scouts
@@ -84,15 +84,12 @@ class Answers(Evidence):
     @cached_property
     def at_best(self) -> Ranking:
         """The ranking if all that is not known is right."""
-        return self._ranking(self.right != WRONG)
+        return Sample(self.scores, self.right != WRONG, scouts=self.scouts).ranking
 
     @cached_property
     def at_worst(self) -> Ranking:
         """The ranking if all that is not known is wrong."""
-        return self._ranking(self.right == RIGHT)
-
-    def _ranking(self, right: Flags) -> Ranking:
-        return Sample(self.scores, right, scouts=self.scouts).ranking
+        return Sample(self.scores, self.right == RIGHT, scouts=self.scouts).ranking
 
     def certify(self, promise: Promise) -> Certificate:
         return promise.from_answers(self)

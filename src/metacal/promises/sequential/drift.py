@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -55,7 +55,7 @@ from metacal.rows.arrays import fraction
 
 #: The share of unreadable lines that is no reason for an alarm.
 MOST_UNREADABLE = 0.01
-#: The share of δ that the intervals for what was at calibration take.
+#: The share of δ that the intervals for what was at calibration take: 4/(3 delta) is an alarm then.
 _INTERVAL = 0.25
 #: Rows that the first guess of a drift of the scores, none, counts as.
 _GUESS_ROWS = 50.0
@@ -64,8 +64,6 @@ _GUESS_ROWS = 50.0
 TOLERANCE = 0.02
 #: Shares of the capital: all rows, then each bin; of each, the two sides.
 _SHARES = [0.25] * 2 + [0.5 / len(CONFIDENCES) / 2.0] * (2 * len(CONFIDENCES))
-#: The first guess is a gap of as much again as is tolerated, held with the weight of one over the tolerance rows.
-_GUESS_GAIN = 1.0
 
 
 @dataclass
@@ -89,6 +87,8 @@ class AbstentionMonitor(Monitor):
     rejected: int = 0
     capital: Capital | None = None
     called: Name | None = field(default=None, metadata=OPTIONAL)
+
+    of_bets: ClassVar[float] = 1.0 - _INTERVAL
 
     def __post_init__(self) -> None:
         if not 0 <= self.n_accepted <= self.n_rows or self.n_rows < 1:
@@ -119,19 +119,13 @@ class AbstentionMonitor(Monitor):
         accepted, rejected = quantiles_at(ranks, self.n_rows, level).tolist()
         return rejected, 1.0 - accepted
 
-    @property
-    def log_needed(self) -> float:
-        """The interval has its share of delta: 4/(3 delta) is an alarm."""
-        return -math.log((1.0 - _INTERVAL) * self.delta)
-
     def update(self, accepted: ArrayLike, parts: ArrayLike | None = None) -> Self:
         kept = np.atleast_1d(np.asarray(accepted, dtype=bool))
         kept = kept[self.own(len(kept), parts)]
         if len(kept):
             low, high = self.interval
-            more, fewer = (~kept).astype(np.float64), kept.astype(np.float64)
-            sides = ((more, high), (fewer, 1.0 - low))
-            self.money.bet([above(events, np.full(len(kept), limit)) for events, limit in sides])
+            sides = ((~kept, high), (kept, 1.0 - low))
+            self.money.bet([above(events.astype(np.float64), limit) for events, limit in sides])
             self.rows += len(kept)
             self.rejected += int((~kept).sum())
         return self
@@ -139,9 +133,8 @@ class AbstentionMonitor(Monitor):
     def __str__(self) -> str:
         low, high = self.interval
         now = percent(round(self.rejected / self.rows, 4)) if self.rows else "none"
-        return (
-            f"{now} of {self.rows:,} rows rejected; {percent(round(low, 4))} to {percent(round(high, 4))} is expected"
-        )
+        expected = f"{percent(round(low, 4))} to {percent(round(high, 4))} is expected"
+        return f"{now} of {self.rows:,} rows rejected; {expected}"
 
 
 @dataclass
@@ -175,8 +168,6 @@ class ScoreMonitor(Monitor):
 
     def update(self, scores: ArrayLike) -> Self:
         given = np.atleast_1d(np.asarray(scores, dtype=np.float64))
-        if not len(given):
-            return self
         bins = self.profile.bins(given, drawn_from_positions(self.rows, len(given)))
         single = (bins[:, None] == np.arange(len(self.counts))).astype(np.int64)
         seen = np.cumsum(single, axis=0) - single + np.array(self.counts)
@@ -224,10 +215,9 @@ class UnreadableMonitor(Monitor):
 
     def update(self, unreadable: ArrayLike) -> Self:
         events = np.atleast_1d(np.asarray(unreadable, dtype=bool))
-        if len(events):
-            self.money.bet([above(events.astype(np.float64), np.full(len(events), self.limit))])
-            self.lines += len(events)
-            self.unreadable += int(events.sum())
+        self.money.bet([above(events.astype(np.float64), self.limit)])
+        self.lines += len(events)
+        self.unreadable += int(events.sum())
         return self
 
     def __str__(self) -> str:
@@ -260,15 +250,17 @@ class CalibrationMonitor(Monitor):
     confidence: float = 0.0
     capital: Capital | None = None
 
+    of_bets: ClassVar[float] = 1.0 - _INTERVAL
+
     def __post_init__(self) -> None:
         fraction("tolerance", self.tolerance)
         even = (self.tolerance, self.tolerance)
         self.allowed = tuple((over, under) for over, under in self.allowed) or (even,) * (1 + len(CONFIDENCES))
-        if len(self.allowed) != 1 + len(CONFIDENCES) or not all(
-            0.0 < min(one) <= max(one) <= 2.0 for one in self.allowed
-        ):
+        sound = all(0.0 < min(one) <= max(one) <= 2.0 for one in self.allowed)
+        if len(self.allowed) != 1 + len(CONFIDENCES) or not sound:
             raise InputError("what is allowed is a gap to either side, of all rows and of each bin of the confidence.")
-        self.begin(*(Wager(guess=1.0 / self.tolerance, guess_gain=_GUESS_GAIN) for _ in _SHARES))
+        # The first guess is a gap of as much again as is tolerated, held with the weight of 1/tolerance rows.
+        self.begin(*(Wager(guess=1.0 / self.tolerance, guess_gain=1.0) for _ in _SHARES))
 
     @classmethod
     def of(cls, profile: Profile | None, delta: float, tolerance: float, least_probability: float = 1.0) -> Self:
@@ -280,26 +272,21 @@ class CalibrationMonitor(Monitor):
         wide = tuple((max(tolerance, over), max(tolerance, under)) for over, under in sides)
         return cls(tolerance, delta, least_probability, wide)
 
-    @property
-    def log_needed(self) -> float:
-        """The intervals have their share of delta, as those of the abstention rate."""
-        return -math.log((1.0 - _INTERVAL) * self.delta)
-
     def update(self, confidence: ArrayLike, correct: ArrayLike, probability: ArrayLike | None = None) -> Self:
         """Take in accepted, labelled rows: their confidence and whether they were right; `probability` as elsewhere."""
         sure = np.atleast_1d(np.asarray(confidence, dtype=np.float64))
         right = np.atleast_1d(np.asarray(correct, dtype=bool))
         if sure.shape != right.shape or not ((sure >= 0.0) & (sure <= 1.0)).all():
             raise InputError("give one confidence between 0 and 1 and one flag for each row.")
-        if not len(sure):
-            return self
         weight = sampling_weights(probability, len(sure), self.least_probability)
         gap, bins = sure - right, confidence_bins(sure)
         inside = [(0.0, np.ones(len(sure), dtype=bool))] + [(low, bins == k) for k, low in enumerate(CONFIDENCES)]
         plays = []
         for (low, here), (over, under) in zip(inside, self.allowed, strict=True):
-            own, spread = weight * here, _spread_from(low)
-            plays += [_fixed(gap - over, own, spread, 1.0 - low + over), _fixed(-gap - under, own, spread, 1.0 + under)]
+            # About the variance of being right, of rows with at least this confidence: only the stake depends on it.
+            own, middle = weight * here, 0.5 * (1.0 + max(low, 0.9))
+            for gain, loss in ((gap - over, 1.0 - low + over), (-gap - under, 1.0 + under)):
+                plays.append(Play(own * gain, own, middle * (1.0 - middle), 0.0, MOST / loss))
         self.money.bet(plays, _SHARES)
         self.rows += len(sure)
         self.right += int(right.sum())
@@ -307,19 +294,12 @@ class CalibrationMonitor(Monitor):
         self.confidence = float(np.cumsum(np.concatenate(([self.confidence], sure)))[-1])
         return self
 
-    @property
-    def gap(self) -> float | None:
-        """Mean confidence less the share of right ones; None without rows. Rows count alike."""
-        return (self.confidence - self.right) / self.rows if self.rows else None
-
     def __str__(self) -> str:
         if not self.rows:
             return "no accepted row has a label yet"
         sure, right = 100.0 * self.confidence / self.rows, 100.0 * self.right / self.rows
-        return (
-            f"confidence {sure:.2f}%, accuracy {right:.2f}% on {self.rows:,} rows; "
-            f"{self.allowed[0][0]:.2%} over is tolerated"
-        )
+        seen = f"confidence {sure:.2f}%, accuracy {right:.2f}% on {self.rows:,} rows"
+        return f"{seen}; {self.allowed[0][0]:.2%} over is tolerated"
 
 
 def _allowed(bins: tuple[tuple[int, int, float], ...], log: float) -> tuple[float, float]:
@@ -333,21 +313,9 @@ def _allowed(bins: tuple[tuple[int, int, float], ...], log: float) -> tuple[floa
     return min(2.0, mean - of_right + reach), min(2.0, of_right - mean + reach)
 
 
-def _spread_from(low: float) -> float:
-    """About the variance of being right, of rows with at least this confidence: only the stake depends on it."""
-    middle = 0.5 * (1.0 + max(low, 0.9))
-    return middle * (1.0 - middle)
-
-
-def _fixed(gain: Float, weight: Float, spread: float, loss: float) -> Play:
-    """A play whose stake depends on no row: `loss` is the most that one can lose."""
-    n = len(gain)
-    return Play(weight * gain, weight, np.full(n, spread), np.zeros(n), np.full(n, MOST / loss))
-
-
 def _play(values: Float, bins: Codes, chance: Float) -> Play:
     """A play on a function of the bin, up or down, whose mean under the urn is taken off."""
     mean = (chance * values).sum(axis=1)
     spread = np.maximum((chance * values**2).sum(axis=1) - mean**2, 1e-12)
     most = MOST / np.maximum(values.max() - mean, mean - values.min())
-    return Play(values[bins] - mean, np.ones(len(bins)), spread, -most, most)
+    return Play(values[bins] - mean, 1.0, spread, -most, most)

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from metacal import display
 from metacal.errors import InputError
-from metacal.formulas import Flags, Float
+from metacal.formulas import Flags
 from metacal.promises.certificate import Certificate
 from metacal.promises.counts import OPTIONAL
 from metacal.promises.parts.part import Name
@@ -197,12 +197,17 @@ class PromiseMonitor(Monitor):
         kept, right, weight = kept[own], None if right is None else right[own], weight[own]
         together = None if together is None else together.of(own)
         counts = self.promised.flags(kept, np.zeros_like(kept) if self.promised.mean else right)[1]
-        happened = self._costs(kept, losses) if self.promised.mean else self.promised.events(kept, right).astype(float)
+        if not self.promised.mean:
+            happened = self.promised.events(kept, right).astype(np.float64)
+        elif losses is None or len(losses.answered) != len(kept) or losses.largest != self.largest:
+            raise InputError("to watch a cost, give losses=gate.losses(codes, answers) of the same rows and promise.")
+        else:
+            happened = losses.of(self.promised, kept) / self.largest
         if len(happened):
             values, weights = happened, weight[counts]
             if together is not None:
                 values, weights = together.of(counts).summed(happened, weights)
-            self.money.bet([above(values, np.full(len(values), self.limit), weights)])
+            self.money.bet([above(values, self.limit, weights)])
             self.rows += len(happened)
             self.events += float(happened.sum()) if self.promised.mean else int(happened.sum())
         return self
@@ -211,7 +216,8 @@ class PromiseMonitor(Monitor):
     def rate(self) -> float | None:
         """The rate of events so far, rows weighted as they were sampled (since the last merge); None without rows."""
         (wager,) = self.money.wagers
-        return self.limit + wager.mean if wager.weights > 0.0 else None
+        _, _, payoffs, *_ = wager.gamblers[0]  # the one that looks back on all rows
+        return self.limit + payoffs / wager.weights if wager.weights > 0.0 else None
 
     def merged(self, other: Self) -> Self:
         """One monitor from two that watched the same promise on different rows: in two processes, say.
@@ -227,8 +233,7 @@ class PromiseMonitor(Monitor):
         >>> both.rows, both.events, abs(both.log_evidence - one.log_evidence - two.log_evidence) < 1e-9
         (80, 20, True)
         """
-        same = ("quantity", "limit", "delta", "largest", "parts", "called", "least_probability")
-        for name in same:
+        for name in ("quantity", "limit", "delta", "largest", "parts", "called", "least_probability"):
             if getattr(self, name) != getattr(other, name):
                 raise InputError(
                     f"monitors of different promises cannot be merged: {name} is {getattr(self, name)!r} in one and "
@@ -236,11 +241,6 @@ class PromiseMonitor(Monitor):
                 )
         capital = self.money.merged(other.money)
         return replace(self, rows=self.rows + other.rows, events=self.events + other.events, capital=capital)
-
-    def _costs(self, kept: Flags, losses: Losses | None) -> Float:
-        if losses is None or len(losses.answered) != len(kept) or losses.largest != self.largest:
-            raise InputError("to watch a cost, give losses=gate.losses(codes, answers) of the same rows and promise.")
-        return losses.of(self.promised, kept) / self.largest
 
     @property
     def seen(self) -> str:

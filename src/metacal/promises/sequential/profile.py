@@ -77,21 +77,6 @@ class Profile:
                 raise InputError("a bin has no more right rows than rows, and their confidence lies in it.")
 
     @property
-    def n_accepted(self) -> int:
-        """Accepted rows whose confidence was looked at."""
-        return sum(rows for rows, _, _ in self.by_confidence)
-
-    @property
-    def n_right(self) -> int:
-        """How many of them were right."""
-        return sum(right for _, right, _ in self.by_confidence)
-
-    @property
-    def confidence(self) -> float | None:
-        """Their mean calibrated confidence; None where there are none."""
-        return sum(sure for _, _, sure in self.by_confidence) / self.n_accepted if self.n_accepted else None
-
-    @property
     def urn(self) -> NDArray[np.int64]:
         """α: what the urn holds of each bin before any new row."""
         ranks = np.array(ranks_of(self.n_rows), dtype=np.int64)

@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -58,25 +58,23 @@ class Play(NamedTuple):
 
     `gain` is the payoff g_t, weight included; `weight` says how much the row counts in the mean (0: not at all);
     `spread` is the variance of an unweighted payoff under the hypothesis; the stake is kept between `low` and `high`.
+    One number stands for all rows.
     """
 
     gain: Float
-    weight: Float
-    spread: Float
-    low: Float
-    high: Float
+    weight: Float | float
+    spread: Float | float
+    low: Float | float
+    high: Float | float
 
 
-def above(values: Float, limits: Float, weights: Float | None = None) -> Play:
+def above(values: Float, limit: float, weights: Float | float = 1.0) -> Play:
     """A play against "the mean is at most the limit", for values in [0, 1]; a limit of one cannot be beaten.
 
     With weights w in [0, 1] the payoff is w (x - m): of a row that was labelled with probability π give π_min/π.
     """
-    possible = limits < 1.0
-    m = np.clip(limits, 1e-12, 1.0 - 1e-12)
-    w = np.ones(len(values)) if weights is None else weights
-    w = np.where(possible, w, 0.0)
-    return Play(w * (values - m), w, m * (1.0 - m), np.zeros(len(m)), MOST / m)
+    m, w = min(max(limit, 1e-12), 1.0 - 1e-12), weights if limit < 1.0 else 0.0
+    return Play(w * (values - m), w, m * (1.0 - m), 0.0, MOST / m)
 
 
 def sampling_weights(probability: ArrayLike | None, n: int, least: float) -> Float:
@@ -133,7 +131,7 @@ class Wager:
 
     >>> events = np.array([0.0, 1.0, 0.0, 1.0] * 10)
     >>> wager = Wager(guess=1 / 0.1, guess_gain=1.0)
-    >>> path = wager.bet(above(events, np.full(40, 0.1)))
+    >>> path = wager.bet(above(events, 0.1))
     >>> bool(path[-1] > 3.0), wager.rows
     (True, 40)
     """
@@ -154,34 +152,23 @@ class Wager:
 
     def bet(self, play: Play) -> Float:
         """Bet on rows in the order they came; the logarithm of the money after each."""
-        n = len(play.gain)
-        if not n:
-            return np.empty(0)
-        scale = self._scale(play.weight)
+        columns, n = np.broadcast_arrays(*play), len(play.gain)
+        sums = np.cumsum(np.concatenate(([self.weights], columns[1])))
+        squares = np.cumsum(np.concatenate(([self.squares], columns[1] ** 2)))
+        # The mean weight of the rows before each, Σw²/Σw, one row of weight one thought of beforehand.
+        scale = (squares[:-1] + 1.0) / (sums[:-1] + 1.0)
         working, idle, gamblers = np.empty((len(WINDOWS), n)), np.zeros(n), []
         for k, (window, state) in enumerate(zip(WINDOWS, self.gamblers)):
-            gamblers.append(self._one(play, scale, window, state, working[k], idle))
-        self.rows += n
+            gamblers.append(self._one(columns, scale, window, state, working[k], idle))
+        self.rows, self.weights, self.squares = self.rows + n, float(sums[-1]), float(squares[-1])
         self.gamblers = tuple(gamblers)
         return log_sum(working, idle) - math.log(len(WINDOWS))
 
-    @property
-    def mean(self) -> float:
-        """The weighted mean payoff of all rows so far; 0 without any."""
-        return (self.gamblers[0][2] / self.weights) if self.weights > 0.0 else 0.0
-
-    def _scale(self, weight: Float) -> Float:
-        """The mean weight of the rows before each, Σw²/Σw, one row of weight one thought of beforehand."""
-        sums = np.cumsum(np.concatenate(([self.weights], weight)))
-        squares = np.cumsum(np.concatenate(([self.squares], weight**2)))
-        self.weights, self.squares = float(sums[-1]), float(squares[-1])
-        return np.asarray((squares[:-1] + 1.0) / (sums[:-1] + 1.0))
-
     def _one(
-        self, play: Play, scale: Float, window: int, state: tuple[float, ...], path: Float, idle: Float
+        self, play: Sequence[Float], scale: Float, window: int, state: tuple[float, ...], path: Float, idle: Float
     ) -> tuple[float, ...]:
         """One gambler, stretch by stretch: its path, its idle money on top of the others', what it is left with."""
-        n, at = len(play.gain), 0
+        n, at = len(path), 0
         before_gain, before_weight, gain, weight, money = state
         while at < n:
             row = self.rows + at
@@ -191,21 +178,17 @@ class Wager:
                 money = float(np.logaddexp(money, math.log(paid)))
                 before_gain, before_weight, gain, weight = gain, weight, 0.0, 0.0
             part = slice(at, min(n, at + window - within) if window else n)
-            gains = np.cumsum(np.concatenate(([gain], play.gain[part])))
-            weights = np.cumsum(np.concatenate(([weight], play.weight[part])))
+            payoff, counts, spread, low, high = (column[part] for column in play)
+            gains = np.cumsum(np.concatenate(([gain], payoff)))
+            weights = np.cumsum(np.concatenate(([weight], counts)))
             mean = (before_gain + gains[:-1] + self.guess_gain) / (before_weight + weights[:-1] + self.guess)
-            stake = np.clip(mean / (play.spread[part] * scale[part]), play.low[part], play.high[part])
-            monies = np.cumsum(np.concatenate(([money], np.log1p(stake * play.gain[part]))))
+            stake = np.clip(mean / (spread * scale[part]), low, high)
+            monies = np.cumsum(np.concatenate(([money], np.log1p(stake * payoff))))
             path[part] = monies[1:]
-            if window:
-                idle[part] += _idle(stretch)
+            if window:  # what it has still to put to work: 1/2 less Σ_{k <= stretch} 1/(2k(k+1))
+                idle[part] += 0.5 / (stretch + 1.0)
             gain, weight, money, at = float(gains[-1]), float(weights[-1]), float(monies[-1]), part.stop
         return before_gain, before_weight, gain, weight, money
-
-
-def _idle(stretch: int) -> float:
-    """What a gambler has still to put to work in a stretch: 1/2 less Σ_{k <= stretch} 1/(2k(k+1))."""
-    return 0.5 / (stretch + 1.0)
 
 
 def log_sum(logs: Float, plain: Float | float = 0.0) -> Float:
@@ -263,6 +246,8 @@ class Monitor:
 
     delta: float
     capital: Capital | None
+    #: The share of delta that the bets have.
+    of_bets: ClassVar[float] = 1.0
     #: The class or group that is watched, several where they are pooled; empty: all rows.
     parts: tuple[Name, ...] = ()
     #: Where groups have two sides: the class that the rows which are watched are called by.
@@ -292,11 +277,11 @@ class Monitor:
     @property
     def log_needed(self) -> float:
         """The logarithm of the evidence that is an alarm."""
-        return -math.log(self.delta)
+        return -math.log(self.of_bets * self.delta)
 
     @property
     def alarm(self) -> bool:
-        """Whether the evidence has ever reached what is needed, 1/delta. It stays: begin anew after you have acted."""
+        """Whether the evidence has ever reached what is needed. It stays: begin anew after you have acted."""
         return self.log_peak >= self.log_needed
 
     @property
