@@ -248,7 +248,7 @@ def read_rows(
     found = read_for_gate(gate, artifact, file, stream=stream, **keywords(reading))
     if as_is and gate.kind == "logits":
         return GateRows(file, (found.table,), found.labels, found)
-    tables = [gate.read(found.table, by_rows=True)]
+    tables = [gate.source.read(found.table, by_rows=True)]
     truth, other = found.labels, None
     if large is not None:
         _refuse_gate(large)

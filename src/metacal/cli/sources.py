@@ -102,7 +102,7 @@ def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, options: Options
     if gate.kind == "cascade":
         rows = np.stack([rows, np.asarray(given.large.table)] if gate.n_classes else given.tables, axis=1)
     if gate.n_classes:
-        labels = None if labels is None else gate.classes[gate.codes(labels, len(given.found))]
+        labels = None if labels is None else gate.classes[gate.source.codes(labels, len(given.found))]
     elif gate.kind == "cascade":
         told = None if labels is None else np.stack(labels, axis=1)
         labels = given.found.correct if told is None else np.where(np.isnan(told), np.array(None), told)
