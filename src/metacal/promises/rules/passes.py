@@ -49,7 +49,7 @@ from metacal.errors import InputError
 from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut, scores_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import ByRanking, Promise
-from metacal.promises.sample import Evidence, Ranking, Sample, Undecided, none_correct
+from metacal.promises.sample import Evidence, Ranking, Sample, Undecided, require_some_correct
 from metacal.rows.executors import ExecutorLike, executor_of
 from metacal.rows.tasks import in_order
 
@@ -96,8 +96,7 @@ class Tally:
         counts = count(cut)
         if counts.missing:
             raise InputError("certify needs a score for every row; some are NaN.")
-        if not counts.right.any():
-            raise none_correct(int(counts.wrong.sum()))
+        require_some_correct(counts.right, int(counts.wrong.sum()))
         unit = 63 if not counts.bits else (counts.bits & -counts.bits).bit_length() - 1
         return cls(*cut.bounds_of(counts.cells), counts.right, counts.wrong, unit)
 
