@@ -191,7 +191,7 @@ class Gate(Verbs):
         own, certificate = self.with_source(classes=classes, classes_given=True).stages, self.certificate
         if certificate is not None:
             certificate = replace(certificate, parts=certificate.parts and certificate.parts.renamed(classes.tolist()))
-            own = (replace(own[0], policy=policy_of(certificate, classes)),)
+            own = (replace(own[0], policy=policy_of(certificate, classes)), *own[1:])
         return replace(self, stages=own, reject_label=reject_label, certificate=certificate)
 
     # ── what it reads ────────────────────────────────────────────────────────────────────────────────────────────────

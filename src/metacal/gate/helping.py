@@ -92,7 +92,10 @@ def helping(
         return len(kept.rows) < _FEWEST or clearly_helps(kept, len(held.rows))
 
     found = held_out(fitted, refit, rows, labels, weights, enough)
-    if found is None or len((kept := found.where(accept[found.rows])).rows) < _FEWEST:
+    if found is None:
+        return None
+    kept = found.where(accept[found.rows])
+    if len(kept.rows) < _FEWEST:
         return None
     if fitted.n_classes is not None:
         return compared(kept)

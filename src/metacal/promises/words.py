@@ -204,7 +204,8 @@ def condition(certificate: Certificate) -> str:
     sign, low = -1.0 if name != certificate.score else 1.0, certificate.lowest_rejected
     shown = f"{sign * certificate.threshold:.6g}"
     doubt, following = RELATIVE.rounded([sign * float(shown), math.nan if low is None else low])
-    return f"{name} {compared.rstrip('=') if doubt == following else compared} {shown}"
+    strict = doubt == following
+    return f"{name} {compared[0] if strict else compared} {shown}"
 
 
 def lines(certificate: Certificate) -> list[tuple[str, str]]:
