@@ -147,9 +147,14 @@ class Watch:
         certificate = self.gate.certificate
         if certificate is None or not certificate.labelled or not self.alarms.calibration or self.by_unit:
             return None
-        rows = {"n_rows": self.counts.rows, "n_accepted": self.counts.accepted}
-        sums = {"confidence": self.confidence, "variance": self.variance}
-        return estimate_from_sums(certificate, self.gate.profile, **rows, **sums)
+        return estimate_from_sums(
+            certificate,
+            self.gate.profile,
+            n_rows=self.counts.rows,
+            n_accepted=self.counts.accepted,
+            confidence=self.confidence,
+            variance=self.variance,
+        )
 
     def update(
         self,
