@@ -70,13 +70,11 @@ class Curves:
 
     def command_at(self, point: int) -> str | None:
         """The `metacal fit` command that certifies a point; None where nothing can be promised."""
-        if self.command is None:
+        asked = {"min-accuracy": self.min_accuracy[point], "max-miscoverage": self.max_miscoverage[point]}
+        promises = "".join(f" --{name} {value:g}" for name, value in asked.items() if not math.isnan(value))
+        if self.command is None or not promises:
             return None
-        beta, alpha = self.min_accuracy[point], self.max_miscoverage[point]
-        promises = "" if math.isnan(beta) else f" --min-accuracy {beta:g}"
-        promises += "" if math.isnan(alpha) else f" --max-miscoverage {alpha:g}"
-        at = f" --at-threshold={self.threshold_text[point]}"
-        return f"{self.command}{promises}{at}{self.command_end}" if promises else None
+        return f"{self.command}{promises} --at-threshold={self.threshold_text[point]}{self.command_end}"
 
 
 def operating_curves(
