@@ -133,7 +133,7 @@ def data():
     gate = mc.MetaCal(mc.Both(alpha=0.9, beta=0.5)).fit(table, labels)
     found = mc.compare(table, labels, calibrators=["temperature"])
     found = replace(found, entries=(*found.entries, Entry("odd", {}, 0.0, failed="too few rows")))
-    return html.report_data(summarise(table, labels, gate, n_resamples=5, compare=found))
+    return {"title": "Report", **summarise(table, labels, gate, n_resamples=5, compare=found).to_dict()}
 
 
 def test_the_types_describe_the_numbers(data):

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from metacal.io.disk import Disk, Stamp, busy
+from metacal.errors import BusyError
+from metacal.io.disk import Disk, Stamp
 
 #: The clock that stamps files ticks like that of a kernel; what is written within a tick looks as old.
 TICK_NS = 4_000_000
@@ -167,7 +168,7 @@ class World(Disk):
     def lock(self, path: str) -> Iterator[None]:
         self._fate()
         if path in self.held:
-            raise busy(path, f"process {self.held[path]}")
+            raise BusyError(f"{path} is in use by process {self.held[path]}")
         self.held[path] = str(self.process)
         yield  # not in a finally: a process that is killed gives nothing back, `life` does
         self.held.pop(path, None)

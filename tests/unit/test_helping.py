@@ -13,7 +13,7 @@ import metacal as mc
 from metacal.cli import main
 from metacal.gate.helping import Compared, Helping, clearly_helps, compared
 from metacal.maps.composed import fit_composed, plain_softmax
-from metacal.maps.heldout import HeldOut, _fitted_anew, _from_columns, _front_of, _walked, held_out
+from metacal.maps.heldout import HeldOut, _fitted_anew, _from_columns, _front_of, _uncalibrated, _walked, held_out
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.maps.uniform import fit_uniform
 from metacal.promises.notes import not_compared, weights_not_certified
@@ -84,9 +84,10 @@ def test_two_walks_say_what_fitting_every_fold_anew_says(honest, fit, sure, loss
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fitted = fit(Rows(logits), labels, weights)
-        walks = [_walked(Rows(logits), labels, weights, b) for b in (1.0, _front_of(fitted).inverse_temperature)]
-        ours = _from_columns(fitted, *walks, fold)
-        other = _fitted_anew(fit, Rows(logits), labels, weights, fold)
+        front, at = _front_of(fitted), np.arange(len(labels))
+        plain, seen = (_walked(Rows(logits), labels, weights, b) for b in (1.0, front.inverse_temperature))
+        ours = HeldOut(at, *_from_columns(fitted, front, seen, fold), *_uncalibrated(plain), seen.right)
+        other = HeldOut(at, *_fitted_anew(fit, Rows(logits), labels, weights, fold))
     np.testing.assert_allclose(ours.plain_loss, other.plain_loss, atol=1e-12)
     np.testing.assert_allclose(ours.plain_confidence, other.plain_confidence, atol=1e-12)
     np.testing.assert_array_equal(ours.right, other.right)

@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from metacal.cli.cluster import cluster, executor_field
-from metacal.cli.options import FOLDS, REPEATS, SEED, Reading, as_command, group, jobs_field, option, threads_for, wrong
+from metacal.cli.options import REPEATS, SEED, Reading, as_command, group, jobs_field, option, threads_for, wrong
 from metacal.cli.printing import note, progress_bar, say
 from metacal.maps.methods import METHODS, every_method
 
@@ -33,10 +33,10 @@ class Options:
     calibrators: str | None = option(
         f"Which to compare.  [default: all: {', '.join(_compared())}]", "A,B,C", shell_complete=_complete_names
     )
-    folds: int = option("Folds of a repeat.", type=FOLDS, default=5)
+    folds: int = option("Folds of a repeat.", type=click.IntRange(2, 1000), default=5)
     repeats: int = option("How often folds are drawn.", type=REPEATS, default=2)
     seed: int = option("Seed of the folds.", type=SEED, default=0)
-    reading: Reading = group(Reading)
+    reading: Reading = group(Reading, without=("large",))
     n_jobs: int | None = jobs_field()
     executor: str | None = executor_field()
 

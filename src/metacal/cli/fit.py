@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -92,7 +92,7 @@ class Options:
         default="largest",
     )
     reject_label: str | None = option("Prediction for rejected rows.  [default: -1, or 'rejected']", "LABEL")
-    reading: Reading = group(Reading)
+    reading: Reading = group(Reading, without=("large",))
     n_jobs: int | None = jobs_field()
     executor: str | None = executor_field()
     output: str | None = output_option("Save the result here, for apply and evaluate.", "JSON")
@@ -102,9 +102,8 @@ class Options:
         """Which rows of FILE belong together, and what is counted of them; None where each is alone."""
         from metacal.promises.parts.units import Units
 
-        if found.units is None:
-            return None
-        return Units(found.units, "row" if self.every_row else "unit", self.largest_unit)
+        per: Literal["row", "unit"] = "row" if self.every_row else "unit"
+        return None if found.units is None else Units(found.units, per, self.largest_unit)
 
 
 @as_command(Options, "FILE", sectioned=True)

@@ -23,7 +23,7 @@ from metacal.io.artifact.watch import Kept, Taken, checkpoint
 from metacal.io.disk import DISK, Disk, plain_write_errors
 from metacal.io.journal import Journal
 from metacal.io.opening import plain_read_errors
-from metacal.report.status import Silence, status
+from metacal.report.status import status
 from metacal.report.telemetry import write_exposition
 
 if TYPE_CHECKING:
@@ -183,9 +183,8 @@ class Shown:
     def status(self, *, ended: bool = False) -> dict[str, Any]:
         """How it stands."""
         intake = self.intake
-        silence = None
-        if intake.silence is not None:
-            silence = Silence(intake.silence, not ended and intake.silent, intake.silences)
+        after, silent = intake.silence, not ended and intake.silent
+        silence = None if after is None else {"after": after, "raised": silent, "times": intake.silences}
         about = {"artifact": self.artifact, "file": self.file, "quarantine": self.options.put_aside}
         return status(intake.kept.watch, ended=ended, silence=silence, **about)
 

@@ -194,7 +194,7 @@ def evaluate(
     through = softmax_gate(np.shape(given[0])[1]) if own is None else own
     with workers(n_jobs, executor) as pool:
         unseen = isinstance(given[0], StoredTable) and is_remote(pool)
-        rows = Rows(given[0] if unseen else through.read(given[0]), executor=pool, unseen=unseen)
+        rows = Rows(given[0] if unseen else through.source.read(given[0]), executor=pool, unseen=unseen)
         return walked(own, rows, label_codes(y, len(rows), through.classes), plan, n_bins, groups, ours=overwrite)[1]
 
 

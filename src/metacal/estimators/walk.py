@@ -81,7 +81,7 @@ def measured_rows(
             whole.join(columns, sums)
     except InputError:
         if rows.unseen:
-            gate.read(rows.table)  # says which row of which file it is
+            gate.source.read(rows.table)  # says which row of which file it is
         raise
     collected, sums = whole.result()
     give_back_freed_memory(len(rows) * rows.n_classes)
@@ -97,7 +97,7 @@ def _numbers(
     gate: Gate, beside: bool, unseen: bool, block: Array, codes: Codes, groups: Any = None, room: Array | None = None
 ) -> tuple[Float, Flags, list[CheckedTable]]:
     """The columns of a block of rows, which of them are accepted, and the probabilities."""
-    logits = gate.read(block) if unseen else block
+    logits = gate.source.read(block) if unseen else block
     decision = gate.decide(Rows(logits), rejected="uniform", groups=groups)
     columns: list[Any] = [decision.score, decision.top, decision.accept]
     assert decision.probabilities is not None

@@ -32,11 +32,6 @@ def inside(xp: Operations, x: Any, table: Any) -> Any:
     """The probabilities of logits x, none of them 0 or 1."""
     possible = xp.possible(x)
     several = xp.count(possible, table) > 1
-    return between(xp, table, possible & several, several)
-
-
-def between(xp: Operations, table: Any, raised: Any, lowered: Any) -> Any:
-    """The probabilities, no lower than the least where `raised` says so, below 1 where `lowered` does."""
     least, most = ends(xp.finfo(table))
-    table = xp.where((table < least) & raised, least, table)
-    return xp.where((table > most) & lowered, most, table)
+    table = xp.where((table < least) & possible & several, least, table)
+    return xp.where((table > most) & several, most, table)

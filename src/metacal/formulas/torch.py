@@ -66,9 +66,6 @@ class Torch(Operations):
     def min(self, table: Tensor) -> Tensor:
         return torch.amin(table, dim=1, keepdim=True)
 
-    def argmax(self, table: Tensor) -> Tensor:
-        return torch.argmax(table, dim=1, keepdim=True)
-
     def put(self, table: Tensor, places: Tensor, value: Any) -> Tensor:
         return table.scatter(1, places, value)
 

@@ -144,12 +144,11 @@ def fit_scored_cascade(
 
 def _gate(sources: Sequence[Source], certificate: Certificate, promise: Promise, score: Float, agree: Flags) -> Gate:
     """The stages of a certificate, which gets the names of their scores; the hash is of the first score and `agree`."""
-    assert certificate.stages is not None
-    items = tuple(
-        replace(one, score=own.score_name) for one, own in zip(certificate.stages.items, sources, strict=True)
-    )
+    known = certificate.stages
+    assert known is not None
+    items = tuple(replace(one, score=own.score_name) for one, own in zip(known.items, sources, strict=True))
     stages = tuple(Stage(own, One(one.threshold), one.name) for one, own in zip(items, sources))
-    named = replace(certificate, score=items[0].score, stages=replace(certificate.stages, items=items))
+    named = replace(certificate, score=items[0].score, stages=replace(known, items=items))
     return Gate(stages, named, promise, data_hash=data_hash(score, agree))
 
 

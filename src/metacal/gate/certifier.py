@@ -327,20 +327,16 @@ class Certifier:
                 target=error.target,
                 rows_needed=error.rows_needed,
             ) from None
-        grid = grid_of(self.score) if self.rows is not None else None
         missing, notes = self.n_pool - len(self._order), (*certificate.notes, *self.remarks)
         if missing:
             notes += (pool_without_score(missing=missing, rows=self.n_pool),)
         if self.may_extend:
             notes += (declared_extension(rows=self.sizes[0], extended=self.sizes[1], shares=SHARES),)
-        return replace(
-            certificate,
-            delta=self.promise.delta,
-            threshold=certificate.threshold if grid is None else grid.settled(certificate.threshold),
-            score=name_of(self.score) if self.rows is not None else Marks(self.score_name, self.higher_is).score_name,
-            notes=notes,
-            circumstances=Circumstances(by_value=self.scouts.by_value, aside=self.scouts.aside),
-        )
+        around = Circumstances(by_value=self.scouts.by_value, aside=self.scouts.aside)
+        found = replace(certificate, delta=self.promise.delta, notes=notes, circumstances=around)
+        if self.rows is None:
+            return replace(found, score=Marks(self.score_name, self.higher_is).score_name)
+        return replace(found, score=name_of(self.score), threshold=grid_of(self.score).settled(found.threshold))
 
     def gate(self) -> Gate:
         """The gate that is certified by now: saved, applied, exported and reported on like any other.

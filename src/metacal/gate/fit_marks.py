@@ -126,14 +126,9 @@ def fit_scored(
     policy = policy_of(certificate, source.classes)
     curve, own = fit_confidence(doubt[for_curve], right[for_curve]), doubt[seen]
     kept = accepts(own, policy.of(None if parts is None else parts[0][seen]))
-    return Gate.of(
-        replace(source, curve=curve).of(certificate),
-        policy,
-        certificate=certificate,
-        promise=promise,
-        data_hash=hashed,
-        profile=profile_of(ranking, None if curve is None else curve(own[kept]), right[seen][kept]),
-    )
+    profile = profile_of(ranking, None if curve is None else curve(own[kept]), right[seen][kept])
+    source = replace(source, curve=curve).of(certificate)
+    return Gate.of(source, policy, certificate, promise, data_hash=hashed, profile=profile)
 
 
 def _older(prior: Any, source: Marks, promise: Promise) -> tuple[Float | None, Memory | None, bool]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.formulas import Codes, Flags, Float
+from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.helping import helping
 from metacal.gate.long_rows import Certified, Columns, Counts, decided_columns, remarks_on_long_rows
@@ -141,9 +141,9 @@ def fit_gate(
     policy = policy_of(certificate, classes)
     accept = accepts(seen.values, policy.of(*found.placed))
     base: Map = TemperatureMap(1.0)
-    remarks, profile = [not_calibrated()], profile_of(seen.ranking)
     if codes is None:
         known["recipe"] = Recipe(METHODS["temperature"].public_name)
+        remarks, profile = [not_calibrated()], profile_of(seen.ranking)
     else:
         # One threshold for all accepts nothing but -inf: these are the rows that those of the parts accept.
         values = seen.values if policy.by is None else np.where(accept, -np.inf, np.inf)
@@ -156,21 +156,15 @@ def fit_gate(
         fitted = None if early is None or kept is not rows or not early.fitted.done() else early.fitted
         base, remarks = fit_map(*fitting) if fitted is None else fitted.result(), []
         if not np.any(found.at):  # what is compared are answers by the largest logit
-            base, remarks = _checked_help(base, refit or fit_map, fitting, accept[own], promise, gives_way, classes)
+            if promise.calibrator is None:  # the paper's is taken to the letter
+                base, remarks = _checked_help(base, refit or fit_map, fitting, accept[own], gives_way, classes)
             if not base.preserves_accuracy and not certificate.quantity.accepting_is_safe:
                 remarks.append(about_answers(rows, base, accept))
         profile = _profile(base, rows, seen, accept, counted, found.at)
     hashed = fingerprint()
     check_other_rows(prior, hashed)
-    return Gate.of(
-        Table(base, classes, found.score, decision_at=certificate.decision_at, **known),
-        policy,
-        certificate=certificate.with_notes(*remarks),
-        promise=promise,
-        reject_label=reject_label,
-        data_hash=hashed,
-        profile=profile,
-    )
+    source = Table(base, classes, found.score, decision_at=certificate.decision_at, **known)
+    return Gate.of(source, policy, certificate.with_notes(*remarks), promise, reject_label, hashed, profile)
 
 
 def _looked_at(
@@ -212,17 +206,9 @@ def _check_needs_no_labels(promise: Promise, score: str | Score) -> None:
 
 
 def _checked_help(
-    base: Map,
-    refit: FitMap,
-    fitting: tuple[Rows, Codes, Float | None],
-    accept: Flags,
-    promise: Promise,
-    gives_way: bool,
-    classes: NDArray[Any],
+    base: Map, refit: FitMap, fitting: tuple[Rows, Codes, Float | None], accept: Flags, gives_way: bool, classes: Array
 ) -> tuple[Map, list[Note]]:
     """The base map, or the softmax in its place, and what there is to say of how it helps."""
-    if promise.calibrator is not None:  # the paper's, to the letter
-        return base, []
     if not soon_fitted(base, fitting[0].n_classes):
         return base, [not_compared()]
     found = helping(base, refit, *fitting, accept, classes)

@@ -93,9 +93,12 @@ class Gate(Verbs):
             raise InputError("the models of a cascade need the same classes, in the same order.")
 
     @classmethod
-    def of(cls, source: Source, policy: Policy | float = math.inf, **known: Any) -> Gate:
-        """A gate of one stage, by a threshold or by those of classes or groups; without either it accepts all."""
-        return cls((Stage(source, policy if isinstance(policy, One | Thresholds) else One(policy)),), **known)
+    def of(cls, source: Source, policy: Policy | float = math.inf, *further: Any, **known: Any) -> Gate:
+        """A gate of one stage, by a threshold or by those of classes or groups; without either it accepts all.
+
+        Further fields follow in their order, the certificate first.
+        """
+        return cls((Stage(source, policy if isinstance(policy, One | Thresholds) else One(policy)),), *further, **known)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -192,14 +195,6 @@ class Gate(Verbs):
         return replace(self, stages=own, reject_label=reject_label, certificate=certificate)
 
     # ── what it reads ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def read(self, given: Any, *, by_rows: bool = False) -> Any:
-        """What a caller gives the first stage, checked: a table as logits, or scores; never guessed at."""
-        return self.source.read(given, by_rows=by_rows)
-
-    def codes(self, truth: Any, n_rows: int) -> Codes:
-        """The code of the truth of each row: its class's column or, of scores, 1 for right, 0 for wrong, 1 - loss."""
-        return self.source.codes(truth, n_rows)
 
     @property
     def reads_losses(self) -> bool:

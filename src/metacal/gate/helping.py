@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.formulas import Codes, Flags, Float
+from metacal.formulas import Array, Codes, Flags, Float
 from metacal.maps.heldout import HeldOut, held_out
 from metacal.maps.map import FitMap, Map
 from metacal.metrics.binning import equal_width
@@ -81,13 +79,7 @@ class Helping:
 
 
 def helping(
-    fitted: Map,
-    refit: FitMap,
-    rows: Rows,
-    labels: Codes,
-    weights: Float | None,
-    accept: Flags,
-    classes: NDArray[Any] | None = None,
+    fitted: Map, refit: FitMap, rows: Rows, labels: Codes, weights: Float | None, accept: Flags, classes: Array
 ) -> Helping | None:
     """Compare on the accepted ones of the rows that are held out; None where these are too few.
 
@@ -101,10 +93,7 @@ def helping(
         return len(kept.rows) < _FEWEST or clearly_helps(kept, len(held.rows))
 
     found = held_out(fitted, refit, rows, labels, weights, enough)
-    if found is None:
-        return None
-    kept = found.where(accept[found.rows])
-    if len(kept.rows) < _FEWEST:
+    if found is None or len((kept := found.where(accept[found.rows])).rows) < _FEWEST:
         return None
     if fitted.n_classes is not None:
         return compared(kept)

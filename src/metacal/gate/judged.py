@@ -108,8 +108,7 @@ def accepts(fitted: Any, X: Any, **options: Any) -> Flags:
     """
     if hasattr(fitted, "steps"):
         return accepts(fitted[-1], before_last(fitted, X), **options)
-    accepted: Flags = fitted.accepts(X, **options)
-    return accepted
+    return np.asarray(fitted.accepts(X, **options))
 
 
 def judged(
@@ -132,7 +131,7 @@ def judged(
     if gate.kind == "cascade":
         return _judged_cascade(gate, given, truth, probabilities=probabilities)
     rows = gate.source.rows(given[0])
-    codes = None if truth is None else gate.codes(truth, len(rows))
+    codes = None if truth is None else gate.source.codes(truth, len(rows))
     places = np.arange(len(rows))
     if gate.kind == "scores":
         places = np.flatnonzero(~np.isnan(rows))
@@ -164,7 +163,11 @@ def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabiliti
     correct, known = decision.top == codes, codes >= 0
     worse = (~correct & (answers[-1] == codes)).astype(np.float64)
     losses = Losses.graded(worse - (correct & (answers[-1] != codes)))
-    _check_known(gate, known, decision, answers[-1])
+    if gate.certificate is not None and not known.all():
+        if not gate.certificate.quantity.paired:
+            raise InputError(f"{int((~known).sum()):,} rows have no label, and an accuracy needs them all.")
+        if missing := int((~known & (decision.top != answers[-1])).sum()):
+            raise InputError(f"{missing:,} rows on which the two models disagree have no label; label them.")
     fitted_here = gate.fitted_on(decision.doubt, np.asarray(answers[0] == answers[-1]))
     return Judged(decision, correct, losses, None, known, fitted_here, np.arange(len(decision)))
 
@@ -217,15 +220,3 @@ def of_the_given(gate: Gate, X: NDArray[Any], y: Any) -> Any:
             label = (*label, known or None)[min(who, len(label))]
         good.append(label)
     return good
-
-
-def _check_known(gate: Gate, known: Flags, decision: Decision, last: Codes) -> None:
-    """Raise where labels are missing that the promise is about."""
-    certificate = gate.certificate
-    if certificate is None or known.all():
-        return
-    if not certificate.quantity.paired:
-        raise InputError(f"{int((~known).sum()):,} rows have no label, and an accuracy needs them all.")
-    missing = int((~known & (decision.top != last)).sum())
-    if missing:
-        raise InputError(f"{missing:,} rows on which the two models disagree have no label; label them.")

@@ -41,15 +41,8 @@ def gate_of(certifier: Certifier) -> Gate:
         recipe = Recipe(METHODS["temperature"].public_name)
         source = Table(base, certifier.classes_, certifier.score, certifier.input, recipe, classes_given=given)
         label = reject_label_of(None, certifier.classes_)
-    return Gate.of(
-        source,
-        certificate.threshold,
-        certificate=certificate,
-        promise=certifier.promise,
-        reject_label=label,
-        data_hash=certifier.data_hash,
-        profile=profile_of(_ranking(certifier.doubts)),
-    )
+    profile = profile_of(_ranking(certifier.doubts))
+    return Gate.of(source, certificate.threshold, certificate, certifier.promise, label, certifier.data_hash, profile)
 
 
 def remarks_on_pool(rows: Rows | None, doubts: Float) -> tuple[Note, ...]:

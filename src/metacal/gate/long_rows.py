@@ -55,26 +55,21 @@ class Counting:
     def __init__(self, rows: Rows, codes: Codes, score: str | Score) -> None:
         self.rows, self.codes, self.score = rows, codes, score
         self.hashes: list[bytes] = []
-        self.passes = 0
 
     def __call__(self, cut: Cut) -> CellCounts:
         """One pass. Careful, a kernel gives no score to a row that is none, or may have masks: then one more."""
-        ranked = Ranked(self.score)
-        if not self.rows.unseen:
-            return self._counted(ranked, cut)
-        if not kernels.walks_blocks(ranked, self.rows.table):
-            self.rows = self.rows.looked_over()
-            return self._counted(ranked, cut)
-        found = self._counted(partial(ranked, careful=True), cut)
-        self.rows = self.rows.looked_over(found_fine=not found.missing)
-        return self._counted(ranked, cut) if found.missing else found
+        ranked, fine = Ranked(self.score), False
+        if self.rows.unseen and kernels.walks_blocks(ranked, self.rows.table):
+            found = self._counted(partial(ranked, careful=True), cut)
+            fine = not found.missing
+        self.rows = self.rows.looked_over(found_fine=fine)
+        return found if fine else self._counted(ranked, cut)
 
     def _counted(self, fn: Any, cut: Cut) -> CellCounts:
         run = None if self.hashes else run_rows(self.rows.n_classes)
         shares = self.rows.fold(fn, partial(_Share, cut, grid_of(self.score), run), self.codes)
         hashes: list[bytes] = []
         found = CellCounts.together(cut, _noting(shares, hashes))
-        self.passes += 1
         self.hashes = hashes if run and not found.missing else self.hashes
         return found
 

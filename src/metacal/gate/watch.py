@@ -212,7 +212,7 @@ class Watch:
         """Rows as the gate reads them; InputError where it cannot."""
         if not len(X):
             return np.empty(0)
-        return stacked(self.gate, X) if self.gate.kind == "cascade" else np.asarray(self.gate.read(X))
+        return stacked(self.gate, X) if self.gate.kind == "cascade" else np.asarray(self.gate.source.read(X))
 
     def label(self, ids: Sequence[Id], y: Any, probability: Any = None) -> Watch:
         """Take in labels of earlier rows by their ids; those that nobody waits for are counted as unknown."""
@@ -342,20 +342,16 @@ class Watch:
         if not rows:
             return
         accept, top, codes = (np.array([getattr(row, name) for row in rows]) for name in ("accept", "top", "code"))
-        chance = [row.probability for row in rows]
+        sure, chance = [row.confidence for row in rows], [row.probability for row in rows]
         if None in chance and any(one is not None for one in chance):
             raise InputError("some labelled rows say with which probability they were chosen, others do not; say all.")
         correct = top == codes
         if self.gate.kind == "cascade":
             correct |= ~accept  # what people answer is good
+        confidence, probability = (None if None in own else np.array(own, dtype=np.float64) for own in (sure, chance))
+        costs, parts = self.gate.losses(codes, top), self._parts(rows)
         self.alarms.labelled(
-            accept,
-            correct,
-            None if rows[0].confidence is None else np.array([row.confidence for row in rows], dtype=np.float64),
-            losses=self.gate.losses(codes, top),
-            parts=self._parts(rows),
-            probability=None if None in chance else np.array(chance, dtype=np.float64),
-            together=units,
+            accept, correct, confidence, losses=costs, parts=parts, probability=probability, together=units
         )
         everyone, right = np.ones_like(accept), accept & correct
         self._count(top, labelled=everyone, labelled_accepted=accept, right_accepted=right)

@@ -186,7 +186,7 @@ class FileApplier:
         with copies_removed():
             predictions = read_for_gate(gate, self.gate.name, source, **self.reading)
             options: dict[str, Any] = {"rejected": self.rejected, "n_jobs": self.n_jobs, "part": part}
-            options["tables"] = (gate.read(predictions.table, by_rows=True),)
+            options["tables"] = (gate.source.read(predictions.table, by_rows=True),)
             return write_decisions(gate, predictions, target, self.output_format, **options)
 
 

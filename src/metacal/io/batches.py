@@ -191,7 +191,7 @@ class BatchGate:
         order = order_of_classes(names, tuple(gate.classes.tolist()), "the batch", self.name)
         if n:
             table = table_of(batch, layout, "the batch", 0)
-            rows = gate.read(table if order is None else np.ascontiguousarray(table[:, order]), by_rows=True)
+            rows = gate.source.read(table if order is None else np.ascontiguousarray(table[:, order]), by_rows=True)
         else:
             rows = np.zeros((1, gate.n_classes), dtype=layout.dtype)
         groups = None

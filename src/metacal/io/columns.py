@@ -166,6 +166,11 @@ class Columns:
     def __len__(self) -> int:
         return len(self.table)
 
+    @property
+    def beside(self) -> dict[str, NDArray[Any]]:
+        """The columns that stand beside the table, by what they are."""
+        return {role: column for role in BESIDE if (column := getattr(self, role)) is not None}
+
     def place(self, row: int) -> str:
         """What messages call a row."""
         return f"{self.path}: row {row}" if self.lines is None else f"{self.path}:{self.lines[row]}"

@@ -142,7 +142,8 @@ class Disk:
                     raise
                 os.lseek(file, 0, os.SEEK_SET)
                 holder = os.read(file, 500).decode(errors="replace").strip() or "another process"
-                raise busy(path, holder) from None
+                whose = path.removesuffix(".lock")
+                raise BusyError(f"{whose} is in use by {holder}; wait until that has ended.") from None
             os.ftruncate(file, 0)
             os.lseek(file, 0, os.SEEK_SET)  # Windows looks for its byte elsewhere, and cannot write by position
             since = time.strftime("%Y-%m-%d %H:%M:%S")  # what others are told of this process
@@ -157,11 +158,6 @@ class Disk:
 
 #: The one that everything uses unless it is given another.
 DISK = Disk()
-
-
-def busy(lock: str, holder: str) -> BusyError:
-    """Somebody else holds the lock of a file."""
-    return BusyError(f"{lock.removesuffix('.lock')} is in use by {holder}; wait until that has ended.")
 
 
 def part_beside(target: str | os.PathLike[str]) -> str:

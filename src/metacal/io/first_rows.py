@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.io.columns import Request
-from metacal.io.formats.delimited import delimiter_of, header_of, text_in
+from metacal.io.formats.delimited import header_of, text_in
 from metacal.io.formats.feather import ArrowFile
 from metacal.io.formats.jsonl import objects_in
 from metacal.io.formats.parquet import ParquetFile
@@ -28,8 +28,7 @@ def first_rows(path: str, format: str | None) -> tuple[str, dict[str, NDArray[An
         source = request.source
         if ending in (".csv", ".tsv"):
             with text_in(path, source) as file:
-                mark = delimiter_of(file, "\t" if ending == ".tsv" else ",")
-                header, _ = header_of(path, file, mark)
+                header, _, mark = header_of(path, file, "\t" if ending == ".tsv" else ",")
                 rows = list(islice((row for row in csv.reader(file, delimiter=mark) if row), _ROWS))
             columns = {name: _array(list(values)) for name, values in zip(header, zip(*rows))}
             return f"{how}text, columns separated by {_SEPARATORS[mark]}", columns

@@ -108,18 +108,13 @@ def _parsed(key: str) -> tuple[str | None, tuple[str | int, ...]]:
     return reduction, steps if "".join(one[0] for one in found) == path else (key,)
 
 
-def is_nested(key: str | None) -> bool:
-    """Whether a key leads further than to an entry of its own name.
+def with_nested(row: dict[str, Any], keys: Iterable[str | None]) -> dict[str, Any]:
+    """The row with an entry more for each nested key whose way begins in it; null where the way ends before.
 
     Examples
     --------
-    >>> is_nested("score"), is_nested("judge.score"), is_nested("mean(logprobs)"), is_nested("P(yes)")
-    (False, True, True, False)
+    >>> with_nested({"judge": {"score": 8}}, ["judge.score", "judge.mark", "P(yes)"])
+    {'judge': {'score': 8}, 'judge.score': 8, 'judge.mark': None}
     """
-    return key is not None and _parsed(key) != (None, (key,))
-
-
-def with_nested(row: dict[str, Any], keys: Iterable[str | None]) -> dict[str, Any]:
-    """The row with an entry more for each nested key whose way begins in it; null where the way ends before."""
-    ways = [key for key in keys if key is not None and key not in row and is_nested(key) and _parsed(key)[1][0] in row]
+    ways = [key for key in keys if key is not None and key not in row and _parsed(key)[1][0] in row]
     return {**row, **{key: reached(row, key) for key in ways}} if ways else row

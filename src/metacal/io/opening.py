@@ -25,20 +25,18 @@ from metacal.errors import InputError, MetacalError, option, spelled
 from metacal.rows.executors import within
 
 SAVE_AS_NPZ = "save it from Python as np.savez('predictions.npz', logits=logits, labels=labels)"
-_MAGIC = (
-    (b"\x93NUMPY", "a NumPy .npy file"),
-    (b"PK\x03\x04", "a zip archive such as .npz"),
-    (b"PK\x05\x06", "an empty zip archive"),
-    (b"PAR1", "a Parquet file"),
-    (b"ARROW1\x00", "an Arrow file"),
-    (b"\xff\xff\xff\xff", "an Arrow stream"),
-    (b"\x89HDF", "an HDF5 file"),
-    *((b"\x80" + bytes([protocol]), "a pickle") for protocol in range(2, 6)),
-    *(
-        (start, "compressed data such as joblib writes")
-        for start in (b"\x1f\x8b", b"x\x9c", b"x\xda", b"BZh9", b"\xfd7zXZ")
-    ),
-)
+#: Kinds of files, and what each may begin with.
+_MAGIC: dict[str, bytes | tuple[bytes, ...]] = {
+    "a NumPy .npy file": b"\x93NUMPY",
+    "a zip archive such as .npz": b"PK\x03\x04",
+    "an empty zip archive": b"PK\x05\x06",
+    "a Parquet file": b"PAR1",
+    "an Arrow file": b"ARROW1\x00",
+    "an Arrow stream": b"\xff\xff\xff\xff",
+    "an HDF5 file": b"\x89HDF",
+    "a pickle": (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
+    "compressed data such as joblib writes": (b"\x1f\x8b", b"x\x9c", b"x\xda", b"BZh9", b"\xfd7zXZ"),
+}
 #: Every file may unpack to this many bytes.
 UNPACKED_BYTES = 1 << 31
 #: And a larger one to so many times its own size.
@@ -78,7 +76,7 @@ def plain_read_errors(path: str) -> Iterator[None]:
 
 def kind_of(head: bytes) -> str | None:
     r"""Name the kind of file that begins with these bytes; None for text and for what is unknown."""
-    return next((name for magic, name in _MAGIC if head.startswith(magic)), None)
+    return next((kind for kind, begins in _MAGIC.items() if head.startswith(begins)), None)
 
 
 def check_head(path: str, begins: tuple[bytes, ...] | None, shown: str | None = None) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from metacal.display import listed
 from metacal.errors import InputError, option, warn_caller
-from metacal.io.columns import BESIDE, LABEL_LIKE, TABLE_KEYS, ClassNames, Columns, OtherKindError, Request
+from metacal.io.columns import LABEL_LIKE, TABLE_KEYS, ClassNames, Columns, OtherKindError, Request
 from metacal.io.many import Paths
 from metacal.io.opening import two_columns_hint
 from metacal.io.reading import read_columns
@@ -146,7 +146,7 @@ def _finished(request: Request, columns: Columns) -> Columns:
     """A table that is one, with columns of the same rows and names for its classes."""
     columns = _two_classes(request, columns)
     _check_shapes(request, columns)
-    flat: dict[str, Any] = {role: column.ravel() for role in BESIDE if (column := getattr(columns, role)) is not None}
+    flat: dict[str, Any] = {role: column.ravel() for role, column in columns.beside.items()}
     columns = replace(columns, **flat)
     if request.classes is not None:
         return replace(columns, class_names=request.classes)
@@ -183,9 +183,8 @@ def _check_shapes(request: Request, columns: Columns) -> None:
             f"got shape {table.shape} of type {table.dtype}. Reshape or convert it and save it again."
             f"{two_columns_hint() if table.ndim == 1 else ''}"
         )
-    for what in BESIDE:
-        column = getattr(columns, what)
-        if column is not None and column.shape not in ((len(table),), (len(table), 1)):
+    for what, column in columns.beside.items():
+        if column.shape not in ((len(table),), (len(table), 1)):
             hint = f" {several_labels(column)}" if column.ndim == 2 else ""
             if column.shape == (len(table) + 1,):
                 hint = f" If the labels begin with a header, name it with {option('label_key')}."

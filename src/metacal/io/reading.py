@@ -246,8 +246,8 @@ def _joined(path: str, parts: Sequence[Columns]) -> Columns:
     table: Any = JoinedTable(tables, [part.path for part in parts]) if first.table.ndim == 2 else None
     if table is None or (all(isinstance(one, np.ndarray) for one in tables) and table.nbytes <= STREAM_BYTES):
         table = np.concatenate(tables)
-    beside: dict[str, Any] = {role: _column([getattr(part, role) for part in parts]) for role in BESIDE}
-    beside["kept"] = {name: _column([part.kept[name] for part in parts]) for name in first.kept}
+    beside: dict[str, Any] = {role: np.concatenate([part.beside[role] for part in parts]) for role in first.beside}
+    beside["kept"] = {name: np.concatenate([part.kept[name] for part in parts]) for name in first.kept}
     remarks = tuple(dict.fromkeys(remark for part in parts for remark in part.remarks))
     return replace(first, path=path, table=table, lines=None, remarks=remarks, **beside)
 
@@ -265,14 +265,8 @@ def _check_alike(first: Columns, other: Columns) -> None:
             f"{option('classes')}, which chooses and orders the columns."
         )
     for role in BESIDE:
-        there, here = getattr(first, role) is not None, getattr(other, role) is not None
-        if there != here:
+        there = role in first.beside
+        if there != (role in other.beside):
             what = "column that says right or wrong" if scores and role == "labels" else role
             has, lacks = (first.path, other.path) if there else (other.path, first.path)
             raise InputError(f"{lacks}: it has no {what}, {has} has; files that are read together must agree.")
-
-
-def _column(columns: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
-    """Columns of several files, one below the other; None where there is none."""
-    here = [column for column in columns if column is not None]
-    return np.concatenate(here) if here else None

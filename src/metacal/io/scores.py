@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from metacal.display import listed
 from metacal.errors import InputError, option
-from metacal.io.columns import BESIDE, CORRECT_KEYS, Columns, Request
+from metacal.io.columns import CORRECT_KEYS, Columns, Request
 from metacal.io.many import Paths
 from metacal.io.reading import read_columns
 from metacal.rows.score_columns import correct_column, loss_column, score_column
@@ -106,7 +106,7 @@ def read_scores(
 def _finished(request: Request, columns: Columns) -> Columns:
     """One number per row, NaN where there is none, and right and wrong."""
     score = score_column(columns.table, name=str(request.logits_key), place=columns.place)
-    beside = {role: column for role in BESIDE if (column := getattr(columns, role)) is not None}
+    beside: dict[str, Any] = columns.beside
     if "labels" in beside:
         truth = loss_column if request.losses else correct_column
         beside["labels"] = truth(beside["labels"], name=columns.names["labels"], place=columns.place)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from inspect import signature
 from types import ModuleType
@@ -68,20 +68,22 @@ def device_kernels() -> ModuleType:
     return import_module("metacal.kernels.torch")
 
 
-def _shared(pool: ThreadPoolExecutor | None, task: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
-    """task(part) of each, in order; each thread of a pool gets neighbouring parts: few are woken and waited for.
+def _in_parts(pool: ThreadPoolExecutor | None, task: Callable[[int, int], Any], n: int) -> list[Any]:
+    """task(first, last) of each part of n rows, in order; each thread of a pool gets neighbouring parts: few are woken
+    and waited for.
 
     Examples
     --------
     >>> with ThreadPoolExecutor(2) as pool:
-    ...     _shared(pool, abs, [-1, -2, -3])
-    [1, 2, 3]
+    ...     _in_parts(pool, lambda first, last: last - first, 70_000)
+    [32768, 32768, 4464]
     """
+    parts = [(first, min(first + _PART, n)) for first in range(0, n, _PART)]
     if pool is None or len(parts) < 2:
-        return [task(part) for part in parts]
+        return [task(*part) for part in parts]
     each = -(-len(parts) // pool._max_workers)
     stretches = [parts[first : first + each] for first in range(0, len(parts), each)]
-    return [found for answers in pool.map(lambda own: [task(part) for part in own], stretches) for found in answers]
+    return [found for answers in pool.map(lambda own: [task(*part) for part in own], stretches) for found in answers]
 
 
 def mixed_sums(
@@ -93,9 +95,8 @@ def mixed_sums(
     """
     if on_device(columns):
         return device_kernels().mixed_sums(columns, weights, walked, b, uniform).cpu().numpy()
-    n, sums = columns.shape[1], (active if columns.flags.c_contiguous else definition).mixed_sums
-    of_part = lambda first: sums(columns, weights, walked, b, uniform, first, min(first + _PART, n))  # noqa: E731
-    return np.asarray(sum(_shared(pool, of_part, range(0, n, _PART))))
+    sums = (active if columns.flags.c_contiguous else definition).mixed_sums
+    return np.asarray(sum(_in_parts(pool, partial(sums, columns, weights, walked, b, uniform), columns.shape[1])))
 
 
 def mixed_log_odds(
@@ -104,10 +105,8 @@ def mixed_log_odds(
     """The log-odds of `columns.mixed_log_odds` of each row, on the host."""
     if on_device(columns):
         return np.asarray(_mixed_log_odds(device_kernels().torch, columns, walked, b, uniform).cpu())
-    n, write = columns.shape[1], (active if columns.flags.c_contiguous else definition).mixed_log_odds
-    odds = np.empty(n)
-    of_part = lambda first: write(columns, walked, b, uniform, first, min(first + _PART, n), odds)  # noqa: E731
-    _shared(pool, of_part, range(0, n, _PART))
+    write, odds = (active if columns.flags.c_contiguous else definition).mixed_log_odds, np.empty(columns.shape[1])
+    _in_parts(pool, partial(write, columns, walked, b, uniform, out=odds), len(odds))
     return odds
 
 

@@ -61,9 +61,7 @@ def ranked(scores: Any, flags: Any) -> tuple[Float, Codes, Codes, Codes]:
     fast = kernels.active if len(scores) <= np.iinfo(np.uint32).max and hasattr(kernels.active, "ranked") else None
     if kernels.on_device(scores):
         keys = packed(kernels.device_kernels().torch, scores, flags).sort().values.cpu().numpy()
-        if fast is not None:
-            return fast.blocks(keys, in_order=True)
-        return _blocks(*_unpacked(keys))
+        return _blocks(*_unpacked(keys)) if fast is None else fast.blocks(keys, in_order=True)
     found: tuple[Float, Codes, Codes, Codes] | None = None if fast is None else fast.ranked(scores, flags)
     return _blocks(*_in_order(scores, flags)) if found is None else found
 

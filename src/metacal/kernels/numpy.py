@@ -193,6 +193,7 @@ def negative_margin(block: Array) -> Float:
     return _of_legal_rows(np.maximum(second, -np.finfo(np.float64).max), top)
 
 
+@np.errstate(invalid="ignore")  # inf - inf, in a row that is none
 def free_energy(block: Array) -> Float:
     """-logsumexp(x)."""
     _, weights, top = _tail(block)

@@ -102,8 +102,7 @@ class _Layout:
         n_rows, n_classes = block.shape
         sizes = (block.stride(0) // self.unit, n_rows, n_classes // self.unit)
         shape = {"UNIT": self.unit, "ROWS": self.rows, "COLS": self.cols, "TILES": self.tiles}
-        wide = {"WIDE": block.dtype == torch.float64}
-        constants = {**constants, **wide, **shape, "num_warps": self.warps}
+        constants |= {"WIDE": block.dtype == torch.float64, **shape, "num_warps": self.warps}
         return launched(kernel, self.programs, block, *arguments, *sizes, **constants)
 
 

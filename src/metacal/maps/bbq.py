@@ -114,11 +114,5 @@ def _log_evidence(weight: Float, shown: Float, prior: Float, middle: Float) -> F
     """The logarithm of each bin's factor in the evidence of its binning."""
     alpha, beta = prior * middle, prior * (1.0 - middle)
     hidden = np.maximum(weight - shown, 0.0)
-    return np.asarray(
-        gammaln(prior)
-        - gammaln(weight + prior)
-        + gammaln(shown + alpha)
-        - gammaln(alpha)
-        + gammaln(hidden + beta)
-        - gammaln(beta)
-    )
+    positive = gammaln(prior) - gammaln(weight + prior) + gammaln(shown + alpha) - gammaln(alpha)
+    return np.asarray(positive + gammaln(hidden + beta) - gammaln(beta))

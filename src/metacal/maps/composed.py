@@ -173,8 +173,7 @@ def seen_through(front: Map, rows: Rows) -> Rows:
     if len(rows) * rows.n_classes <= (_HELD if in_memory else _HELD_OF_STORED):
         table = np.empty((len(rows), rows.n_classes))
         return Rows(rows.fill(partial(_write_logarithms, front), table), executor=rows.executor)
-    table = ConvertedTable(rows.table, partial(logarithms, front), np.float64)  # type: ignore[assignment]
-    return rows.replaced(table=table)
+    return rows.replaced(table=ConvertedTable(rows.table, partial(logarithms, front), np.float64))
 
 
 def logarithms(front: Map, block: NDArray[Any]) -> Float:

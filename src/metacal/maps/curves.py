@@ -216,7 +216,8 @@ def columns(sample: Labelled, inverse_temperature: float = 1.0) -> Iterator[tupl
     width = max(1, GROUP_ELEMENTS // len(labels))
     for first in range(0, len(classes), width):
         group = classes[first : first + width]
-        table = rows.collect(partial(_group, span=(group[0], group[-1] + 1), inverse_temperature=inverse_temperature))
+        span = slice(group[0], group[-1] + 1)
+        table = rows.collect(partial(possible_chances, inverse_temperature=inverse_temperature, span=span))
         for place, k in enumerate(group):
             probability, outcome = table[:, place], (labels == k).astype(np.float64)
             possible = ~np.isnan(probability)
@@ -281,10 +282,10 @@ def identity_curve(interpolation: str = "linear") -> Curve:
     return (grid, grid) if interpolation == "linear" else (grid[:-1], 0.5 * (grid[1:] + grid[:-1]))
 
 
-def _group(block: NDArray[Any], span: tuple[int, int], inverse_temperature: float) -> Float:
+def possible_chances(block: NDArray[Any], inverse_temperature: float, span: slice) -> Float:
     """The probabilities of a span of classes, NaN where a class is masked."""
-    chosen = np.ascontiguousarray(softmax(block, inverse_temperature)[:, slice(*span)])
-    chosen[np.isneginf(block[:, slice(*span)])] = np.nan
+    chosen = np.ascontiguousarray(softmax(block, inverse_temperature)[:, span])
+    chosen[np.isneginf(block[:, span])] = np.nan
     return chosen
 
 

@@ -6,7 +6,6 @@ ICML 2020.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -48,9 +47,7 @@ class EnsembleTemperatureMap(TemperedMap):
     inverse_temperature: float
     weights: tuple[float, float, float]
 
-    preserves_accuracy = True
-    in_table_precision = True
-    ends_in_softmax = True
+    preserves_accuracy = in_table_precision = ends_in_softmax = True
     formula = staticmethod(ensemble)
 
     def check(self) -> None:
@@ -139,22 +136,14 @@ def _least_squares_inverse_temperature(sample: Labelled, start: float) -> float:
     def slope(log_b: float) -> float:
         return float(sample.rows.sum(partial(_brier_slope, float(np.exp(log_b))), sample.labels, sample.weights)[0])
 
-    bracket = _bracket(slope, float(np.log(start)))
-    return start if bracket is None else float(np.exp(brentq(slope, *bracket, xtol=1e-9)))
-
-
-def _bracket(slope: Callable[[float], float], middle: float) -> tuple[float, float] | None:
-    """Two points with a minimum between them, looking from the middle to where the loss falls; None if not found."""
+    near = middle = float(np.log(start))
     first = slope(middle)
-    if first == 0.0:
-        return None
-    near, side = middle, -np.sign(first)
-    for width in (0.25, 0.5, 1.0, 2.0):
-        far = middle + side * width
+    for width in (0.25, 0.5, 1.0, 2.0):  # from the middle to where the loss falls
+        far = middle - float(np.sign(first)) * width
         if slope(far) * first < 0.0:
-            return (near, far) if near < far else (far, near)
+            return float(np.exp(brentq(slope, min(near, far), max(near, far), xtol=1e-9)))
         near = far
-    return None
+    return start
 
 
 def _brier_slope(inverse_temperature: float, block: NDArray[Any], labels: Codes, weights: Weights) -> Float:

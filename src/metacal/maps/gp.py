@@ -152,8 +152,6 @@ def fit_gp(
     """
     if isinstance(n_inducing, bool) or not isinstance(n_inducing, int | np.integer) or not 2 <= n_inducing <= 200:
         raise InputError(f"n_inducing must be a whole number from 2 to 200, got {n_inducing!r}.")
-    if centre not in kernels.CENTRES:
-        raise InputError(f"centre must be one of {', '.join(map(repr, kernels.CENTRES))}, got {centre!r}.")
     sample = Labelled(rows, labels, weights).usable()
     b = fit_temperature(*sample).inverse_temperature
     # Every s-th row, so that at most `_SAMPLE_ELEMENTS` entries are left; the table is not copied.
@@ -291,12 +289,8 @@ def _bound(data: _Data, basis: _Basis, mean: Float, precision: Float) -> _Bound:
     value, true, expected, curvature = data.sums(_curve(basis, mean, covariance), basis)
     size, identity = len(mean), np.eye(len(mean))
     divergence = 0.5 * (np.trace(covariance) + mean @ mean - size + np.linalg.slogdet(precision)[1])
-    return _Bound(
-        float(value - divergence),
-        np.asarray(basis.features @ (true - expected) - mean),
-        curvature + identity,
-        basis.moments(expected) + identity,
-    )
+    gradient = np.asarray(basis.features @ (true - expected) - mean)
+    return _Bound(float(value - divergence), gradient, curvature + identity, basis.moments(expected) + identity)
 
 
 def _log_evidence(data: _Data, basis: _Basis, mean: Float) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -111,8 +111,9 @@ def held_out(
     labels, weights = np.asarray(on_host(there)), None if own is None else np.asarray(on_host(own))
     if front is not None:
         plain, seen = (_walked(some, there, weights, b) for b in (1.0, front.inverse_temperature))
+        beside = (*_uncalibrated(plain), seen.right)
         if isinstance(fitted, ComposedMap) and weights is None:
-            known = replace(_as_fitted(fitted, plain, seen), rows=at)
+            known = HeldOut(at, *_as_fitted(fitted, seen), *beside)
             if enough(known):
                 return known
     else:
@@ -122,9 +123,9 @@ def held_out(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MetacalWarning)
         if front is not None:
-            return replace(_from_columns(fitted, plain, seen, fold), rows=at)
+            return HeldOut(at, *_from_columns(fitted, front, seen, fold), *beside)
         try:
-            return replace(_fitted_anew(refit, some, labels, weights, fold), rows=at)
+            return HeldOut(at, *_fitted_anew(refit, some, labels, weights, fold))
         except MetacalError:  # some fold has no row that is right, or nothing but masks
             return None
 
@@ -146,27 +147,23 @@ def _dealt(plain: Seen, labels: Codes) -> Codes:
     return fold
 
 
-def _as_fitted(fitted: ComposedMap, plain: Seen, seen: Seen) -> HeldOut:
+def _as_fitted(fitted: ComposedMap, seen: Seen) -> tuple[Float, Float]:
     """What the usual map says of rows that it was fitted on."""
     assert fitted.usual is not None
     front, spline = fitted.usual
     fold = np.zeros(len(seen), dtype=np.intp)
-    found = _mapped([front], seen, fold, spline.curve.value(seen.log_odds(front)))
-    return HeldOut(fold, *found, *_uncalibrated(plain), seen.right)
+    return _mapped([front], seen, fold, spline.curve.value(seen.log_odds(front)))
 
 
-def _from_columns(fitted: Map, plain: Seen, seen: Seen, fold: Codes) -> HeldOut:
-    """The map of each fold from what two walks saw: one at the temperature of the softmax, one at the map's own."""
-    front = _front_of(fitted)
-    assert front is not None
-    folds = int(fold.max()) + 1
-    others = [seen.where(np.flatnonzero(fold != k)).with_possible_truth() for k in range(folds)]
+def _from_columns(fitted: Map, front: UniformTemperatureMap, seen: Seen, fold: Codes) -> tuple[Float, Float]:
+    """The map of each fold from what a walk at the map's own temperature saw."""
+    others = [seen.where(np.flatnonzero(fold != k)).with_possible_truth() for k in range(int(fold.max()) + 1)]
     most = 0.0 if isinstance(fitted, TemperatureMap) else MOST_UNIFORM
     fronts, s = [_front_from(train, front, most) for train in others], None
     if isinstance(fitted, ComposedMap):
         fronts = [as_front(own, train, train.weights) for own, train in zip(fronts, others, strict=True)]
         s = _lifted(fronts, seen, fold)
-    return HeldOut(fold, *_mapped(fronts, seen, fold, s), *_uncalibrated(plain), seen.right)
+    return _mapped(fronts, seen, fold, s)
 
 
 def _walked(rows: Rows, labels: Any, weights: Any, b: float) -> Seen:
@@ -229,7 +226,7 @@ def _mapped(
         return _capped(np.where(seen.right > 0.0, np.log1p(np.exp(-s)), wrong), expit(s))
 
 
-def _fitted_anew(refit: FitMap, rows: Rows, labels: Any, weights: Any, fold: Any) -> HeldOut:
+def _fitted_anew(refit: FitMap, rows: Rows, labels: Any, weights: Any, fold: Any) -> tuple[Float, ...]:
     table = rows.gathered()
     line, top = np.arange(len(table)), kernels.predicted(table)  # the answer, whatever a map makes the likeliest
     plain, found = (np.empty(table.shape, dtype=np.float64) for _ in range(2))
@@ -240,7 +237,7 @@ def _fitted_anew(refit: FitMap, rows: Rows, labels: Any, weights: Any, fold: Any
         found[~own] = fitted(table[~own])
     with np.errstate(divide="ignore"):
         after, before = (_capped(-np.log(p[line, labels]), p[line, top]) for p in (found, plain))
-    return HeldOut(fold, after[0], after[1], before[0], before[1], (top == labels).astype(np.float64))
+    return (*after, *before, (top == labels).astype(np.float64))
 
 
 def _part(weights: Any, own: Flags) -> Any:

@@ -24,8 +24,8 @@ from metacal.maps.curves import (
     fit_top_label,
     identity_curve,
     joined,
+    possible_chances,
     questions,
-    softmax,
     tie_groups,
 )
 from metacal.maps.labelled import Weights
@@ -75,8 +75,8 @@ class BinCounts:
 
     def __init__(self, n_classes: int, n_bins: int) -> None:
         self.asked, self.n_bins = np.arange(n_classes)[-1:] if n_classes == 2 else np.arange(n_classes), n_bins
-        self.rows, self.right = np.zeros((2, len(self.asked) * n_bins), dtype=np.int64)
-        self.units = np.zeros((2, len(self.asked) * n_bins), dtype=np.int64)
+        #: Rows, rows of the class, and Σ p in coarse and in fine units.
+        self.sums = np.zeros((4, len(self.asked) * n_bins), dtype=np.int64)
 
     def add(self, part: tuple[Float, Codes]) -> None:
         """Add some rows: the probability of each question, NaN where its class is masked, and the labels."""
@@ -86,9 +86,9 @@ class BinCounts:
         possible = np.flatnonzero(~np.isnan(flat))
         cells, flat = cells.reshape(-1)[possible], flat[possible]
         right = (labels[:, None] == self.asked).reshape(-1)[possible]
-        self.rows += np.bincount(cells, minlength=len(self.rows))
-        self.right += np.bincount(cells[right], minlength=len(self.right))
-        for sums, unit, part_of in zip(self.units, exact.UNITS, exact.in_units(flat)):
+        for sums, own in zip(self.sums, (cells, cells[right])):
+            sums += np.bincount(own, minlength=len(sums))
+        for sums, unit, part_of in zip(self.sums[2:], exact.UNITS, exact.in_units(flat)):
             sums += exact.counted(_sums(cells, part_of, len(sums)), unit)
 
     def result(self) -> BinCounts:
@@ -96,29 +96,19 @@ class BinCounts:
         return self
 
     def __iadd__(self, other: BinCounts) -> BinCounts:
-        self.rows += other.rows
-        self.right += other.right
-        self.units += other.units
+        self.sums += other.sums
         return self
 
     def curves(self, prior_rows: float) -> list[Curve]:
         """The curve of each class."""
-        shape = (len(self.asked), self.n_bins)
-        parts = zip(self.rows.reshape(shape), self.right.reshape(shape), exact.value(self.units).reshape(shape))
-        edges = np.concatenate(([0.0], _cuts(self.n_bins), [1.0]))
-        return [
-            smoothed(edges, rows.astype(np.float64), right.astype(np.float64), sums, prior_rows)
-            if rows.any()
-            else identity_curve("step")
-            for rows, right, sums in parts
-        ]
+        columns = np.stack([*self.sums[:2], exact.value(self.sums[2:])]).reshape(3, len(self.asked), -1)
+        cuts = _cuts(self.n_bins)
+        return [smoothed(cuts, rows, right, sums, prior_rows) for rows, right, sums in columns.swapaxes(0, 1)]
 
 
 def _asked(block: NDArray[Any], labels: Codes) -> tuple[Float, Codes]:
     """The probability of each question, NaN where its class is masked, and the labels."""
-    table = softmax(block)
-    table[np.isneginf(block)] = np.nan
-    return questions(table), labels
+    return questions(possible_chances(block, 1.0, slice(None))), labels
 
 
 def _sums(codes: Codes, values: Float, n_codes: int) -> Float:
@@ -150,14 +140,15 @@ def histogram_curve(at: Float, outcomes: Float, weights: Float, n_bins: int, bin
     points, total, positive = tie_groups(at, outcomes, weights)
     cuts = _cuts(n_bins) if bins == "equal_width" else points[equal_mass_ends(total, n_bins)[:-1]]
     codes = np.searchsorted(cuts, points, side="left")
-    edges, n_codes = np.concatenate(([0.0], cuts, [1.0])), len(cuts) + 1
-    weight, right = _sums(codes, total, n_codes), _sums(codes, positive, n_codes)
-    return smoothed(edges, weight, right, _sums(codes, total * points, n_codes), prior_rows)
+    weight, right, sums = (_sums(codes, column, len(cuts) + 1) for column in (total, positive, total * points))
+    return smoothed(cuts, weight, right, sums, prior_rows)
 
 
-def smoothed(edges: Float, weight: Float, right: Float, sums: Float, prior_rows: float) -> Curve:
+def smoothed(cuts: Float, weight: Float, right: Float, sums: Float, prior_rows: float) -> Curve:
     """The curve from each bin's weight, that of the rows of the class, and the weighted sum of the probabilities."""
-    empty = weight <= 0.0
+    if not weight.any():
+        return identity_curve("step")
+    edges, empty = np.concatenate(([0.0], cuts, [1.0])), weight <= 0.0
     mean = sums / np.where(empty, 1.0, weight)
     mean[empty] = 0.5 * (edges[1:] + edges[:-1])[empty]
     values = np.where(empty, mean, (right + prior_rows * mean) / np.where(empty, 1.0, weight + prior_rows))

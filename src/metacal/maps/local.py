@@ -67,8 +67,7 @@ class LocalTemperatureMap(Map):
     means: Float
     scales: Float
 
-    preserves_accuracy = True
-    ends_in_softmax = True
+    preserves_accuracy = ends_in_softmax = True
     formula = staticmethod(local_temperature)
 
     def check(self) -> None:

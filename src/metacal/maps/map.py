@@ -115,11 +115,9 @@ class Map(ABC):
         rows = rows if rows is not None else Rows(logits)
         if not rows.on_device or self.on_device:
             return rows.fill(self.fill, room_for_probabilities(logits, out), whole=self.whole_blocks)
-        found = kernels.device_kernels().beside(self(on_host(logits)), logits)
-        if out is None:
-            return found
-        room_for_probabilities(logits, out)[...] = found
-        return out
+        room = room_for_probabilities(logits, out)
+        room[...] = kernels.device_kernels().beside(self(on_host(logits)), logits)
+        return room
 
 
 class TemperedMap(Map):

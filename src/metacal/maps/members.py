@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from metacal.errors import InputError
@@ -95,51 +96,45 @@ def default_members(n_classes: int) -> list[str]:
     return [name for name in MEMBERS if name not in left_out]
 
 
-class _Fits:
-    """Maps fitted on one sample: what stands behind another is fitted once, strengths of one method along a path."""
-
-    def __init__(self, names: Sequence[str], sample: Labelled, tolerance: float) -> None:
-        self._asked = {name: MEMBERS.get(name) or _method(name) for name in names}
-        self._sample, self._tolerance = sample, tolerance
-        self._found: dict[str, Map] = {}
-        self._seen: dict[str | None, Labelled] = {None: sample}
-
-    def fitted(self, name: str) -> Map:
-        """The map of this name."""
-        if name not in self._found:
-            member = self._asked.get(name) or MEMBERS[name]
-            for same, then in self._fit(name, member).items():
-                # A uniform part is at least one row's worth: that no such row was seen yet does not mean there is none.
-                alone = as_front(then, self._sample.rows, self._sample.weights)
-                self._found[same] = alone if member.behind is None else ComposedMap(self.fitted(member.behind), then)
-        return self._found[name]
-
-    def _fit(self, name: str, member: Member) -> Mapping[str, Map]:
-        sample = self._through(member.behind)
-        if member.method not in _PATHS or not member.options:
-            return {name: METHODS[member.method].fit_function()(*_enough(sample, member), **member.options)}
-        alike = {
-            other: one.options["regularisation"]
-            for other, one in {**self._asked, name: member}.items()
-            if (one.method, one.behind) == (member.method, member.behind) and one.options
-        }
-        path = _PATHS[member.method](sample, tuple(alike.values()), self._tolerance)
-        return {other: path[strength] for other, strength in alike.items()}
-
-    def _through(self, name: str | None) -> Labelled:
-        """The rows as they are seen through a member."""
-        if name not in self._seen:
-            assert name is not None
-            self._seen[name] = self._sample._replace(rows=seen_through(self.fitted(name), self._sample.rows))
-        return self._seen[name]
-
-
 def fit_members(
     names: Sequence[str], rows: Rows, labels: Codes, weights: Weights, *, rough: bool = False
 ) -> dict[str, Map]:
-    """The maps of these names, `MEMBERS` or methods with their usual options; `rough` where they are only weighed."""
-    fits = _Fits(names, Labelled(rows, labels, weights), _ROUGH if rough else _TOLERANCE)
-    return {name: fits.fitted(name) for name in names}
+    """The maps of these names, `MEMBERS` or methods with their usual options; `rough` where they are only weighed.
+
+    What stands behind another is fitted once, strengths of one method along a path.
+    """
+    sample, tolerance = Labelled(rows, labels, weights), _ROUGH if rough else _TOLERANCE
+    asked = {name: MEMBERS.get(name) or _method(name) for name in names}
+    found: dict[str, Map] = {}
+
+    @cache
+    def through(name: str | None) -> Labelled:
+        """The rows as they are seen through a member."""
+        return sample if name is None else sample._replace(rows=seen_through(fitted(name), rows))
+
+    def fitted(name: str) -> Map:
+        """The map of this name."""
+        if name in found:
+            return found[name]
+        member = asked.get(name) or MEMBERS[name]
+        behind = through(member.behind)
+        if member.method in _PATHS and member.options:
+            alike = {
+                other: one.options["regularisation"]
+                for other, one in {**asked, name: member}.items()
+                if (one.method, one.behind) == (member.method, member.behind) and one.options
+            }
+            path = _PATHS[member.method](behind, tuple(alike.values()), tolerance)
+            maps = {other: path[strength] for other, strength in alike.items()}
+        else:
+            maps = {name: METHODS[member.method].fit_function()(*_enough(behind, member), **member.options)}
+        for same, then in maps.items():
+            # A uniform part is at least one row's worth: that no such row was seen yet does not mean there is none.
+            front = None if member.behind is None else fitted(member.behind)
+            found[same] = as_front(then, rows, weights) if front is None else ComposedMap(front, then)
+        return found[name]
+
+    return {name: fitted(name) for name in names}
 
 
 def _enough(sample: Labelled, member: Member) -> Labelled:

@@ -136,11 +136,8 @@ class MonotoneMap(TemperedMap):
             low, width, rise, start, weight = (getattr(self, name + end) for name in formulas.CURVES)
             shapes = low.ndim == start.ndim == 1 and low.shape == width.shape and weight.shape == start.shape
             rising = shapes and len(low) > 0 and rise.shape == (*low.shape, *start.shape) and (width > 0.0).all()
-            if (
-                not rising
-                or not (np.append(rise, weight) >= 0.0).all()
-                or not np.isfinite([*low, *start, rise.sum()]).all()
-            ):
+            rising = rising and (np.append(rise, weight) >= 0.0).all()
+            if not (rising and np.isfinite([*low, *start, rise.sum()]).all()):
                 raise InputError("the curves of a monotone map must not fall, nor their weights be negative.")
             total += float(weight.sum())
         if not (abs(total - 1.0) <= 1e-6 and 0.0 < self.level < 1.0 and 0.0 < self.rest < 1.0):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -219,19 +219,13 @@ def _few_sums(design: Float, squares: Float, correct: Float, weights: Float, the
 
 def _precisions(knots: Float, middle: Float) -> Float:
     """The matrices of `_PRIORS` in slopes and intercept."""
-    level = np.append(risen(knots, middle)[0], 1.0)
-    first = np.array([prior[0] for prior in _PRIORS])[:, None, None]
-    return np.asarray(_other_precisions(_PRIORS, len(knots)) + first * np.outer(level, level))
-
-
-@cache
-def _other_precisions(priors: tuple[tuple[float, ...], ...], count: int) -> Float:
-    """The same without that of the middle: what depends on nothing but the number of knots."""
+    level, count = np.append(risen(knots, middle)[0], 1.0), len(knots)
     slope = np.append(np.full(count, 1.0 / count), 0.0)
     bend = np.diff(np.eye(count, count + 1), axis=0)
     parts = np.array([np.outer(slope, slope), bend.T @ bend, np.eye(count + 1)])
-    shares = np.array([(*prior[1:], _LEAST_PRECISION) for prior in priors])
-    return np.asarray((shares @ parts.reshape(3, -1)).reshape(-1, count + 1, count + 1))
+    first, *others = np.array([(*prior, _LEAST_PRECISION) for prior in _PRIORS]).T
+    found = (np.stack(others, axis=1) @ parts.reshape(3, -1)).reshape(-1, count + 1, count + 1)
+    return np.asarray(found + first[:, None, None] * np.outer(level, level))
 
 
 def confidence_log_odds(block: NDArray[Any]) -> Float:

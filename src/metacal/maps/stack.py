@@ -162,9 +162,8 @@ def _held_out(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MetacalWarning)  # what is wrong with all rows is said of all rows
             fitted = fit(*train)
-        parts.append(
-            np.stack([new.rows.collect(partial(_own, found), new.labels) for found in fitted.values()], axis=1)
-        )
+        own = [new.rows.collect(partial(_own, found), new.labels) for found in fitted.values()]
+        parts.append(np.stack(own, axis=1))
         order.append(np.flatnonzero(fold == held))
     chances, at = np.concatenate(parts), np.concatenate(order)
     possible = chances.max(axis=1) > 0.0  # a row that every candidate calls impossible tells them apart no more

@@ -24,7 +24,7 @@ from metacal.rows import Rows
 #: Bounds on b · (median margin), the calibrated log-odds of a typical row: beyond e^-100 no data can speak.
 _SMALLEST_MARGIN, _LARGEST_MARGIN = 1e-3, 100.0
 #: Relative accuracy of b: on few rows, and where a sample of the rows gave the start, so that one pass may do.
-_TOLERANCE, _TOLERANCE_FROM_SAMPLE = 1e-9, 1e-6
+TOLERANCE, _TOLERANCE_FROM_SAMPLE = 1e-9, 1e-6
 #: Rows of the first sample, within these bounds so many entries; where it starts; rows of the second one, a tenth of
 #: all within these bounds.
 _FIRST_SAMPLE, _FIRST_ENTRIES, _SAMPLED_FROM = (250, 1_000), 1 << 18, 4_000
@@ -48,12 +48,8 @@ class TemperatureMap(TemperedMap):
 
     inverse_temperature: float
 
-    preserves_accuracy = True
-    in_table_precision = True
-    ends_in_softmax = True
+    preserves_accuracy = in_table_precision = ends_in_softmax = on_device = whole_blocks = True
     formula = staticmethod(temperature)
-    on_device = True
-    whole_blocks = True
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""
@@ -74,7 +70,7 @@ def fit_temperature(rows: Rows, labels: Codes, weights: Weights = None) -> Tempe
 
 
 def fit_temperature_of_scale(
-    sample: Labelled, scale: float | None = None, tolerance: float = _TOLERANCE
+    sample: Labelled, scale: float | None = None, tolerance: float = TOLERANCE
 ) -> TemperatureMap:
     """The same where the margin of a typical row may be known, and few rows solved to a tolerance of one's own."""
     sample = sample.counted().beside()

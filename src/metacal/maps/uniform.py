@@ -29,6 +29,7 @@ from metacal.maps.labelled import Labelled, Weights, no_possible_truth, warn_mas
 from metacal.maps.map import TemperedMap
 from metacal.maps.temperature import (
     SAMPLED_TWICE_FROM,
+    TOLERANCE,
     TOLERANCE_OF_SAMPLE,
     fit_temperature_of_scale,
     inverse_temperature_bounds,
@@ -80,11 +81,8 @@ class UniformTemperatureMap(TemperedMap):
     inverse_temperature: float
     uniform: float
 
-    preserves_accuracy = True
-    in_table_precision = True
-    ends_in_softmax = True
+    preserves_accuracy = in_table_precision = ends_in_softmax = on_device = True
     formula = staticmethod(uniform_temperature)
-    on_device = True
 
     def check(self) -> None:
         """Raise unless the fields make a map."""
@@ -195,8 +193,8 @@ def fit_uniform_seen(sample: Labelled) -> tuple[UniformTemperatureMap, Seen]:
         if len(samples) > 1:  # a sample may be all right where the rows are not
             warnings.simplefilter("ignore", MetacalWarning)
         scale = typical_margin(samples[0].rows)
-        asked = (TOLERANCE_OF_SAMPLE,) if len(samples) > 1 else ()
-        plain = fit_temperature_of_scale(samples[0], scale, *asked).inverse_temperature
+        tolerance = TOLERANCE_OF_SAMPLE if len(samples) > 1 else TOLERANCE
+        plain = fit_temperature_of_scale(samples[0], scale, tolerance).inverse_temperature
     looks = [_looking(part) for part in samples]
     scale = scale or typical_margin(sample.rows)
     if scale == 0.0:
@@ -205,10 +203,9 @@ def fit_uniform_seen(sample: Labelled) -> tuple[UniformTemperatureMap, Seen]:
     box = np.array([[np.log(bounds[0]), 0.0], [np.log(bounds[1]), MOST_UNIFORM]])
     best, seen = _from_everywhere(looks[0], plain, box, _ACCURACY if len(samples) == 1 else _ACCURACY_OF_SAMPLE)
     for look in looks[1:]:
-        last = look is looks[-1]
         # Few rows that ask for a uniform part may all be missing from the sample.
         start = np.maximum(best.point, [box[0, 0], 1.0 / (n + 1.0)])
-        best, seen = _search(look, start, box, _ACCURACY_FROM_SAMPLE if last else _ACCURACY_OF_SAMPLE)
+        best, seen = _search(look, start, box, _ACCURACY_FROM_SAMPLE if look is looks[-1] else _ACCURACY_OF_SAMPLE)
     best.warn_unless_converged("temperature scaling with a uniform part")
     log_b, uniform = best.point
     if len(samples) > 1:  # of fewer rows the plain temperature has said so
@@ -264,8 +261,7 @@ _Loss = Callable[[Float], Float]
 
 def newton(loss: _Loss, point: Float, box: Float, tolerance: float = _TOLERANCE, here: Float | None = None) -> Minimum:
     """Newton steps within the box, halved until the loss falls; `here` is the loss at the point, where it is known."""
-    here, last = loss(point) if here is None else here, np.inf
-    gained = 0.0
+    here, last, gained = loss(point) if here is None else here, np.inf, 0.0
     for step in range(1, _MAX_STEPS + 1):  # noqa: B007 the minimum says how many
         move, promise = _step(here, box - point)
         if promise <= tolerance or (last <= _NEAR and promise > 0.25 * last):

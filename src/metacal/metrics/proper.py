@@ -131,7 +131,8 @@ def brier_decomposition(
     count = cells(np.ones(len(p)), np.full(n_classes, float(n_rows)))
     hits = cells(y, labels_per_class)
     forecast = cells(p, weighted_column_sums(checked, np.ones((1, n_rows), dtype=np.intp))[0])
-    squares = cells(p**2, _column_square_sums(checked))
+    wide = (block.astype(np.float64) for _, block in checked.blocks())
+    squares = cells(p**2, np.asarray(sum(np.einsum("ij,ij->j", block, block) for block in wide)))
     products = cells(p * y, sums_per_code(checked.codes, checked.true_probability, n_classes))
 
     safe = np.maximum(count, 1.0)
@@ -146,8 +147,3 @@ def brier_decomposition(
         uncertainty=float((base_rate * (1.0 - base_rate)).sum()),
         remainder=float((variance - 2.0 * covariance) / n_rows),
     )
-
-
-def _column_square_sums(checked: CheckedTable) -> Float:
-    wide = (block.astype(np.float64) for _, block in checked.blocks())
-    return np.asarray(sum(np.einsum("ij,ij->j", block, block) for block in wide))

@@ -165,7 +165,13 @@ def top_label(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | N
 def checked_table(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None) -> CheckedTable:
     """Validate a probability table and its labels, keeping the row maxima found on the way."""
     refuse_labels_first(proba, labels)
-    table, top = _checked_maxima(proba)
+    table: Any = proba
+    top = _quick_maxima(proba) if type(proba) in (np.ndarray, np.memmap) else None
+    if top is None:
+        # Anything out of the ordinary, P(positive) alone too: the full checks raise with the right words, or accept.
+        given = validate.two_columns(proba, "probabilities") if validate.is_one_score(proba) else proba
+        table = validate.probability_table(given, advice=_ADVICE)
+        top = table.max(axis=1)
     own = validate.two_classes(labels) if classes is None and table.shape[1] == 2 else classes
     names = validate.class_list(own, table.shape[1])
     return CheckedTable(table, validate.label_codes(labels, len(table), names), top)
@@ -259,16 +265,6 @@ def refuse_correct_first(values: Array, correct: Array, name: str) -> None:
             f"{name} and correct are the other way round: the first argument holds only 0 and 1 (whole numbers), the "
             f"second fractions (row {row}: {correct[row]}). The order is ({name}, correct)."
         )
-
-
-def _checked_maxima(proba: Any) -> tuple[Array, Array]:
-    if type(proba) in (np.ndarray, np.memmap) and (top := _quick_maxima(proba)) is not None:
-        return proba, top
-    # Anything out of the ordinary: the full checks raise with the right words, or accept.
-    if validate.is_one_score(proba):  # P(positive) of two classes
-        proba = validate.two_columns(proba, "probabilities")
-    table = validate.probability_table(proba, advice=_ADVICE)
-    return table, table.max(axis=1)
 
 
 def _quick_maxima(table: Any) -> Array | None:

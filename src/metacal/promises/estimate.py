@@ -103,10 +103,10 @@ def reviewed_of(certificate: Certificate, name: Name | None = None) -> Reviewed:
         most = certificate.circumstances.largest_unit or 1
         seen, *shape = _reviewed(certificate, certificate.traffic, finite)
         return Reviewed(seen, *(max(1.0, value / most) if value > 1.0 else value for value in shape))
-    own = [part for part in parts.items if name is None or name in part.names]
+    own = [part for part in parts.items if (part.n_rows if name is None else name in part.names)]
     if not own:
         raise InputError(f"there is no {parts.by} {name!r}; there are {', '.join(map(str, parts.names))}.")
-    kinds = [_reviewed(certificate, part, part.threshold) for part in own if part.n_rows or name is not None]
+    kinds = [_reviewed(certificate, part, part.threshold) for part in own]
     # A part that is pooled was tested on some of its rows: the others came too.
     rest = certificate.n_rows - sum(part.n_rows for part in parts.items)
     kinds = [kind._replace(seen=kind.seen + rest * (len(part.names) > 1)) for kind, part in zip(kinds, own)]

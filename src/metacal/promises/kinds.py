@@ -60,13 +60,6 @@ def homes() -> dict[str, str]:
     return {name: module for name, module in places.items() if "." not in name}
 
 
-def promise_class(name: str) -> type[Promise]:
-    """The promise with this name in files."""
-    if name not in PROMISES:
-        raise InputError(f"unknown promise {name!r}; there are {', '.join(PROMISES)}.")
-    return found(PROMISES[name])
-
-
 def promise_classes() -> dict[str, type[Promise]]:
     """Every promise by its name in files."""
-    return {name: promise_class(name) for name in PROMISES}
+    return {name: found(place) for name, place in PROMISES.items()}

@@ -371,11 +371,8 @@ def remarks_on_rows(rows: Rows, values: Float, distinct: int | None = None) -> l
     if rows.on_device or n - distinct <= _REPEATED_SHARE * n:
         return []
     # Bit for bit equal rows have equal scores, so only rows that share theirs are read again.
-    order = np.argsort(values, kind="stable")
-    same = values[order[1:]] == values[order[:-1]]
-    shared = np.zeros(n, dtype=bool)
-    shared[order[1:][same]] = shared[order[:-1][same]] = True
-    marks = rows.where(shared).collect(_row_marks)
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True, equal_nan=False)
+    marks = rows.where(count[place] > 1).collect(_row_marks)
     repeated = len(marks) - len(np.unique(marks))
     return [repeated_rows(repeated=repeated, rows=n)] if repeated > _REPEATED_SHARE * n else []
 

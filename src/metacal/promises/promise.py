@@ -227,8 +227,12 @@ class Promise(ABC):
         type(self)(**self.get_params(deep=False))
         return self
 
-    def _certificate(self, ranking: Ranking, threshold: float, notes: tuple[Note, ...] = ()) -> Certificate:
-        """A certificate for `threshold`, settled, with what the calibration rows look like under it.
+    def _certificate(self, sample: Sample, threshold: float, notes: tuple[Note, ...] = ()) -> Certificate:
+        """A certificate for `threshold`, settled, with what the calibration rows look like under it."""
+        return replace(self._ranked(sample.ranking, threshold, notes), labelled=sample.correct is not None)
+
+    def _ranked(self, ranking: Ranking, threshold: float, notes: tuple[Note, ...] = ()) -> Certificate:
+        """The same of rows with labels, by their ranking.
 
         The scores are grid points: settling the threshold moves it past none of them.
         """
@@ -240,18 +244,9 @@ class Promise(ABC):
     ) -> Certificate:
         """The same where it is known what the rows look like under the threshold, which is settled."""
         (quantity, target), *second = self.limits
-        return Certificate(
-            quantity=quantity,
-            target=target,
-            delta=self.delta,
-            guarantee=self.guarantee,
-            threshold=threshold,
-            rule=self.rule,
-            **outcome._asdict(),
-            notes=notes,
-            max_miscoverage=second[0][1] if second else None,
-            labelled=labelled,
-        )
+        said = quantity, target, self.delta, self.guarantee, threshold, self.rule
+        other = second[0][1] if second else None
+        return Certificate(*said, **outcome._asdict(), notes=notes, max_miscoverage=other, labelled=labelled)
 
     # ── certificates that are read from a file ───────────────────────────────────────────────────────────────────────
 

@@ -19,9 +19,6 @@ import numpy as np
 from metacal.errors import InputError
 from metacal.formulas import Flags
 
-#: From (accept, correct), a flag per row each: where it happens, and which rows it looks at.
-Count = Callable[[Flags, Flags], tuple[Flags, Flags]]
-
 
 class Share(NamedTuple):
     """`hit` of `of` rows."""
@@ -79,7 +76,7 @@ class Quantity(str):
     (True, True, False)
     """
 
-    counted: Count
+    counted: Callable[[Flags, Flags], tuple[Flags, Flags]]
     sentence: str
     short: str
     measured: str

@@ -195,18 +195,14 @@ def even_odds(s: Float, positive: Flags) -> float:
     return float(np.clip(centre - scale * theta[0] / slope, low - 1.0, high + 1.0))
 
 
-def require_some_correct(correct: Flags) -> None:
-    """Raise when the classifier got every calibration row wrong."""
+def require_some_correct(correct: Flags | Codes, n_rows: int | None = None) -> None:
+    """Raise when the classifier got every calibration row wrong, of these or, where they are counts, of so many."""
     if not correct.any():
-        raise none_correct(len(correct))
-
-
-def none_correct(n_rows: int) -> InputError:
-    """What is said when the classifier got every calibration row wrong."""
-    return InputError(
-        f"no calibration row is classified correctly (n_samples={n_rows}): nothing can be promised. "
-        "Check that the labels and the columns use the same class order."
-    )
+        n_rows = len(correct) if n_rows is None else n_rows
+        raise InputError(
+            f"no calibration row is classified correctly (n_samples={n_rows}): nothing can be promised. "
+            "Check that the labels and the columns use the same class order."
+        )
 
 
 class Outcome(NamedTuple):
@@ -309,14 +305,10 @@ class Ranking:
         """What the rows look like under a threshold."""
         above = int(np.searchsorted(self.scores, threshold, side="right"))
         accepted, wrong = (int(self.ranks[above - 1]), int(self.errors[above - 1])) if above else (0, 0)
-        return Outcome(
-            n_rows=self.n,
-            n_correct=self.n - int(self.errors[-1:].sum()),
-            n_accepted=accepted,
-            n_correct_accepted=accepted - wrong,
-            highest_accepted=float(self.scores[above - 1]) if above else None,
-            lowest_rejected=float(self.scores[above]) if above < len(self.scores) else None,
-        )
+        right = self.n - int(self.errors[-1:].sum())
+        high = float(self.scores[above - 1]) if above else None
+        low = float(self.scores[above]) if above < len(self.scores) else None
+        return Outcome(self.n, right, accepted, accepted - wrong, high, low)
 
     def accepted_at(self, rank: int) -> int:
         """How many rows a rank that passed lets accept: the rank, or where its block of ties begins or ends.

@@ -35,9 +35,6 @@ class Display:
     _size: ClassVar[tuple[float, float]] = (6.4, 4.2)
     _legend: ClassVar[str] = "upper left"
 
-    ax_: Any
-    figure_: Any
-
     def __init__(self, summary: Summary) -> None:
         given: Any = summary
         if not isinstance(given, Summary):

@@ -33,7 +33,9 @@ _IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILIN
 
 def render(summary: Summary, *, title: str | None = None) -> str:
     """Return the page as HTML; its heading and window title is "Report on FILE" by default."""
-    return page(report_data(summary, title=title))
+    file = summary.source.file
+    usual = "Report" if file in (None, "-") else f"Report on {PurePath(file).name}"
+    return page({"title": title or usual, **summary.to_dict()})
 
 
 def write_report(summary: Summary, path: str | os.PathLike[str], *, title: str | None = None) -> int:
@@ -42,13 +44,6 @@ def write_report(summary: Summary, path: str | os.PathLike[str], *, title: str |
     with atomic_path(path) as part, plain_write_errors(path):
         part.write_bytes(content)
     return len(content)
-
-
-def report_data(summary: Summary, *, title: str | None = None) -> dict[str, Any]:
-    """What the page embeds and offers for download: the summary's numbers, and the title."""
-    file = summary.source.file
-    usual = "Report" if file in (None, "-") else f"Report on {PurePath(file).name}"
-    return {"title": title or usual, **summary.to_dict()}
 
 
 def page(data: dict[str, Any]) -> str:

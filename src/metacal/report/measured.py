@@ -128,7 +128,7 @@ def decide(gate: Gate, tables: Sequence[Any], y: Any, groups: Any, settings: Set
     sure = decision.confidence
     return Measured(
         evaluation=evaluation,
-        codes=seen.correct.astype(np.intp) if not gate.n_classes else gate.codes(y, len(tables[0]))[seen.rows],
+        codes=seen.correct.astype(np.intp) if not gate.n_classes else gate.source.codes(y, len(tables[0]))[seen.rows],
         predicted=decision.top,
         accept=None if gate.is_calibrator else decision.accept,
         score_name=gate.source.score_name if alone or sure is None else "-confidence",

@@ -70,13 +70,11 @@ class Curves:
 
     def command_at(self, point: int) -> str | None:
         """The `metacal fit` command that certifies a point; None where nothing can be promised."""
-        if self.command is None:
+        asked = {"min-accuracy": self.min_accuracy[point], "max-miscoverage": self.max_miscoverage[point]}
+        promises = "".join(f" --{name} {value:g}" for name, value in asked.items() if not math.isnan(value))
+        if self.command is None or not promises:
             return None
-        beta, alpha = self.min_accuracy[point], self.max_miscoverage[point]
-        promises = "" if math.isnan(beta) else f" --min-accuracy {beta:g}"
-        promises += "" if math.isnan(alpha) else f" --max-miscoverage {alpha:g}"
-        at = f" --at-threshold={self.threshold_text[point]}"
-        return f"{self.command}{promises}{at}{self.command_end}" if promises else None
+        return f"{self.command}{promises} --at-threshold={self.threshold_text[point]}{self.command_end}"
 
 
 def operating_curves(
@@ -88,9 +86,8 @@ def operating_curves(
     higher_is_surer: bool = False,
     command: str | None = None,
     command_end: str = "",
-    points: int = 400,
 ) -> Curves:
-    """The curves of a ranking on about `points` thresholds, and the gate's own if there is one.
+    """The curves of a ranking on about 400 thresholds, and the gate's own if there is one.
 
     Scores are doubts; where a higher score is surer, the command names the threshold as the score is written.
 
@@ -105,7 +102,7 @@ def operating_curves(
     """
     ordered = np.sort(scores)
     own = 0 if threshold is None else int(np.searchsorted(ordered, threshold, side="right"))
-    accepted = grid(ordered, points, own)
+    accepted = grid(ordered, 400, own)
     at = thresholds_between(ordered, accepted)
     bands = operating_bands(scores, correct, delta, at)
     coverage = series_of(bands.coverage)

@@ -221,4 +221,4 @@ class ThresholdDisplay(Display):
 
 def _confidence(rows: str, name: str | None) -> str:
     """The label of an axis of confidences; named curves may be of different rows, and say so themselves."""
-    return "confidence" if name is not None else f"confidence ({'accepted' if rows == 'accepted' else 'all'} rows)"
+    return "confidence" if name is not None else f"confidence ({rows} rows)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from metacal.gate.watch import Watch
 from metacal.promises.sequential.alarms import NAMES, not_comparable, stated
@@ -14,14 +14,6 @@ _MOST_CLASSES = 50
 _LARGEST_LOG = 700.0
 
 
-class Silence(NamedTuple):
-    """Seconds without anything that are an alarm, whether it is raised now, and how often it was."""
-
-    after: float
-    raised: bool
-    times: int
-
-
 def status(
     watch: Watch,
     *,
@@ -29,9 +21,11 @@ def status(
     file: str | None = None,
     ended: bool = False,
     quarantine: str | None = None,
-    silence: Silence | None = None,
+    silence: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """All there is to say of a watch, as JSON types.
+
+    Of a `silence`: `after` how many seconds without anything it is an alarm, `raised` now or not, `times` that it was.
 
     Examples
     --------
@@ -44,8 +38,7 @@ def status(
     """
     counts, certificate, estimate = watch.counts, watch.gate.certificate, watch.estimate
     known = counts.labelled_accepted
-    silent = silence is not None and silence.raised
-    raised = [*watch.raised, *(["silence"] if silent else [])]
+    raised = [*watch.raised, *(["silence"] if silence is not None and silence["raised"] else [])]
     return {
         "artifact": artifact,
         "file": file,
@@ -64,7 +57,7 @@ def status(
         "lines": sum(one.lines for one in watch.alarms.unreadable),
         "unreadable": sum(one.unreadable for one in watch.alarms.unreadable),
         "quarantine": quarantine,
-        "silence": None if silence is None else silence._asdict(),
+        "silence": silence,
         "estimate": None if estimate is None or estimate.accuracy is None else estimate.to_dict(),
         "alarms": [_told(alarm, watch.first.get(alarm.name)) for alarm in watch.alarms],
         "missing": _missing(watch),

@@ -119,7 +119,8 @@ def part_table(
     counted = np.array([_counts(codes[rows], names) for rows in columns])
     there = np.flatnonzero(counted[0])
     n, *_, bad, of = counted[:, there]
-    evidence = _evidence(bad, of, quantity.limit_on_bad(limit))
+    # P(Bin(of, limit) >= bad) of each part, which is I_limit(bad, of - bad + 1).
+    evidence = np.where(bad > 0, betainc(np.maximum(bad, 1.0), of - bad + 1.0, quantity.limit_on_bad(limit)), 1.0)
     order = np.lexsort((-n, evidence))[:MOST_PARTS]
     shown, each = there[order], (1.0 - level) / max(1, len(there))
     n, accepted, right, all_right, *_ = counted[:, shown]
@@ -159,11 +160,6 @@ def _thresholds(certificate: Certificate | None, by: str, cells: Sequence[Sequen
         return np.full(len(cells), np.nan)
     own = {tuple(map(str, cell)): part.threshold for part in certificate.parts.items for cell in part.cells}
     return np.array([own.get(tuple(map(str, cell)), -np.inf) for cell in cells])
-
-
-def _evidence(bad: Float, of: Float, limit: float) -> Float:
-    """P(Bin(of, limit) >= bad) of each part, which is I_limit(bad, of - bad + 1)."""
-    return np.where(bad > 0, betainc(np.maximum(bad, 1.0), of - bad + 1.0, limit), 1.0)
 
 
 def _shares(hit: Float, of: Float, each: float) -> Series:

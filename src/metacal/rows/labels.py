@@ -255,10 +255,9 @@ def _within_64_bits(labels: NDArray[Any], noun: str = "label") -> NDArray[np.int
 
 def _plain_labels(array: NDArray[Any], noun: str) -> NDArray[Any]:
     _refuse_missing(np.array([is_missing(item) for item in array], dtype=bool), noun)
-    if all(isinstance(item, str) for item in array):
-        return array.astype(np.str_)
-    if all(isinstance(item, bool | np.bool_) for item in array):
-        return array.astype(np.bool_)
+    for kind, plain in ((str, np.str_), (bool | np.bool_, np.bool_)):
+        if all(isinstance(item, kind) for item in array):
+            return array.astype(plain)
     if all(isinstance(item, int | np.integer | np.bool_) for item in array):
         return _within_64_bits(array, noun)
     kinds = sorted({type(item).__name__ for item in array})

@@ -25,13 +25,9 @@ WORDS: dict[str, bool] = {
 }
 _WANTED = "true or false, 1 or 0, yes or no, pass or fail"
 
-#: What a message calls a row.
+#: What a message calls a row: its number, from 0, where nothing else is known.
 Place = Callable[[int], str]
-
-
-def numbered(row: int) -> str:
-    """A row by its number, from 0."""
-    return f"row {row}"
+numbered: Place = "row {}".format
 
 
 def score_column(values: Any, *, name: str = "score", place: Place = numbered) -> NDArray[np.floating[Any]]:

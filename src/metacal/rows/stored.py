@@ -57,12 +57,6 @@ class StoredTable:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype.name})"
 
-    def blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Every row once, in order: the first row's number and the rows of each block."""
-        step = max(1, BLOCK_ELEMENTS // max(1, self.shape[1]))
-        for start in range(0, len(self), step):
-            yield start, self.read(start, min(start + step, len(self)))
-
     def __getitem__(self, index: Any) -> NDArray[Any]:
         if isinstance(index, tuple):
             return self._cells(*index)
@@ -119,9 +113,16 @@ class StoredTable:
         if copy is False:
             raise ValueError("a stored table is read, and so copied, into an array")
         whole = np.empty(self.shape, dtype=self.dtype if dtype is None else dtype)
-        for start, block in self.blocks():
+        for start, block in blocks_of(self, BLOCK_ELEMENTS):
             whole[start : start + len(block)] = block
         return whole
+
+
+def blocks_of(table: Any, elements: int) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Every row of a table once, in order: the first row's number and the rows of each block of so many elements."""
+    step = max(1, elements // max(1, table.shape[1]))
+    for start in range(0, len(table), step):
+        yield start, table[start : start + step]
 
 
 class ConvertedTable(StoredTable):

@@ -26,7 +26,7 @@ from metacal.rows.labels import class_list as class_list
 from metacal.rows.labels import columns_of as columns_of
 from metacal.rows.labels import label_codes as label_codes
 from metacal.rows.labels import two_classes as two_classes
-from metacal.rows.stored import ConvertedTable, StoredTable
+from metacal.rows.stored import ConvertedTable, StoredTable, blocks_of
 
 #: Elements looked at in one go: large enough for few calls, small enough to stay in the cache.
 BLOCK_ELEMENTS = 1 << 17
@@ -73,7 +73,7 @@ def logits_table(table: Any, *, executor: Executor | None = None) -> NDArray[Any
         return array
     if isinstance(array, StoredTable) or isinstance(table, np.memmap):
         return ConvertedTable(array, with_masks, array.dtype)  # type: ignore[return-value]
-    return np.concatenate([with_masks(block) for _, block in _blocks(array)])
+    return np.concatenate([with_masks(block) for _, block in blocks_of(array, BLOCK_ELEMENTS)])
 
 
 def is_one_score(table: Any) -> bool:
@@ -141,7 +141,7 @@ def probability_table(table: Any, *, advice: str | None = None) -> NDArray[Any]:
     """
     array = _float_table(table, "probabilities")
     tolerance = _SUM_TOLERANCE[str(array.dtype).removeprefix("torch.")]
-    blocks: Iterable[tuple[int, NDArray[Any]]] = _blocks(array)
+    blocks: Iterable[tuple[int, NDArray[Any]]] = blocks_of(array, BLOCK_ELEMENTS)
     if kernels.on_device(array):
         wrong = kernels.device_kernels().first_row_that_is_no_probability(array, tolerance)
         blocks = [] if wrong is None else [(wrong, on_host(array[wrong : wrong + 1]))]
@@ -207,7 +207,7 @@ def may_wait(table: Any, kind: str) -> bool:
 
 def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any]:
     work = np.empty(table.shape, dtype)
-    for start, block in _blocks(table):
+    for start, block in blocks_of(table, BLOCK_ELEMENTS):
         wide = block.astype(dtype, copy=False)
         positive = wide if wide.min() > 0.0 else without_zeros(NUMPY, wide)
         work[start : start + len(block)] = np.log(positive, dtype=np.float64)
@@ -267,12 +267,6 @@ def _as_float(array: NDArray[Any], name: str) -> NDArray[Any]:
         except (ValueError, TypeError, OverflowError) as error:
             raise WrongTypeError(f"{name} must be numbers; got an array of type {array.dtype} ({error}).") from None
     raise InputError(f"{name} must be numbers; got an array of type {array.dtype}.")
-
-
-def _blocks(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
-    step = max(1, BLOCK_ELEMENTS // array.shape[1])
-    for start in range(0, len(array), step):
-        yield start, array[start : start + step]
 
 
 def _raise_bad_logit(table: Any, row: int) -> None:

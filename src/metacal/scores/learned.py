@@ -71,16 +71,8 @@ def row_features(block: NDArray[Any], n_top: int = 5) -> Float:
     leading = np.partition(block, block.shape[1] - n_top, axis=1)[:, -n_top:].astype(np.float64)
     leading.sort(axis=1)
     gaps = np.maximum(leading[:, -2::-1] - leading[:, -1:], -LARGEST_GAP)
-    return np.column_stack(
-        [
-            kernels.entropy(block),
-            doubt,
-            np.log(np.maximum(doubt, np.exp(-LARGEST_GAP))),
-            gaps,
-            leading[:, -1],
-            -kernels.free_energy(block),
-        ]
-    )
+    invariant = kernels.entropy(block), doubt, np.log(np.maximum(doubt, np.exp(-LARGEST_GAP))), gaps
+    return np.column_stack([*invariant, leading[:, -1], -kernels.free_energy(block)])
 
 
 @dataclass(eq=False)

@@ -216,11 +216,10 @@ def run_child(path: Path, inputs: dict[str, Array] | None, n_bytes: int) -> Chec
 
 def _start(seconds: int, *arguments: str) -> None:
     script = os.path.join(os.path.dirname(__file__), "probe.py")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
             [sys.executable, "-P", script, *arguments],
-            env=environment,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=2 * seconds,

@@ -27,8 +27,6 @@ from metacal.scores import NAMED
 
 #: What the first record says of the draw.
 OPTIONS = ("labels", "may_extend", "random_state", "higher_is", "score_name", "score", "input")
-#: What the first record has.
-_BEGIN = ("promise", *OPTIONS, "classes", "classes_given", "n_pool", "pool", "sheet")
 #: What the others have, unless they extend it.
 _ANSWERS = ("rows", "right", "classes")
 
@@ -125,8 +123,8 @@ def _begin(certifier: Certifier, sheet: dict[str, Any]) -> Record:
 
 def _begun(journal: Journal, pool: ArrayLike) -> Certifier:
     """The certifier that the first record describes, on its pool."""
-    first, where = journal.records[0], f"{journal.path}:2"
-    exact_keys(first, _BEGIN, where)
+    first, around = journal.records[0], ("classes", "classes_given", "n_pool", "pool", "sheet")
+    exact_keys(first, ("promise", *OPTIONS, *around), f"{journal.path}:2")
     on_logits = first["classes"] is not None
     if on_logits != (np.ndim(pool) == 2):
         kind = "logits" if on_logits else "scores"

@@ -8,6 +8,7 @@ object with its fields; one of a family (maps, promises, sources) says under "ty
 from __future__ import annotations
 
 import math
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
@@ -24,7 +25,7 @@ from metacal.maps.methods import map_classes
 from metacal.promises.kinds import promise_classes
 from metacal.promises.promise import Promise
 
-_INFINITE = {"inf": math.inf, "-inf": -math.inf}
+_INFINITE = ("inf", "-inf")
 #: Maps inside maps inside maps.
 _DEEPEST = 12
 
@@ -155,11 +156,13 @@ def decode(annotation: Any, data: Any, where: str, depth: int = 0) -> Any:
         raise ArtifactError(f"{where} must be {_said(annotation)}, not {shown(data)}.")
     if fitting[0] != annotation:
         return decode(fitting[0], data, where, depth)
-    origin = get_origin(annotation)
     if annotation is float:
-        return _INFINITE[data] if isinstance(data, str) else _number(data, where)
-    if origin is tuple:
-        return _decode_tuple(get_args(annotation), data, where, depth)
+        if type(data) is int and abs(data) > sys.float_info.max:
+            raise ArtifactError(f"{where} is too large a number.")
+        return float(data)
+    origin = get_origin(annotation)
+    if origin in (tuple, list):
+        return origin(_items(annotation, data, where, depth))
     if np.ndarray in (annotation, origin):
         return decode_array(annotation, data, where)
     if is_dataclass(annotation):
@@ -297,17 +300,13 @@ def _fits(annotation: Any, data: Any) -> bool:
     origin = get_origin(annotation)
     if origin is Literal:
         return any(type(data) is type(choice) and data == choice for choice in get_args(annotation))
-    if origin is tuple:
+    if origin in (tuple, list):
         return isinstance(data, list)
     return isinstance(data, dict if annotation not in FORMS else dict | list)
 
 
 def _is_text(data: str) -> bool:
-    try:
-        data.encode()
-    except UnicodeEncodeError:  # half a surrogate pair: it could never be printed
-        return False
-    return True
+    return data.encode(errors="replace").decode() == data  # half a surrogate pair could never be printed
 
 
 def _is_whole(data: Any) -> bool:
@@ -326,20 +325,13 @@ _PLAIN: dict[Any, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def _number(data: float, where: str) -> float:
-    try:
-        return float(data)
-    except OverflowError:
-        raise ArtifactError(f"{where} is too large a number.") from None
-
-
-def _decode_tuple(arguments: tuple[Any, ...], data: list[Any], where: str, depth: int) -> tuple[Any, ...]:
-    if len(arguments) == 2 and arguments[1] is Ellipsis:
-        arguments = (arguments[0],) * len(data)
-    if len(arguments) != len(data):
-        raise ArtifactError(f"{where} must have {len(arguments)} entries, not {len(data)}.")
-    pairs = zip(arguments, data, strict=True)
-    return tuple(decode(a, item, f"{where}[{k}]", depth + 1) for k, (a, item) in enumerate(pairs))
+def _items(annotation: Any, data: list[Any], where: str, depth: int) -> Iterable[Any]:
+    kinds = get_args(annotation)
+    if get_origin(annotation) is list or kinds[1:] == (Ellipsis,):
+        kinds = (kinds[0],) * len(data)
+    if len(kinds) != len(data):
+        raise ArtifactError(f"{where} must have {len(kinds)} entries, not {len(data)}.")
+    return (decode(kind, item, f"{where}[{k}]", depth + 1) for k, (kind, item) in enumerate(zip(kinds, data)))
 
 
 def _said(annotation: Any) -> str:
@@ -350,6 +342,6 @@ def _said(annotation: Any) -> str:
         return f"one of {', '.join(CHOICES[annotation]() if annotation in CHOICES else arguments)}"
     if origin is Literal:
         return " or ".join(f'"{choice}"' for choice in arguments)
-    if origin is tuple:
+    if origin in (tuple, list):
         return "a list"
     return _PLAIN[annotation][1] if annotation in _PLAIN else "an object"

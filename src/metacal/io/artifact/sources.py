@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, make_dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, NewType
 
 import numpy as np
@@ -114,20 +114,17 @@ RANKERS: dict[str, type[Ranker]] = {"LogisticRanker": LogisticRanker, "PairwiseR
 _LEARNED: dict[str, Any] = {"n_classes_": int, **dict.fromkeys(("means_", "scales_", "coefficients_"), Float)}
 
 
-def _restored(cls: type[Ranker]) -> Any:
-    def make(**values: Any) -> Ranker:
-        learned = [values.pop(name) for name in _LEARNED]
-        if values["classes"] is not None:
-            values["classes"] = values["classes"].tolist()
-        return cls(**values).restored(*learned)
-
-    return make
+def _restored(cls: type[Ranker], **values: Any) -> Ranker:
+    learned = [values.pop(name) for name in _LEARNED]
+    if values["classes"] is not None:
+        values["classes"] = values["classes"].tolist()
+    return cls(**values).restored(*learned)
 
 
 FAMILIES[Ranker] = lambda: RANKERS
 for _ranker in RANKERS.values():
     ENTRIES[_ranker] = {**entries(_ranker), "classes": Labels | None, **_LEARNED}
-    BUILDERS[_ranker] = _restored(_ranker)
+    BUILDERS[_ranker] = partial(_restored, _ranker)
 
 # ── recipes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 

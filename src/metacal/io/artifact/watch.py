@@ -226,8 +226,6 @@ def _paired(shape: Any) -> Form:
 FORMS[dict[Id, Waiting]] = _paired(tuple[tuple[Id, Waiting], ...])
 FORMS[dict[str, int]] = _paired(tuple[tuple[Literal[NAMES], int], ...])  # type: ignore[valid-type]
 FORMS[dict[Id, None]] = Form(tuple[Id, ...], lambda held, where: [*held], lambda read, where: dict.fromkeys(read))
-FORMS[list[Counts]] = Form(tuple[Counts, ...], lambda held, where: held, lambda read, where: [*read])
-FORMS[list[Point]] = FORMS[list[Counts]]._replace(shape=tuple[Point, ...])
 
 
 def describe_watch(watch: Watch) -> dict[str, Any]:

@@ -36,8 +36,7 @@ def read(request: Request, delimiter: str = ",") -> Columns:
     """Read a table with a header, a column per class or one column of lists; or a column of scores."""
     path, lines = request.path, None
     with text_in(path, request.source) as file:
-        delimiter = delimiter_of(file, delimiter)
-        header, lists = header_of(path, file, delimiter)
+        header, lists, delimiter = header_of(path, file, delimiter)
         picked = pick_columns(request, header, lists)
         cells = _Cells(request, picked, file, delimiter, header)
         first = cells.column(picked.table[0])
@@ -95,8 +94,9 @@ def _score(cell: str) -> Any:
     return float(text) if is_number(text) else text or None
 
 
-def header_of(path: str, file: IO[str], delimiter: str) -> tuple[list[str], list[str]]:
-    """The names of the columns, and those of them whose first cell is a list; the rest of the file is still there."""
+def header_of(path: str, file: IO[str], usual: str) -> tuple[list[str], list[str], str]:
+    """The names of the columns, those whose first cell is a list, and what separates them; the rows are still there."""
+    delimiter = delimiter_of(file, usual)
     reader = csv.reader(file, delimiter=delimiter)
     header = [unescaped(name.strip()) for name in next(reader, [])]
     if not header:
@@ -109,7 +109,7 @@ def header_of(path: str, file: IO[str], delimiter: str) -> tuple[list[str], list
         raise NoRowsError(f"{path}: it holds no rows; give at least one.")
     file.seek(0)
     next(csv.reader(file, delimiter=delimiter))
-    return header, [name for name, cell in zip(header, first) if cell.lstrip()[:1] in ("[", "(")]
+    return header, [name for name, cell in zip(header, first) if cell.lstrip()[:1] in ("[", "(")], delimiter
 
 
 class _Cells:

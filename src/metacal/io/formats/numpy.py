@@ -52,9 +52,8 @@ def read_npz(request: Request) -> Columns:
     with zipfile.ZipFile(request.source) as archive:
         entries = {entry.filename: entry for entry in archive.infolist()}
         members = {name.removesuffix(".npy"): entry for name, entry in entries.items() if name.endswith(".npy")}
-        foreign = [name for name in entries if not name.endswith(".npy")]
-        if foreign and not members:
-            raise InputError(f"{path}: this zip archive is not an npz (it holds {listed(foreign)}); {SAVE_AS_NPZ}.")
+        if entries and not members:
+            raise InputError(f"{path}: this zip archive is not an npz (it holds {listed(entries)}); {SAVE_AS_NPZ}.")
         headers = {}
         for name, entry in members.items():
             with archive.open(entry) as member:

@@ -33,8 +33,7 @@ _FAR_APART = 1 << 14
 
 def bytes_of(room: NDArray[Any]) -> memoryview:
     """The bytes of a C-ordered array, to be written to."""
-    flat: Any = room.reshape(-1).view(np.uint8) if room.nbytes else b""
-    return memoryview(flat)
+    return room.reshape(-1).view(np.uint8).data if room.nbytes else memoryview(b"")
 
 
 class RawFile:

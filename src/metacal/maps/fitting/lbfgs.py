@@ -65,7 +65,6 @@ def minimise(
     """
     point, pairs = start, list[tuple[Float, Float]]()
     value, gradient = objective(point)
-    to_gain, step = np.inf, 0
     for step in range(max_steps + 1):
         direction = -_inverse_hessian(gradient, pairs, precondition)
         slope = float(np.vdot(gradient, direction))

@@ -36,7 +36,7 @@ def likeliest_mixture(members: Float, weights: Float | None = None) -> Float:
     scale = np.ones(len(members)) if weights is None else np.asarray(weights, dtype=np.float64)
     scale = scale / scale.sum()
     mixture = np.full(members.shape[1], 1.0 / members.shape[1])
-    value, step = _loss(members, scale, mixture), 0
+    value = _loss(members, scale, mixture)
     for step in range(1, _MAX_STEPS + 1):  # noqa: B007 the minimum says how many
         target, slope = _target(members, scale, mixture)
         direction = target - mixture

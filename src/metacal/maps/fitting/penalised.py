@@ -131,19 +131,15 @@ class Problem:
         sample, n_classes = sample.usable(), sample.rows.n_classes
         scaled = self if self.unit is not None else self._scaled(sample)
         if self.full and len(sample.labels) * n_classes <= _HELD:
-            scaled, sample = scaled._held(sample)
+            table = np.empty((len(sample.labels), n_classes))
+            sample.rows.fill(partial(kernels.write_features, features=scaled.features), table)
+            sample = sample._replace(rows=Rows(table, block_rows=1, executor=sample.rows.executor))
+            scaled = replace(scaled, features=kernels.given)
         start = np.zeros((n_classes + 1 if self.full else 2, n_classes))
         start[_own(start.shape)] = scaled.diagonal
         curvature = scaled._sum(kernels.curvature, sample, start) / sample.total
         spectrum = np.linalg.eigh(curvature[4:]) if self.full else None
         return replace(scaled, curvature=curvature[:4], spectrum=spectrum), sample, start
-
-    def _held(self, sample: Labelled) -> tuple[Self, Labelled]:
-        """The same problem on features that lie in memory, and these."""
-        table = np.empty((len(sample.labels), sample.rows.n_classes))
-        sample.rows.fill(partial(kernels.write_features, features=self.features), table)
-        rows = Rows(table, block_rows=1, executor=sample.rows.executor)
-        return replace(self, features=kernels.given), sample._replace(rows=rows)
 
     def _of_features(self, theta: Float) -> Float:
         """The coefficients of the features as they are, from those of the tempered ones."""
@@ -191,8 +187,7 @@ class Problem:
 
     def _newton(self, sample: Labelled, theta: Float, ridge: Float) -> Callable[[Float], Float]:
         """Newton's own inverse Hessian at θ, from a part of the rows: with a diagonal matrix A it is small."""
-        step = max(1, len(sample.labels) // max(_CURVATURE_ROWS, 2 * theta.shape[1]))
-        part = sample.every(step)
+        part = sample.every(max(1, len(sample.labels) // max(_CURVATURE_ROWS, 2 * theta.shape[1])))
         # In one block: the Hessian is as large as some thousand rows, and each strip would have one of its own.
         block = part.rows.gathered()
         hessian = kernels.whole_curvature(block, part.weights, self.features, self.unit or 1.0, theta) / part.total

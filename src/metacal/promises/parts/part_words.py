@@ -76,10 +76,8 @@ def lines_of_sides(parts: Parts, few: int) -> list[tuple[str, str]]:
                 why = f"{part.quantity} {part.target:g} is not certified{takes}"
                 lines.append(("closed", f"{of}nothing is called {name}: {why}"))
                 continue
-            seen = (
-                f"{part.n_accepted:,} of {part.n_rows:,} rows on that side, {part.n_correct_accepted:,} of them right"
-            )
-            lines.append((f"called {name}"[:12], f"{of}{seen}"))
+            seen = f"{part.n_accepted:,} of {part.n_rows:,} rows on that side"
+            lines.append((f"called {name}"[:12], f"{of}{seen}, {part.n_correct_accepted:,} of them right"))
     if len(families) > few:
         lines.append(("group", f"and {len(families) - few:,} more"))
     return lines

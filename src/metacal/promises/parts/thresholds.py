@@ -94,8 +94,7 @@ def policy_of(certificate: Certificate, classes: NDArray[Any]) -> Policy:
     names = tuple(classes.tolist() if parts.by == "class" else sorted(own))
     at = {name: part.at for part in parts.items for name in part.names if part.called is not None}
     if at:
-        sides = [(lower.names, (lower.threshold, upper.threshold)) for lower, upper in parts.families]
-        own = {name: pair for group, pair in sides for name in group}
+        own = {name: (lower.threshold, upper.threshold) for lower, upper in parts.families for name in lower.names}
     return Thresholds(parts.by, names, tuple(own[name] for name in names), tuple(at[name] for name in names if at))
 
 

@@ -98,7 +98,7 @@ class MinAccuracy(OfUnits, ByRanking, OneThreshold):
             raise self._infeasible(seen, passed, labels)
         above = int(np.searchsorted(ranking.ranks, ranking.accepted_at(rank), side="right"))
         ranking.settle(above - 1, above)
-        return replace(self._certificate(seen, ranking.threshold_at(rank)), labels=labels)
+        return replace(self._ranked(seen, ranking.threshold_at(rank)), labels=labels)
 
     @property
     def walks(self) -> bool:

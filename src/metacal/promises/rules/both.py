@@ -92,7 +92,7 @@ class Both(Promise):
         kept = int((correct & (sample.score <= threshold)).sum())
         if kept < bounds.miscoverage_rank(int(correct.sum()), self.alpha, self._half) and threshold < math.inf:
             raise self._infeasible(sample, kept)
-        return self._certificate(sample.ranking, threshold)
+        return self._certificate(sample, threshold)
 
     def impossible(self, certificate: Certificate) -> str | None:
         wrong = too_many_wrong_accepted(certificate, self.beta, self._half)
@@ -174,8 +174,8 @@ class AfterLooking(Promise):
             threshold = self._for_alpha(sample) if self.beta is None else self._for_beta(sample, self.beta)
             accepted = int((sample.score <= threshold).sum())
             at = sample.ranking.just_below_next(accepted) if accepted else threshold
-            return self._certificate(sample.ranking, at)
-        certificate = self._certificate(sample.ranking, self.threshold)
+            return self._certificate(sample, at)
+        certificate = self._certificate(sample, self.threshold)
         if (missing := self.impossible(certificate)) is not None:
             raise InfeasibleTargetError(
                 f"the threshold {self.threshold:g} does not carry it on these rows: {missing}; read what it carries "

@@ -103,7 +103,7 @@ class Cheapest(Costed):
         kept = int(accepted[cheapest])
         threshold = ranked.blocks.just_below_next(kept) if kept else -math.inf
         notes = () if kept else (review_is_cheapest(review=self.review),)
-        certificate = self._certificate(sample.ranking, threshold, notes)
+        certificate = self._certificate(sample, threshold, notes)
         bound = self._bound(n, kept, self._answers_cost(ranked, kept))
         return replace(certificate, target=min(bound, self.largest), mean_cost=float(cost[cheapest]))
 

@@ -96,7 +96,7 @@ class MeanLimit(Costed):
         rank = self._certified_rows(ranked, self.share, rule)
         if rank == 0:
             raise self._infeasible(ranked, rule)
-        certificate = self._certificate(sample.ranking, ranked.blocks.just_below_next(rank))
+        certificate = self._certificate(sample, ranked.blocks.just_below_next(rank))
         mean = float(ranked.losses[: certificate.n_accepted].mean())
         return replace(certificate, rule=rule or self.rule, mean_cost=mean * self.largest)
 

@@ -50,10 +50,10 @@ class OrderStatistic(ByRanking, OfUnits):
         block = int(np.searchsorted(seen, bounds.miscoverage_rank(n, limit, self.delta)))
         ranking.settle(block - 1 if block == len(seen) else block, block + 1)
         if block < len(seen):
-            return self._certificate(ranking, float(ranking.scores[block]))
+            return self._ranked(ranking, float(ranking.scores[block]))
         best = bounds.smallest_certifiable_miscoverage(n, self.delta)
         note = self._too_few(n, best, bounds.correct_rows_needed(limit, self.delta)).warned()
-        return self._certificate(ranking, math.inf, (note,))
+        return self._ranked(ranking, math.inf, (note,))
 
 
 @dataclass

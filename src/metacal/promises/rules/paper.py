@@ -79,7 +79,7 @@ class MaxMiscoverage(_WithoutGuarantee):
         """The paper's threshold; +inf when its rank exceeds the number of correct rows."""
         right = np.sort(sample.score[sample.right])
         rank = bounds.expected_miscoverage_rank(len(right), self.alpha)
-        return self._certificate(sample.ranking, float(right[rank - 1]) if rank <= len(right) else math.inf)
+        return self._certificate(sample, float(right[rank - 1]) if rank <= len(right) else math.inf)
 
     def for_base(self, available: Flags, scores: Float, correct: Flags, certificate: Certificate) -> Flags:
         """Line 6, where r* is the score of a row: those tied with it are accepted, but not "smaller than r*"."""
@@ -131,7 +131,7 @@ class MinCoverageAccuracy(_WithoutGuarantee):
                 target=self.beta,
                 best=float(accuracy[0]),
             )
-        return self._certificate(sample.ranking, _last_at_least(self.beta, centres, accuracy))
+        return self._certificate(sample, _last_at_least(self.beta, centres, accuracy))
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees.

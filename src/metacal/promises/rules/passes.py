@@ -46,11 +46,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.formulas import Flags
 from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut, scores_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import ByRanking, Promise
-from metacal.promises.sample import Evidence, Ranking, Sample, Undecided, none_correct
+from metacal.promises.sample import Evidence, Ranking, Sample, Undecided, require_some_correct
 from metacal.rows.executors import ExecutorLike, executor_of
 from metacal.rows.tasks import in_order
 
@@ -97,8 +96,7 @@ class Tally:
         counts = count(cut)
         if counts.missing:
             raise InputError("certify needs a score for every row; some are NaN.")
-        if not counts.right.any():
-            raise none_correct(int(counts.wrong.sum()))
+        require_some_correct(counts.right, int(counts.wrong.sum()))
         unit = 63 if not counts.bits else (counts.bits & -counts.bits).bit_length() - 1
         return cls(*cut.bounds_of(counts.cells), counts.right, counts.wrong, unit)
 
@@ -120,23 +118,16 @@ class Tally:
     def ranking(self) -> Ranking:
         """The cells as if each were a block of equal scores: true of those that are not `mixed`."""
         ranks, errors = np.cumsum(self.right + self.wrong), np.cumsum(self.wrong)
-        return Ranking(ranks, errors, scores_of(self._lowest), self.mixed)
-
-    @cached_property
-    def mixed(self) -> Flags:
-        """Whether the order inside a cell is open: there is room for several scores."""
-        return (self.high - self._lowest).view(np.uint64) >= np.uint64(1 << self.unit)
-
-    @cached_property
-    def _lowest(self) -> Ints:
-        """The lowest multiple of 2^unit in each cell."""
         below = np.int64((1 << self.unit) - 1)
-        return (self.low + below) & ~below
+        lowest = (self.low + below) & ~below  # the lowest multiple of 2^unit in each cell
+        # Whether the order inside a cell is open: there is room for several scores.
+        mixed = (self.high - lowest).view(np.uint64) >= np.uint64(1 << self.unit)
+        return Ranking(ranks, errors, scores_of(lowest), mixed)
 
     def open_at(self, ranks: Sequence[int]) -> list[int]:
         """The cells that have these ranks and more than one score."""
         cells = np.unique(np.searchsorted(self.ranking.ranks, np.array(ranks, dtype=np.int64)))
-        return [int(cell) for cell in cells[self.mixed[cells]]]
+        return [int(cell) for cell in cells if self.ranking.mixed is not None and self.ranking.mixed[cell]]
 
 
 class Passes(Evidence):

@@ -37,6 +37,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import numpy as np
 from scipy.special import bdtr, gammaln
@@ -171,15 +172,12 @@ class Staged(Evidence):
 
     def _walked(self, rows: Codes, pilot: Codes, most: int) -> list[Float]:
         """The last point of each path up to which at most so many rows are answered otherwise."""
-        ends = []
-        for path in self._paths(pilot):
-            end = np.full(self.doubt.shape[1], -math.inf)
-            for limits in path:
-                if self._bad(limits, rows) > most:
-                    break
-                end = limits
-            ends.append(end)
-        return ends
+
+        def few(limits: Float) -> bool:
+            return self._bad(limits, rows) <= most
+
+        never = np.full(self.doubt.shape[1], -math.inf)
+        return [[never, *takewhile(few, path)][-1] for path in self._paths(pilot)]
 
     def answered_by(self, limits: Float, rows: Codes) -> Codes:
         """The number of the model that answers each row, m where none of them does."""

@@ -82,8 +82,7 @@ class OfUnits(Promise):
         if found is None and not quantity.accepting_is_safe:
             raise _infeasible(self, tested, units.number, walked)
         notes = () if found is not None else (too_few_units(units=units.number, rows=len(tested)).warned(),)
-        certificate = self._certificate(tested.ranking, math.inf if found is None else found, notes)
-        return replace(certificate, rule=WHOLE_UNITS, labelled=tested.correct is not None)
+        return replace(self._certificate(tested, math.inf if found is None else found, notes), rule=WHOLE_UNITS)
 
     def impossible_of_units(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be: too many bad rows, or fewer than the boldest bets on a clean sheet need."""

@@ -133,9 +133,8 @@ class AbstentionMonitor(Monitor):
     def __str__(self) -> str:
         low, high = self.interval
         now = percent(round(self.rejected / self.rows, 4)) if self.rows else "none"
-        return (
-            f"{now} of {self.rows:,} rows rejected; {percent(round(low, 4))} to {percent(round(high, 4))} is expected"
-        )
+        expected = f"{percent(round(low, 4))} to {percent(round(high, 4))} is expected"
+        return f"{now} of {self.rows:,} rows rejected; {expected}"
 
 
 @dataclass
@@ -257,9 +256,8 @@ class CalibrationMonitor(Monitor):
         fraction("tolerance", self.tolerance)
         even = (self.tolerance, self.tolerance)
         self.allowed = tuple((over, under) for over, under in self.allowed) or (even,) * (1 + len(CONFIDENCES))
-        if len(self.allowed) != 1 + len(CONFIDENCES) or not all(
-            0.0 < min(one) <= max(one) <= 2.0 for one in self.allowed
-        ):
+        sound = all(0.0 < min(one) <= max(one) <= 2.0 for one in self.allowed)
+        if len(self.allowed) != 1 + len(CONFIDENCES) or not sound:
             raise InputError("what is allowed is a gap to either side, of all rows and of each bin of the confidence.")
         # The first guess is a gap of as much again as is tolerated, held with the weight of 1/tolerance rows.
         self.begin(*(Wager(guess=1.0 / self.tolerance, guess_gain=1.0) for _ in _SHARES))
@@ -300,10 +298,8 @@ class CalibrationMonitor(Monitor):
         if not self.rows:
             return "no accepted row has a label yet"
         sure, right = 100.0 * self.confidence / self.rows, 100.0 * self.right / self.rows
-        return (
-            f"confidence {sure:.2f}%, accuracy {right:.2f}% on {self.rows:,} rows; "
-            f"{self.allowed[0][0]:.2%} over is tolerated"
-        )
+        seen = f"confidence {sure:.2f}%, accuracy {right:.2f}% on {self.rows:,} rows"
+        return f"{seen}; {self.allowed[0][0]:.2%} over is tolerated"
 
 
 def _allowed(bins: tuple[tuple[int, int, float], ...], log: float) -> tuple[float, float]:
