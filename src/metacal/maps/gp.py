@@ -280,7 +280,8 @@ def _curve(basis: _Basis, mean: Float, covariance: Float) -> kernels.Curve:
     variance = basis.variance + np.einsum("rg,rg->g", shrink @ basis.features, basis.features)
     centre, grid = mean @ basis.features, basis.grid
     lifted = centre + 0.5 * np.maximum(variance, 0.0)
-    return kernels.Curve(float(grid[0]), float(grid[1] - grid[0]), basis.features, centre, lifted)
+    features = np.ascontiguousarray(basis.features.T)
+    return kernels.Curve(float(grid[0]), float(grid[1] - grid[0]), features, centre, lifted)
 
 
 def _bound(data: _Data, basis: _Basis, mean: Float, precision: Float) -> _Bound:
