@@ -152,6 +152,8 @@ def fit_gp(
     """
     if isinstance(n_inducing, bool) or not isinstance(n_inducing, int | np.integer) or not 2 <= n_inducing <= 200:
         raise InputError(f"n_inducing must be a whole number from 2 to 200, got {n_inducing!r}.")
+    if centre not in kernels.CENTRES:
+        raise InputError(f"centre must be one of {', '.join(map(repr, kernels.CENTRES))}, got {centre!r}.")
     sample = Labelled(rows, labels, weights).usable()
     b = fit_temperature(*sample).inverse_temperature
     # Every s-th row, so that at most `_SAMPLE_ELEMENTS` entries are left; the table is not copied.
