@@ -82,14 +82,15 @@ def test_every_promise_with_every_score_is_valid(gates):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CALIBRATORS)
-def test_every_calibrator_with_every_promise_is_valid(name, gates):
-    """The calibrator is fitted once and put into each gate: promise and score do not depend on it."""
+def test_every_calibrator_is_valid_in_gates_of_promises_in_turn(name, gates):
+    """The calibrator is fitted once and put into a third of the gates: promise and score do not depend on it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         alone = json.loads(artifact.dumps(CALIBRATORS[name]().fit(LOGITS, LABELS)))
     VALIDATOR.validate(alone)
     position = list(CALIBRATORS).index(name)
-    for p in range(len(PROMISES)):
+    expected = artifact.loads(json.dumps(alone).encode()).predict_proba(LOGITS)
+    for p in range(position % 3, len(PROMISES), 3):
         gate = gates[p, (p + position) % len(SCORES)]
         data, learned = copy.deepcopy(gate), alone["stages"][0]["source"]
         data["stages"][0]["source"] |= {"recipe": learned["recipe"], "map": learned["map"]}
@@ -97,7 +98,7 @@ def test_every_calibrator_with_every_promise_is_valid(name, gates):
         VALIDATOR.validate(data)
         loaded = artifact.loads(json.dumps(data).encode())
         kept = loaded.accepts(LOGITS)
-        want = np.where(kept[:, None], artifact.loads(json.dumps(alone).encode()).predict_proba(LOGITS), 1 / 3)
+        want = np.where(kept[:, None], expected, 1 / 3)
         np.testing.assert_allclose(loaded.predict_proba(LOGITS), want, rtol=1e-12)
 
 

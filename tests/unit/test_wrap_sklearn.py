@@ -48,8 +48,7 @@ def no_noise():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REAL)
-@pytest.mark.parametrize("cv", [None, 3])
+@pytest.mark.parametrize(("cv", "name"), [*((None, name) for name in REAL), (3, "logistic"), (3, "forest"), (3, "svc")])
 def test_real_classifiers_on_digits(name, cv):
     gate = mc.CalibratedClassifier(REAL[name], mc.MinAccuracy(0.85), cv=cv).fit(X[:1200], Y[:1200])
     accept, predicted = gate.accepts(X[TEST]), gate.predict(X[TEST])

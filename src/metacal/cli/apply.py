@@ -14,7 +14,6 @@ from metacal.cli.options import (
     as_command,
     group,
     jobs_field,
-    large_field,
     option,
     switch,
     threads_for,
@@ -48,7 +47,6 @@ class Options:
         "A column of FILE to pass on to OUT: an id, a prompt, a time; once for each.", "NAME", multiple=True
     )
     prune: bool = switch("Where OUT is a folder: remove results whose source is gone, unless they were changed since.")
-    large: str | None = large_field()
     reading: Reading = group(Reading, without=("labels",))
     n_jobs: int | None = jobs_field()
     executor: str | None = executor_field()
@@ -87,9 +85,9 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal apply cascade.json small.npz --large large.npz -o out.csv
     """  # noqa: D301
     options = replace(options, reading=replace(options.reading, keep=options.keep))
-    output, large = options.output, options.large
+    output = options.output
     _check_output(output, options.output_format)
-    check_not_an_input(output, file, artifact, large, reading=options.reading)
+    check_not_an_input(output, file, artifact, reading=options.reading)
     if options.executor is not None and not is_folder(output):
         raise click.UsageError(
             "--executor writes a folder of results, a file for each that is read; end its name with /: -o out/."
@@ -128,7 +126,7 @@ def _counts(gate: Gate, done: Applied, options: Options) -> dict[str, Any]:
     if gate.kind == "scores":
         counts["n_without_score"] = done.n_without_score
     if done.answered_by:
-        counts |= {"large": options.large, "answered_by": done.answered_by}
+        counts |= {"large": options.reading.large, "answered_by": done.answered_by}
     counts["output"] = options.output
     if is_folder(options.output):
         names = ("n_files", "n_kept", "empty", "orphans", "pruned", "edited")
@@ -142,7 +140,7 @@ def _applied(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
     from metacal.io.apply import write_decisions
     from metacal.rows import told
 
-    given = read_rows(gate, artifact, file, options.reading, options.large, all_stages=False)
+    given = read_rows(gate, artifact, file, options.reading, all_stages=False)
     tables = [one.table if gate.n_classes else one for one in given.tables]
     known: dict[str, Any] = {"rejected": options.rejected, "n_jobs": threads_for(options.n_jobs)}
     with progress_bar(len(given.found), "row", "rows") as bar, told(bar.update):
@@ -155,7 +153,7 @@ def _applied_to_folder(gate: Gate, artifact: str, file: str, options: Options) -
     from metacal.io.apply import apply
     from metacal.rows import told
 
-    check_large(gate, artifact, options.large)
+    check_large(gate, artifact, options.reading.large)
     check_reading(gate, artifact, options.reading)
     threads, known = threads_for(options.n_jobs), keywords(options.reading)
     known |= {name: getattr(options, name) for name in ("rejected", "output_format", "prune")}

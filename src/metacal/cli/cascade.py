@@ -68,7 +68,7 @@ class Options:
     )
     seed: int = option("Seed of the draw of the rows that choose thresholds.", type=SEED, default=0)
     reject_label: str | None = option("Prediction where people answer.  [default: -1, or 'rejected']", "LABEL")
-    reading: Reading = group(Reading)
+    reading: Reading = group(Reading, without=("large",))
     n_jobs: int | None = jobs_field()
     output: str | None = output_option("Save the cascade here, for apply and verify.", "JSON")
     key: str | None = sign_field()

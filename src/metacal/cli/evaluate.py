@@ -17,7 +17,6 @@ from metacal.cli.options import (
     as_command,
     group,
     jobs_field,
-    large_field,
     level_field,
     option,
     threads_for,
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 class Options:
     """What `metacal evaluate` is told."""
 
-    large: str | None = large_field()
     reading: Reading = group(Reading)
     level: float = level_field()
     bins: int = option("Bins of the binned ECEs.", type=BINS, default=15)
@@ -95,7 +93,7 @@ def _measured(artifact: str | None, file: str, options: Options) -> Measured:
     from metacal.rows.validate import class_list, label_codes, logits_from
 
     threads, stream = threads_for(options.n_jobs), True if options.executor is not None else None
-    gate, given = read_any(artifact, file, options.reading, options.large, as_is=True, stream=stream)
+    gate, given = read_any(artifact, file, options.reading, as_is=True, stream=stream)
     if gate is not None and gate.kind != "logits" and options.executor is not None:
         raise click.UsageError("--executor works on one table of logits; leave it out here.")
     found, (table, *later) = given.found, given.tables

@@ -66,7 +66,7 @@ class Options:
     score: str | None = option("What ranks the rows.  [default: entropy]", type=OneOf(NAMED.keys))
     seed: int | None = option("Seed of the draw.  [default: 0]", type=SEED)
     replay: bool = switch("Answer from the labels in POOL, to see how many labels it would have taken.")
-    reading: Reading = group(Reading, without=("labels",))
+    reading: Reading = group(Reading, without=("large", "labels"))
     key: str | None = file_option(
         "Sign every answer, and the gate, with this key: a secret, or an Ed25519 private key in PEM. Give it with "
         "every call.",
@@ -99,6 +99,7 @@ def command(pool: str, options: Options) -> None:
       metacal label val.npz --min-accuracy 0.97 --replay -o labels.csv --gate cal.json
     """  # noqa: D301
     from metacal.cli.labelling import Round, next_round
+    from metacal.cli.reading import read, read_scored
 
     output, key, reading = options.output, options.key, options.reading
     journal = _journal(output, options.gate_file, pool, reading)
@@ -114,16 +115,14 @@ def command(pool: str, options: Options) -> None:
             raise click.UsageError(
                 "--show and --show-prediction belong to the first call; leave them out, or begin anew."
             )
-    rows = _pool(pool, reading, sheet["show"])
+    if sheet["show"] is not None and sheet["show"].lower() in ("row", "id", "prediction", "label", "right"):
+        raise wrong("--show", f"{sheet['show']} is a column of CSV already; call it otherwise.")
+    shown = replace(reading, group_key=sheet["show"])  # read as the rows' groups
+    rows: Predictions | Scores = read(pool, shown) if reading.score_key is None else read_scored(pool, shown)
     if options.show_prediction and reading.score_key is not None:
         raise click.UsageError("a pool of scores has no predictions; --show NAME shows a column of it.")
-    known = {
-        "labels": options.n_labels,
-        "may_extend": options.may_extend or None,
-        "random_state": options.seed,
-        "score": options.score,
-        "higher_is": reading.higher_is,
-    }
+    known: dict[str, Any] = {"labels": options.n_labels, "random_state": options.seed, "score": options.score}
+    known |= {"may_extend": options.may_extend or None, "higher_is": reading.higher_is}
     done = next_round(call, rows, None if asked is None else asked.promise(), options=known, sheet=sheet, key=key)
     if options.gate_file is not None and done.certifier.coverage is not None:
         save(done.certifier.gate(), options.gate_file, key)
@@ -169,16 +168,6 @@ def _begun(journal: str, key: str | None, reading: Reading) -> tuple[dict[str, A
     elif first:
         reading = replace(reading, input=reading.input or first["input"])
     return {"show": None, "show_prediction": False, **first.get("sheet", {})}, reading
-
-
-def _pool(path: str, reading: Reading, show: str | None) -> Predictions | Scores:
-    """The rows of POOL; the column to show is read as their groups."""
-    from metacal.cli.reading import read, read_scored
-
-    if show is not None and show.lower() in ("row", "id", "prediction", "label", "right"):
-        raise wrong("--show", f"{show} is a column of CSV already; call it otherwise.")
-    reading = replace(reading, group_key=show)
-    return read(path, reading) if reading.score_key is None else read_scored(path, reading)
 
 
 def _say(done: Outcome, call: Round, pool: str, options: Options) -> None:

@@ -141,7 +141,7 @@ def _content(certifier: Certifier, pool: Pool, waiting: Codes, path: str) -> byt
         columns[certifier.sheet["show"]] = pool.groups[waiting]
     text = io.StringIO()
     kind = TabsWriter if path.lower().endswith(".tsv") else DelimitedWriter
-    writer = kind(text, None, len(waiting), False)
+    writer = kind(text, class_names=None, n_rows=len(waiting), compress=False)
     writer.write({**columns, answer_column(certifier): np.full(len(waiting), "")})
     return text.getvalue().encode()
 

@@ -13,7 +13,6 @@ from metacal.cli.options import (
     Reading,
     as_command,
     group,
-    large_field,
     name_option,
     option,
     share,
@@ -79,7 +78,6 @@ class Options:
         "SECONDS",
         type=click.FloatRange(min=0.0, min_open=True),
     )
-    large: str | None = large_field()
     reading: Reading = group(Reading, without=("labels",))
 
     @property
@@ -168,7 +166,7 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
     taken: dict[str, str] = {}
     outputs = {"--state": options.state, "--quarantine": options.put_aside, "--prometheus": options.prometheus}
     for name, output in outputs.items():
-        check_not_an_input(output, file, artifact, options.large, reading=options.reading)
+        check_not_an_input(output, file, artifact, reading=options.reading)
         if output is None:
             continue
         if output == "-":

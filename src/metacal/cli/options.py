@@ -205,13 +205,13 @@ def _check_together(options: type, given: dict[str, Any]) -> None:
             raise click.UsageError(f"{flag(one.name)} and {flag(beside[0])} exclude each other; give one.")
 
 
-def _gathered(options: type, given: dict[str, Any]) -> Any:
+def _gathered(options: type, given: dict[str, Any], without: tuple[str, ...] = ()) -> Any:
     """The dataclass of what was given, which is taken out; what is not given keeps its default."""
     own: dict[str, Any] = {}
     for one in fields(options):
         if "group" in one.metadata:
-            own[one.name] = _gathered(one.metadata["group"], given)
-        elif one.name in given:
+            own[one.name] = _gathered(one.metadata["group"], given, one.metadata["without"])
+        elif one.name in given and one.name not in without:
             own[one.name] = given.pop(one.name)
     return options(**own)
 
@@ -232,8 +232,11 @@ _TOLD: dict[str, Any] = {"expose_value": False, "callback": _into_context}
 
 @dataclass(frozen=True)
 class Reading:
-    """How to find table, labels and classes in the user's file."""
+    """How to find table, labels and classes in the user's file, and a second model's table in another."""
 
+    large: str | None = file_option(
+        "With a cascade: the large model's predictions, of all rows or of those that need it.", "LARGEFILE"
+    )
     input: str | None = option(
         "What FILE holds; never guessed.  [default: logits, or what the JSON was fitted on]",
         type=click.Choice(["logits", "probabilities"]),
@@ -298,13 +301,6 @@ def jobs_field() -> Any:
 def level_field() -> Any:
     """A field for --level."""
     return share_option("Level of the intervals.", "P", default=0.95)
-
-
-def large_field() -> Any:
-    """A field for --large, of the commands that read a cascade."""
-    return file_option(
-        "With a cascade: the large model's predictions, of all rows or of those that need it.", "LARGEFILE"
-    )
 
 
 def threads_for(n_jobs: int | None) -> int:

@@ -48,7 +48,7 @@ def check_not_an_input(output: str | None, *inputs: str | None, reading: Reading
     """Refuse to write over a file that is being read, under whatever name: another path, a link, --classes @FILE."""
     if reading is not None:
         named = reading.classes is not None and reading.classes.startswith("@")
-        inputs = (*inputs, reading.labels, reading.classes[1:] if named and reading.classes else None)
+        inputs = (*inputs, reading.large, reading.labels, reading.classes[1:] if named and reading.classes else None)
     from metacal.io.many import is_read
 
     for path in inputs:

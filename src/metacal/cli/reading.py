@@ -179,13 +179,13 @@ class GateRows:
 
 
 def read_any(
-    artifact: str | None, file: str, reading: Reading, large: str | None, *, stream: bool | None = None, **how: Any
+    artifact: str | None, file: str, reading: Reading, *, stream: bool | None = None, **how: Any
 ) -> tuple[Gate | None, GateRows]:
     """A saved gate, none for a classifier alone, and the rows of FILE as it reads them; `how` as in `read_rows`."""
     if artifact is not None:
         gate = load_gate(artifact, file)
-        return gate, read_rows(gate, artifact, file, reading, large, stream=stream, **how)
-    check_large(None, None, large)
+        return gate, read_rows(gate, artifact, file, reading, stream=stream, **how)
+    check_large(None, None, reading.large)
     if reading.score_key is not None:  # a gate that ranks by these scores, and accepts all
         from metacal.gate import Gate, Marks
         from metacal.gate.marks import plain_name
@@ -217,7 +217,6 @@ def read_rows(
     artifact: str,
     file: str,
     reading: Reading,
-    large: str | None = None,
     *,
     all_stages: bool = True,
     any_groups: bool = False,
@@ -230,6 +229,7 @@ def read_rows(
     from metacal.io.predictions import read_for_gate
     from metacal.rows import Rows
 
+    large = reading.large
     check_large(gate, artifact, large)
     check_reading(gate, artifact, reading, any_groups=any_groups and gate.n_classes > 0)
     if len(gate.stages) > 1 and not gate.n_classes:

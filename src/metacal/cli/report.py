@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from metacal.cli.options import (
     as_words,
     group,
     jobs_field,
-    large_field,
     level_field,
     option,
     share_option,
@@ -47,7 +46,6 @@ class Options:
     comparing: bool = switch("Compare calibrators on these rows too, cross-validated.", "--compare")
     calibrators: str | None = option(f"Compare these.  [default with --compare: {', '.join(COMPARED)}]", "A,B,C")
     confidence: float = share_option("Of the bands under the point.", "C", default=0.9)
-    large: str | None = large_field()
     reading: Reading = group(Reading)
     level: float = level_field()
     bins: int = option("Bins of the diagrams.", type=BINS, default=15)
@@ -85,13 +83,13 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     from metacal.cli.reading import read_any
 
     output = options.output
-    check_not_an_input(output, file, artifact, options.large, reading=options.reading)
+    check_not_an_input(output, file, artifact, reading=options.reading)
     if output == "-" and was_told("json"):
         raise click.UsageError("-o - and --json both want stdout; write the page to a file.")
     compared = calibrator_names(options.calibrators) or (list(COMPARED) if options.comparing else None)
 
     with progress_bar(3, "step", "Reading") as bar:
-        gate, given = read_any(artifact, file, options.reading, options.large, any_groups=True)
+        gate, given = read_any(artifact, file, options.reading, any_groups=True)
         bar.update()
         bar.set_description("Measuring")
         summary = _summarised(gate, artifact, given, compared, options)
@@ -119,7 +117,7 @@ def _summarised(
     from metacal.report.summary import summarise
 
     file, found = given.path, given.found
-    alone = Path(file).is_file() and options.large is None and options.reading.labels is None  # or arrays are hashed
+    alone = Path(file).is_file() and not (options.reading.large or options.reading.labels)  # or arrays are hashed
     known: dict[str, Any] = {}
     if gate is None:
         known = {"classes": found.class_names, "input": found.input}
@@ -159,9 +157,9 @@ def fit_command(file: str, reading: Reading) -> str:
     "metacal fit 'my rows.csv' --label-key truth"
     """
     words = ["metacal", "fit", f"./{file}" if file.startswith("-") and file != "-" else file]
-    for field in fields(reading):
-        if field.name != "group_key":  # the point that is certified is one for all rows
-            words += as_words(field.name, getattr(reading, field.name))
+    for name, value in vars(reading).items():
+        if name not in ("group_key", "large"):  # the point that is certified is one for all rows, of one model
+            words += as_words(name, value)
     return shlex.join(words)
 
 

@@ -54,7 +54,7 @@ def source_of(kept: Kept, artifact: str, path: str, options: Options) -> Text | 
             raise click.UsageError(f"--probability-key and - (standard input) are for text: {', '.join(KINDS)}.")
         return _table_of(kept, gate, artifact, path, options)
     check_reading(gate, artifact, reading)
-    if options.large is not None or (gate.kind == "cascade" and gate.n_classes):
+    if reading.large is not None or (gate.kind == "cascade" and gate.n_classes):
         raise click.UsageError(
             "a cascade over tables is watched by whole files: give FILE and --large LARGEFILE as .npz or .parquet. Any "
             "other gate reads lines as they come, without --large, a cascade on scores (--score-key) too."
@@ -97,7 +97,7 @@ def _known(kept: Kept, name: str, path: str, *, append: bool) -> dict[str, Any] 
 
 def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, options: Options) -> Table:
     name, append = os.path.abspath(path), options.append
-    given = read_rows(gate, artifact, path, options.reading, options.large)
+    given = read_rows(gate, artifact, path, options.reading)
     labels, rows = given.truth, np.asarray(given.found.table)
     if gate.kind == "cascade":
         rows = np.stack([rows, np.asarray(given.large.table)] if gate.n_classes else given.tables, axis=1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import click
 
-from metacal.cli.options import Reading, as_command, between, group, large_field, name_option, option
+from metacal.cli.options import Reading, as_command, between, group, name_option, option
 from metacal.cli.printing import REFUTED, say, wrapped
 
 surer_than_half = between(
@@ -25,7 +25,6 @@ class Options:
         default=0.95,
     )
     unit_key: str | None = name_option("Column of FILE that says which rows belong together.")
-    large: str | None = large_field()
     reading: Reading = group(Reading)
 
 
@@ -62,7 +61,8 @@ def command(artifact: str, file: str, options: Options) -> None:
             f"{artifact} holds {gate.source.calibrator_name} without a gate: it promises nothing. metacal evaluate "
             "measures its calibration."
         )
-    given = read_rows(gate, artifact, file, replace(options.reading, unit_key=options.unit_key), options.large)
+    reading = replace(options.reading, unit_key=options.unit_key)
+    given = read_rows(gate, artifact, file, reading)
     bare = not any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
     seen = judged(
         gate, given.tables, None if bare and given.truth is None else given.require_truth(), given.found.groups
@@ -72,7 +72,7 @@ def command(artifact: str, file: str, options: Options) -> None:
     result = verify_decisions(
         gate.certificate, seen.accept, seen.correct, options.confidence, seen.losses, seen.names, units
     )
-    more = {"fitted_here": seen.fitted_here, **({} if options.large is None else {"large": options.large})}
+    more = {"fitted_here": seen.fitted_here, **({} if reading.large is None else {"large": reading.large})}
     answer, text = {"file": file, "artifact": artifact, **result.to_dict(), **more}, f" of {file} through {artifact}"
     say(answer, wrapped(result.text(text)))
     if result.refuted:

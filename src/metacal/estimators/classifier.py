@@ -190,7 +190,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         else:
             self.calibrator_ = MetaCal(self.promise, self.calibrator, score=self.ranking, n_jobs=self.n_jobs)
             counted = counted_rows(len(codes), units, random_state=self.random_state)
-            self.calibrator_.fit_codes(part.logits, codes, weights=weights, counted=counted, groups=groups)
+            self.calibrator_.fit_codes(part.logits, codes, weights, counted, groups)
             gate, label = self.calibrator_.gate_, reject_label_of(self.reject_label, self.classes_)
             if part.n_folds:
                 gate = replace(gate, certificate=approximate(gate.certificate, part.n_folds))

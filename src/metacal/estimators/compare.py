@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -281,10 +281,19 @@ def _held_out(n_rows: int, n_splits: int, random_state: int, at: int) -> Flags:
     return np.asarray(random_folds(n_rows, n_splits, rng) == held)
 
 
-@lru_cache(maxsize=1)
-def _whole(stored: bytes) -> Array:
-    """The table that a worker read last, whole: every fit draws its folds from it."""
-    return np.asarray(pickle.loads(stored))
+#: The table that a worker read last, whole: every fit draws its folds from it.
+_last_read: dict[bytes, Array] = {}
+
+
+def _whole(table: Any) -> Array:
+    if not isinstance(table, StoredTable):
+        return np.asarray(table)
+    key = pickle.dumps(table)
+    found = _last_read.get(key)
+    if found is None:
+        _last_read.clear()  # two would be one too many
+        found = _last_read[key] = np.asarray(table)
+    return found
 
 
 class _Uncalibrated(BaseEstimator):
@@ -318,8 +327,7 @@ def _fit_and_measure(
     codes: Codes, held_out: Callable[[int], Flags], table: Any, estimator: Any, at: int
 ) -> _Fold | str:
     """What the held-out rows say; a message where the fit cannot be done."""
-    table = _whole(pickle.dumps(table)) if isinstance(table, StoredTable) else table
-    held, fresh = held_out(at), clone(estimator)
+    table, held, fresh = _whole(table), held_out(at), clone(estimator)
     started = time.thread_time()
     try:
         with unquestioned():

@@ -115,7 +115,13 @@ def table_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
     """Features that rows can be picked from, and a label for each row; raises where there is none."""
     if y is None:
         raise InputError("CalibratedClassifier requires y to be passed, but the target y is None.")
-    y = _targets(y)
+    if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 1:
+        y = column_or_1d(plain_array(y, "labels"), warn=True)
+    y = flat_labels(y)
+    try:
+        check_classification_targets(y)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"labels are no classes: {error}") from None
     if len(y) != _num_samples(X):
         raise InputError(f"there are {_num_samples(X)} rows but {len(y)} labels; each row needs one label.")
     if hasattr(X, "tocsr"):
@@ -123,18 +129,6 @@ def table_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
     elif not hasattr(X, "__getitem__"):
         X = np.asarray(X)
     return X, y
-
-
-def _targets(y: Any) -> Array:
-    """Labels as a flat array of what scikit-learn takes for classes."""
-    if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 1:
-        y = column_or_1d(plain_array(y, "labels"), warn=True)
-    found = flat_labels(y)
-    try:
-        check_classification_targets(found)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"labels are no classes: {error}") from None
-    return found
 
 
 def is_fitted(estimator: Any) -> bool:

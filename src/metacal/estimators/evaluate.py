@@ -207,7 +207,7 @@ def measured_columns(gate: Gate, seen: Judged, plan: Resampling, n_bins: int = 1
             "needs those alone on which the models disagree."
         )
     accept, sure = None if gate.is_calibrator else seen.accept, seen.decision.confidence
-    result = evaluate_scores(seen.decision.doubt, seen.correct, plan, n_bins, accept, sure)
+    result = evaluate_scores(seen.decision.doubt, seen.correct, plan, n_bins, accept=accept, confidence=sure)
     if gate.certificate is None:
         return GateEvaluation(result)
     verdict = judge(gate.certificate, seen.accept, seen.correct, result.level, seen.losses, seen.names)

@@ -185,11 +185,13 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             weights = validate.row_weights(sample_weight, len(rows))
             return self._fit_codes(rows, codes, weights=weights, counted=counted, groups=groups, prior=prior)
 
-    def fit_codes(self, X: ArrayLike, codes: Codes, **given: Any) -> Self:
+    def fit_codes(
+        self, X: ArrayLike, codes: Codes, weights: Float | None, counted: Counted | None, groups: ArrayLike | None
+    ) -> Self:
         """The same where labels are column numbers, and -1 stands for a label that no column has: always wrong."""
         with self._rows(X, reset=True, later=True) as rows:
             self.classes_ = validate.class_list(self.classes, rows.n_classes)
-            return self._fit_codes(rows, codes, **given)
+            return self._fit_codes(rows, codes, weights=weights, counted=counted, groups=groups)
 
     def _fit_unlabelled(self, rows: Rows, counted: Counted | None) -> Self:
         if self.calibrator is not None:

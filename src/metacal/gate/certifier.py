@@ -171,11 +171,11 @@ class Certifier:
         for size, standing in reversed(list(zip(self.sizes, self._standings()))):
             if not self._gains(standing):
                 continue
-            drawn = self._order[:size]
+            order = drawn = self._order[:size]
             if self.promise.walks:
                 drawn = drawn[np.argsort(self.doubts[drawn], kind="stable")[: standing.asked]]
             waiting = drawn[self.right[drawn] == UNKNOWN][: self.block if n is None else n]
-            return self._order[np.isin(self._order, waiting)]  # in the order of the draw: random
+            return order[np.isin(order, waiting)]  # in the order of the draw: random
         return np.empty(0, dtype=np.intp)
 
     def update(self, rows: ArrayLike, right: ArrayLike | None = None, *, labels: ArrayLike | None = None) -> Self:

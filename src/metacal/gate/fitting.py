@@ -164,7 +164,8 @@ def fit_gate(
     hashed = fingerprint()
     check_other_rows(prior, hashed)
     source = Table(base, classes, found.score, decision_at=certificate.decision_at, **known)
-    return Gate.of(source, policy, certificate.with_notes(*remarks), promise, reject_label, hashed, profile)
+    certificate = certificate.with_notes(*remarks)
+    return Gate.of(source, policy, certificate, promise, reject_label=reject_label, data_hash=hashed, profile=profile)
 
 
 def _looked_at(

@@ -190,8 +190,8 @@ class Gate(Verbs):
         """The same gate where columns have been called by their numbers: other names, in the same order."""
         own, certificate = self.with_source(classes=classes, classes_given=True).stages, self.certificate
         if certificate is not None:
-            certificate = certificate.with_names(classes.tolist())
-            own = (replace(own[0], policy=policy_of(certificate, classes)),)
+            certificate = replace(certificate, parts=certificate.parts and certificate.parts.renamed(classes.tolist()))
+            own = (replace(own[0], policy=policy_of(certificate, classes)), *own[1:])
         return replace(self, stages=own, reject_label=reject_label, certificate=certificate)
 
     # ── what it reads ────────────────────────────────────────────────────────────────────────────────────────────────

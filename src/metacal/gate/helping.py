@@ -32,7 +32,6 @@ _BINS = 15
 class Compared:
     """A measure of the accepted rows with the calibrator and without, and the standard error of the difference."""
 
-    name: str
     calibrated: float
     plain: float
     error: float
@@ -43,7 +42,7 @@ class Compared:
 
         Examples
         --------
-        >>> Compared("log loss", 0.31, 0.30, 0.004).worse, Compared("log loss", 0.31, 0.30, 0.02).worse
+        >>> Compared(0.31, 0.30, 0.004).worse, Compared(0.31, 0.30, 0.02).worse
         (True, False)
         """
         return self.calibrated - self.plain > self.error
@@ -68,7 +67,7 @@ class Helping:
 
         Examples
         --------
-        >>> worse, same = Compared("log loss", 0.31, 0.30, 0.004), Compared("ECE", 0.02, 0.02, 0.001)
+        >>> worse, same = Compared(0.31, 0.30, 0.004), Compared(0.02, 0.02, 0.001)
         >>> print(Helping(worse, same, 800).note(given_way=False))
         calibration does not help: cross-fitted on 800 accepted rows, log loss 0.3100, without 0.3000 (± 0.0040).
         """
@@ -93,7 +92,10 @@ def helping(
         return len(kept.rows) < _FEWEST or clearly_helps(kept, len(held.rows))
 
     found = held_out(fitted, refit, rows, labels, weights, enough)
-    if found is None or len((kept := found.where(accept[found.rows])).rows) < _FEWEST:
+    if found is None:
+        return None
+    kept = found.where(accept[found.rows])
+    if len(kept.rows) < _FEWEST:
         return None
     if fitted.n_classes is not None:
         return compared(kept)
@@ -118,11 +120,11 @@ def compared(held: HeldOut) -> Helping:
     """Log loss and ECE with and without, each with the standard error of the difference."""
     difference = held.loss - held.plain_loss
     error = float(difference.std()) / math.sqrt(len(difference))
-    log_loss = Compared("log loss", float(held.loss.mean()), float(held.plain_loss.mean()), error)
+    log_loss = Compared(float(held.loss.mean()), float(held.plain_loss.mean()), error)
     both = [_Gaps(confidence, held.right) for confidence in (held.confidence, held.plain_confidence)]
     after, before = (gaps.ece() for gaps in both)
     spread = _ece_error(*both) if after > before else 0.0  # no need to know how much better it is
-    return Helping(log_loss, Compared("ECE", after, before, spread), len(difference))
+    return Helping(log_loss, Compared(after, before, spread), len(difference))
 
 
 class _Gaps:

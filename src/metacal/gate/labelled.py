@@ -42,7 +42,8 @@ def gate_of(certifier: Certifier) -> Gate:
         source = Table(base, certifier.classes_, certifier.score, certifier.input, recipe, classes_given=given)
         label = reject_label_of(None, certifier.classes_)
     profile = profile_of(_ranking(certifier.doubts))
-    return Gate.of(source, certificate.threshold, certificate, certifier.promise, label, certifier.data_hash, profile)
+    known = {"reject_label": label, "data_hash": certifier.data_hash, "profile": profile}
+    return Gate.of(source, certificate.threshold, certificate, certifier.promise, **known)
 
 
 def remarks_on_pool(rows: Rows | None, doubts: Float) -> tuple[Note, ...]:

@@ -142,8 +142,7 @@ def ranked_and_certified(
     best = max(found, key=lambda one: _merit(one.certificate))
     certificate = replace(best.certificate, delta=promise.delta)
     if len(shares) > 1:
-        share = shares[str(best.score)]
-        certificate = under(certificate, Circumstances(scores=len(shares), share=share))
+        certificate = under(certificate, Circumstances(scores=len(shares), share=shares[str(best.score)]))
         certificate = certificate.with_notes(score_chosen(score=str(best.score), shares=tuple(shares.items())))
     return best._replace(certificate=certificate)
 

@@ -147,8 +147,14 @@ class Watch:
         certificate = self.gate.certificate
         if certificate is None or not certificate.labelled or not self.alarms.calibration or self.by_unit:
             return None
-        sums = self.counts.rows, self.counts.accepted, self.confidence, self.variance
-        return estimate_from_sums(certificate, self.gate.profile, *sums)
+        return estimate_from_sums(
+            certificate,
+            self.gate.profile,
+            n_rows=self.counts.rows,
+            n_accepted=self.counts.accepted,
+            confidence=self.confidence,
+            variance=self.variance,
+        )
 
     def update(
         self,
@@ -306,6 +312,7 @@ class Watch:
         named = plain_groups(groups).tolist() if self.gate.by_group else nothing
         chance = nothing if chances is None else known(chances)
         doubts = known(decision.doubt) if self.by_unit else nothing
+        # In the order of a waiting row's fields.
         columns = (accept.tolist(), top.tolist(), sure, named, chance, count(number), codes.tolist(), nothing, doubts)
         return [Waiting(*row) for row in zip(*columns)]
 
@@ -353,8 +360,7 @@ class Watch:
         self.alarms.labelled(
             accept, correct, confidence, losses=costs, parts=parts, probability=probability, together=units
         )
-        everyone, right = np.ones_like(accept), accept & correct
-        self._count(top, labelled=everyone, labelled_accepted=accept, right_accepted=right)
+        self._count(top, labelled=np.ones_like(accept), labelled_accepted=accept, right_accepted=accept & correct)
         self._notice()
 
     def _count(self, top: Codes, **columns: Flags) -> None:

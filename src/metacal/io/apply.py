@@ -82,6 +82,8 @@ class Applied:
 Piece = tuple[str, str]
 #: What a worker says of one file: which it was, where the result now lies (None: there are no rows), and its counts.
 Made = tuple[Fingerprint | None, str | None, dict[str, Any]]
+#: Makes what is missing, and says of each piece when it is made.
+Each = Callable[[Sequence[Piece]], Iterator[tuple[Piece, Made]]]
 
 
 def apply(
@@ -213,12 +215,7 @@ def _apply_to_folder(
 
 
 def fill(
-    results: ResultFolder,
-    present: Mapping[str, str],
-    each: Callable[[Sequence[Piece]], Iterator[tuple[Piece, Made]]],
-    *,
-    prune: bool = False,
-    say: Callable[[str], object] = lambda text: None,
+    results: ResultFolder, present: Mapping[str, str], each: Each, *, prune: bool, say: Callable[[str], object]
 ) -> Applied:
     """Make what is missing in a folder: `present` are the names of results with their sources, `each` makes parts."""
     results.sweep(present)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
@@ -283,7 +283,7 @@ def pick_columns(request: Request, header: Sequence[str], lists: Collection[str]
     beside = pick_beside(request, header, chosen)
     names = None
     if alone is None:
-        chosen = chosen or _other_columns(request, header, prefixes, beside)
+        chosen = chosen or _other_columns(request, header, prefixes, beside.values())
         if len(chosen) < fewest and not request.is_one_score(chosen):
             raise InputError(
                 f"{request.path}: found {len(chosen)} class column(s) among {listed(header)}; there must be at least "
@@ -330,11 +330,9 @@ def _column_of_lists(request: Request, header: Sequence[str], lists: Collection[
     raise _no_table(request, "column", lists, f"it has {listed(header)}", advice)
 
 
-def _other_columns(
-    request: Request, header: Sequence[str], prefixes: tuple[str, ...], beside: Mapping[str, str]
-) -> list[str]:
+def _other_columns(request: Request, header: Sequence[str], prefixes: Sequence[str], used: Iterable[str]) -> list[str]:
     """The columns `logits_…` if there are two of them; without a named prefix otherwise all that are nothing else."""
-    known = {"", *beside.values(), *request.aside, *request.keep, *(ID_KEYS if request.id_key is not None else ())}
+    known = {"", *used, *request.aside, *request.keep, *(ID_KEYS if request.id_key is not None else ())}
     names = [name for name in header if name not in known]
     begun = [[name for name in names if name.startswith(prefix)] for prefix in prefixes]
     begun = [columns for columns in begun if len(columns) >= (2 if request.logits_key is None else 1)]

@@ -88,7 +88,9 @@ class Evaluation:
         return display.frame([vars(value) for value in found.values()], list(found), ["rows", "metric"])
 
     def __str__(self) -> str:
-        return self.text([self.size, f"(in brackets: {100 * self.level:g}% intervals)"], None, self._marginal)
+        return self.text(
+            [self.size, f"(in brackets: {100 * self.level:g}% intervals)"], before=None, caveat=self._marginal
+        )
 
     __repr__ = __str__
 
@@ -151,14 +153,15 @@ def harm_in_words(after: Evaluation, before: Evaluation) -> str | None:
     >>> print(harm_in_words(worse, plain))
     Calibration does not help on these rows: log loss 0.8378 against 0.6460 without, ECE 0.2333 against 0.0667 without.
     """
-    kept = after.accepted_rows is not None and before.accepted_rows is not None
+    rows, now, earlier = "accepted rows", after.accepted_rows, before.accepted_rows
+    if now is None or earlier is None:
+        rows, now, earlier = "rows", after.all_rows, before.all_rows
     told = []
     for name, word in (("nll", "log loss"), ("ece", "ECE")):
-        found, plain = (((one.accepted_rows if kept else None) or one.all_rows)[name] for one in (after, before))
+        found, plain = now[name], earlier[name]
         error = (found.high - found.low) / (2.0 * float(ndtri(0.5 * (1.0 + found.level))))
         if found.estimate - plain.estimate > (error if np.isfinite(error) else 0.0):
             told.append(f"{word} {found.estimate:.4f} against {plain.estimate:.4f} without")
-    rows = "accepted rows" if kept else "rows"
     return f"Calibration does not help on these {rows}: {', '.join(told)}." if told else None
 
 
@@ -218,7 +221,7 @@ def evaluate(
 
 
 def evaluate_scores(
-    doubt: Float, correct: Flags, plan: Resampling, n_bins: int, accept: Flags | None, confidence: Float | None
+    doubt: Float, correct: Flags, plan: Resampling, n_bins: int, *, accept: Flags | None, confidence: Float | None
 ) -> Evaluation:
     """Evaluate a score by what is right: no table of probabilities, so that there are no classes (`n_classes` is 0).
 
@@ -237,7 +240,7 @@ def evaluate_scores(
     Examples
     --------
     >>> doubt, correct = np.array([0.1, 0.2, 0.3, 0.4]), np.array([True, True, False, True])
-    >>> found = evaluate_scores(doubt, correct, Resampling(n_resamples=100), 15, doubt < 0.25, None)
+    >>> found = evaluate_scores(doubt, correct, Resampling(), 15, accept=doubt < 0.25, confidence=None)
     >>> found.gate["coverage_accuracy"].estimate, found.gate["coverage"].estimate, list(found.all_rows)
     (1.0, 0.5, ['accuracy'])
     """

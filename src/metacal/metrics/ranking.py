@@ -17,11 +17,10 @@ from functools import cached_property, lru_cache, partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.errors import InputError
 from metacal.formulas import Array, Flags, Float
 from metacal.metrics.binning import CodeSums, Statistic, Weights, distinct_codes
 from metacal.metrics.registry import Input, register, value
-from metacal.metrics.toplabel import bool_column, number_column, refuse_correct_first, same_length
+from metacal.metrics.toplabel import bool_column, number_column, refuse_correct_first, refuse_where, same_length
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,12 +180,8 @@ def auroc_statistic(ranking: Ranking) -> Statistic:
 def exponential_statistic(ranking: Ranking) -> Statistic:
     """Mean of exp(-score) over the wrong rows times mean of exp(score) over the right ones."""
     score = ranking.score
-    if not np.isfinite(score).all():
-        row = int((~np.isfinite(score)).argmax())
-        raise InputError(
-            f"the exponential ranking loss needs finite scores; row {row} holds {score[row]}. Drop it, or use auroc, "
-            "which only looks at the order."
-        )
+    advice = "Drop it, or use auroc, which only looks at the order."
+    refuse_where(~np.isfinite(score), score, "the exponential ranking loss needs finite scores", advice)
     top: list[float] = []
     columns: list[Array] = []
     for rows, exponent in ((~ranking.correct, -score), (ranking.correct, score)):

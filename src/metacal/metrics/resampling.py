@@ -101,7 +101,8 @@ def batches(count: int, n_rows: int, draw: Callable[[], Weights]) -> Iterator[We
 def few_as_floats(batch: Weights) -> Iterator[Weights]:
     """The same weights a few resamples at a time; in memory as (rows, resamples), as sparse products want them."""
     n_rows = batch.shape[1]
-    step = max(1, min(8, _LEAST_ELEMENTS // n_rows) if n_rows >= _MANY else min(32, _FEW_ELEMENTS // n_rows))
+    step = min(8, _LEAST_ELEMENTS // n_rows) if n_rows >= _MANY else min(32, _FEW_ELEMENTS // n_rows)
+    step = max(1, step)
     for start in range(0, len(batch), step):
         yield np.ascontiguousarray(batch[start : start + step].T, dtype=np.float64).T
 
@@ -146,8 +147,8 @@ def bootstrap(
         lengths = [len(column) for column in arrays]
         raise InputError(f"bootstrap needs at least one column, all of one non-zero length; got lengths {lengths}.")
     weighted = per_resample(lambda weights: float(statistic(*arrays, weights)))
-    target = {"": Target(weighted, *bounds)}
-    return Resampling(level, n_resamples, random_state).intervals(target, len(arrays[0]))[""]
+    plan = Resampling(level, n_resamples, random_state)
+    return plan.intervals({"": Target(weighted, *bounds)}, len(arrays[0]))[""]
 
 
 @dataclass(frozen=True, eq=False)

@@ -198,7 +198,7 @@ def top_columns(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] |
     same_length(**columns)
     for name, column in columns.items():
         advice = "Get both columns from a probability table by top_label(proba, labels)."
-        _refuse_where((column < 0.0) | (column > 1.0), column, f"{name} must lie in [0, 1]", advice)
+        refuse_where((column < 0.0) | (column > 1.0), column, f"{name} must lie in [0, 1]", advice)
     return TopLabel(**columns)
 
 
@@ -303,11 +303,11 @@ def bool_column(values: ArrayLike, name: str) -> Flags:
     """
     column = number_column(values, name)
     advice = "For correctness that is logits.argmax(axis=1) == labels."
-    _refuse_where((column != 0.0) & (column != 1.0), column, f"{name} must be True or False in each row", advice)
+    refuse_where((column != 0.0) & (column != 1.0), column, f"{name} must be True or False in each row", advice)
     return np.asarray(column == 1.0, dtype=np.bool_)
 
 
-def _refuse_where(bad: Flags, column: Float, must: str, advice: str) -> None:
+def refuse_where(bad: Flags, column: Float, must: str, advice: str) -> None:
     """Raise where some row is bad, with the first of them."""
     if bad.any():
         row = int(bad.argmax())

@@ -140,10 +140,6 @@ class Certificate:
     def __post_init__(self) -> None:
         object.__setattr__(self, "quantity", quantity(self.quantity))
 
-    def with_names(self, classes: Sequence[Name]) -> Certificate:
-        """The same where parts are classes that have been called by the numbers of their columns."""
-        return self if self.parts is None else replace(self, parts=self.parts.renamed(classes))
-
     def with_notes(self, *notes: Note) -> Certificate:
         """The same with further notes."""
         return replace(self, notes=(*self.notes, *notes))

@@ -223,6 +223,7 @@ BASIS = "calibrated confidence of accepted rows, no labels; wrong under shift"
 def estimate_from_sums(
     certificate: Certificate | None,
     profile: Profile | None,
+    *,
     n_rows: int,
     n_accepted: int,
     confidence: float,

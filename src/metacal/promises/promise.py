@@ -244,9 +244,18 @@ class Promise(ABC):
     ) -> Certificate:
         """The same where it is known what the rows look like under the threshold, which is settled."""
         (quantity, target), *second = self.limits
-        said = quantity, target, self.delta, self.guarantee, threshold, self.rule
-        other = second[0][1] if second else None
-        return Certificate(*said, **outcome._asdict(), notes=notes, max_miscoverage=other, labelled=labelled)
+        return Certificate(
+            quantity=quantity,
+            target=target,
+            delta=self.delta,
+            guarantee=self.guarantee,
+            threshold=threshold,
+            rule=self.rule,
+            **outcome._asdict(),
+            notes=notes,
+            max_miscoverage=second[0][1] if second else None,
+            labelled=labelled,
+        )
 
     # ── certificates that are read from a file ───────────────────────────────────────────────────────────────────────
 

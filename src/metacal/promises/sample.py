@@ -305,10 +305,14 @@ class Ranking:
         """What the rows look like under a threshold."""
         above = int(np.searchsorted(self.scores, threshold, side="right"))
         accepted, wrong = (int(self.ranks[above - 1]), int(self.errors[above - 1])) if above else (0, 0)
-        right = self.n - int(self.errors[-1:].sum())
-        high = float(self.scores[above - 1]) if above else None
-        low = float(self.scores[above]) if above < len(self.scores) else None
-        return Outcome(self.n, right, accepted, accepted - wrong, high, low)
+        return Outcome(
+            n_rows=self.n,
+            n_correct=self.n - int(self.errors[-1:].sum()),
+            n_accepted=accepted,
+            n_correct_accepted=accepted - wrong,
+            highest_accepted=float(self.scores[above - 1]) if above else None,
+            lowest_rejected=float(self.scores[above]) if above < len(self.scores) else None,
+        )
 
     def accepted_at(self, rank: int) -> int:
         """How many rows a rank that passed lets accept: the rank, or where its block of ties begins or ends.

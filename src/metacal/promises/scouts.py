@@ -145,9 +145,8 @@ class Scouting:
     def marks(self, sample: Sample) -> tuple[tuple[float, int, int], ...]:
         """Of a scale of few marks: each, with how many of the tested rows have it and how many of those are wrong."""
         scouts, ranking, losses = sample.scouts, sample.ranking, sample.losses
-        if scouts is None or not scouts.by_value or sample.part is not None:
-            return ()
-        if losses is not None and not losses.all_or_nothing:  # right and wrong are not what is known
+        graded = losses is not None and not losses.all_or_nothing  # right and wrong are not what is known
+        if scouts is None or not scouts.by_value or sample.part is not None or graded:
             return ()
         scale = ranking.scores if self.scale is None else np.union1d(self.scale, ranking.scores)
         if len(scale) > _MOST_MARKS:

@@ -170,8 +170,8 @@ class Verdict:
     refuted: bool
     seen: Seen = field(repr=False, compare=False)
     part: str | None = None
-    several: tuple[Verdict, ...] = ()
     called: Name | None = None
+    several: tuple[Verdict, ...] = ()
 
     @classmethod
     def of(cls, seen: Seen, level: float, part: Part | None = None) -> Verdict:
@@ -180,8 +180,8 @@ class Verdict:
         low, high = (None, None) if value is None else seen.interval(level)
         kept = value is not None and promised.kept(value, target)
         refuted = low is not None and high is not None and promised.refuted(low, high, target)
-        about: dict[str, Any] = {} if part is None else {"part": part.whole, "called": part.called}
-        return cls(promised, target, value, low, high, level, kept, refuted, seen, **about)
+        about = (None, None) if part is None else (part.whole, part.called)
+        return cls(promised, target, value, low, high, level, kept, refuted, seen, *about)
 
     @classmethod
     def of_all(cls, several: list[Verdict]) -> Verdict:

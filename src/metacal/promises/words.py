@@ -204,7 +204,8 @@ def condition(certificate: Certificate) -> str:
     sign, low = -1.0 if name != certificate.score else 1.0, certificate.lowest_rejected
     shown = f"{sign * certificate.threshold:.6g}"
     doubt, following = RELATIVE.rounded([sign * float(shown), math.nan if low is None else low])
-    return f"{name} {compared.rstrip('=') if doubt == following else compared} {shown}"
+    strict = doubt == following
+    return f"{name} {compared[0] if strict else compared} {shown}"
 
 
 def lines(certificate: Certificate) -> list[tuple[str, str]]:
@@ -244,12 +245,11 @@ def _lines_of_stages(certificate: Certificate, stages: Stages) -> list[tuple[str
     n, last = certificate.n_rows, stages.items[-1].name
     rules = []
     for number, stage in enumerate(stages.items):
-        if stage.threshold == math.inf:
-            rules.append((stage.name, "answers all of the rest" if stages.people else "answers the rest"))
-        else:
-            which = "of the rest, if" if number else "if"
-            name = stage.score.removeprefix("-")
-            rules.append((stage.name, f"answers {which} {name} {_beyond(stage.score, stage.threshold)}"))
+        which = "all of the rest" if stages.people else "the rest"
+        if stage.threshold != math.inf:
+            condition = f"{stage.score.removeprefix('-')} {_beyond(stage.score, stage.threshold)}"
+            which = f"{'of the rest, ' if number else ''}if {condition}"
+        rules.append((stage.name, f"answers {which}"))
     shares = [f"{stage.name} {stage.n_rows / n:.4f}" for stage in stages.items]
     shares += [f"people {1.0 - stages.n_answered / n:.4f}"] if stages.people else []
     aside = f", {stages.n_aside:,} more set aside to choose thresholds" if stages.n_aside else ""

@@ -68,10 +68,10 @@ class Measured:
     doubt: Float
     threshold: float | None
     confidence: Float
-    before: TopLabel | None
     after: TopLabel | None
     errors: Float
     numbers: Codes
+    before: TopLabel | None = None
 
     @property
     def correct(self) -> Flags:
@@ -135,7 +135,6 @@ def decide(gate: Gate, tables: Sequence[Any], y: Any, groups: Any, settings: Set
         doubt=decision.doubt if alone or sure is None else -sure.astype(np.float64),
         threshold=None if gate.is_calibrator or not alone else gate.threshold,
         confidence=np.full(n, np.nan) if sure is None else sure,
-        before=None,
         after=None if sure is None else TopLabel(sure, seen.correct.astype(np.float64)),
         errors=np.full(gate.n_classes, np.nan),
         numbers=seen.rows,

@@ -60,13 +60,12 @@ class ReliabilityDisplay(Display):
             ece = (diagram.ece if binning == "equal_width" else diagram.ece_equal_mass)["estimate"]
             held = bins.count > 0
             x, y = bins.confidence[held], bins.accuracy[held]
-            usual = {"color": color, "marker": marker, "markersize": 5, "linewidth": 1.6, "clip_on": False, "zorder": 3}
+            usual: dict[str, Any] = {"color": color, "marker": marker, "markersize": 5, "linewidth": 1.6}
             which = f"{diagram.stage}, " if len(found) > 1 else ""
             if name is not None:
                 which = f"{name}{', accepted rows' if diagram.rows == 'accepted' else ''}, "
-            style = self._style(
-                ax, name, line_kw if diagram is found[-1] else {}, label=f"{which}ECE {ece:.4f}", **usual
-            )
+            usual |= {"clip_on": False, "zorder": 3, "label": f"{which}ECE {ece:.4f}"}
+            style = self._style(ax, name, line_kw if diagram is found[-1] else {}, **usual)
             color = style["color"]
             ax.fill_between(x, bins.low[held], bins.high[held], color=color, alpha=BAND, linewidth=0)
             ax.vlines(x, bins.low[held], bins.high[held], color=color, linewidth=1, alpha=0.6)

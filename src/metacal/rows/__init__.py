@@ -29,6 +29,8 @@ from metacal.rows.strips import run_rows as run_rows
 from metacal.rows.tasks import in_order, sources_of
 from metacal.rows.validate import logits_table, on_host
 
+#: What is made of the rows of a block, and of what of the columns beside them.
+BlockFunction = Callable[..., NDArray[Any]]
 #: Elements of a block, the unit of work handed to an executor.
 BLOCK_ELEMENTS = 1 << 20
 #: Threads share a table in memory by blocks: several each, so that none waits long for the last one. Where that would
@@ -134,11 +136,12 @@ class Rows(Strips):
         sample: Any = self.table[chosen] if held else PickedRows(self.table, chosen)
         return Rows(sample, executor=self.executor)
 
-    def sum(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
+    def sum(self, fn: BlockFunction, *columns: NDArray[Any] | None) -> NDArray[Any]:
         """Σ over strips of fn(block, *columns of these rows); columns run along the kept rows, None passes as None."""
+        if self.on_device and not kernels.reads_tensors(fn):
+            return self._in_arrays().sum(fn, *map(on_host, columns))
         if self.on_device:
-            parts = self._device_parts(fn, columns)
-            return self._in_arrays().sum(fn, *map(on_host, columns)) if parts is None else on_host(reduce(add, parts))
+            return on_host(reduce(add, self._device_parts(fn, columns)))
         total: Any = None
         for block in self._map("_strip_sums", fn, columns):
             if isinstance(block, np.ndarray):  # strip after strip, as the loop below
@@ -148,22 +151,17 @@ class Rows(Strips):
                 total = part.copy() if total is None else total + part
         return np.asarray(total)
 
-    def collect(
-        self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None, there: bool = False
-    ) -> NDArray[Any]:
+    def collect(self, fn: BlockFunction, *columns: NDArray[Any] | None, there: bool = False) -> NDArray[Any]:
         """The 1-D column of fn(block, *columns) over all kept rows, in row order; with `there` where the table lies."""
+        if self.on_device and not kernels.reads_tensors(fn):
+            return self._in_arrays().collect(fn, *map(on_host, columns))
         if self.on_device:
-            found = self._device_parts(fn, columns)
-            if found is None:
-                return self._in_arrays().collect(fn, *map(on_host, columns))
-            laid = kernels.device_kernels().laid(found)
+            laid = kernels.device_kernels().laid(self._device_parts(fn, columns))
             return laid if there else on_host(laid)
         parts = [part for block in self._map("_columns", fn, columns) for part in block]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def fold(
-        self, fn: Callable[..., NDArray[Any]], make: Callable[[], Any], *columns: NDArray[Any] | None
-    ) -> Iterator[Any]:
+    def fold(self, fn: BlockFunction, make: Callable[[], Any], *columns: NDArray[Any] | None) -> Iterator[Any]:
         """Let what `make()` makes go through fn(block, *columns) of one share of the rows after another; their results.
 
         Of each share, a few million logits or more, `add` gets every block in order, and only `result()` comes back:
@@ -239,16 +237,12 @@ class Rows(Strips):
         strips: Any = HostStrips(self.table) if self.on_device else None
         return self if strips is None else Rows(strips, keep=self.keep)
 
-    def _device_parts(self, fn: Callable[..., Any], columns: Columns) -> list[Any] | None:
-        """Strip results on the device, to be put together there; None where fn takes arrays alone."""
-        if not kernels.reads_tensors(fn):
-            return None
+    def _device_parts(self, fn: Callable[..., Any], columns: Columns) -> list[Any]:
+        """Strip results on the device, to be put together there."""
         beside = tuple(self.column(column) for column in columns)
         return [part for block in self._map("_strip_results", fn, beside) for part in block]
 
-    def _map(
-        self, task: str, fn: Any, columns: Columns, strips: int | None = None, window: int = _WINDOW
-    ) -> Iterator[Any]:
+    def _map(self, task: str, fn: Any, columns: Columns, strips: int = 0, window: int = _WINDOW) -> Iterator[Any]:
         n_strips = len(self._offsets) - 1
         strips_per_block = strips or self._strips_a_block(n_strips)
         spans = [(s, min(s + strips_per_block, n_strips)) for s in range(0, n_strips, strips_per_block)]

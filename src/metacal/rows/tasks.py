@@ -14,6 +14,9 @@ from typing import Any
 from metacal.errors import InputError
 
 Piece = tuple[Any, ...]
+Pieces = Iterable[Piece]
+#: What is done with the entries of a piece.
+Task = Callable[..., Any]
 #: What a piece is called in messages: its file, or files.
 Place = Callable[[Piece], str]
 
@@ -23,18 +26,12 @@ class NoWorkersError(BrokenExecutor):
 
 
 def in_order(
-    executor: Executor,
-    task: Callable[..., Any],
-    pieces: Iterable[Piece],
-    window: int,
-    *,
-    held: int | None = None,
-    place: Place | None = None,
+    executor: Executor, task: Task, pieces: Pieces, window: int, *, held: int = 0, place: Place | None = None
 ) -> Iterator[Any]:
     """task(*piece) for every piece, in order, with at most `window` pieces under way at a time.
 
-    Answers that come before their turn are held, `held` pieces at most (those under way among them; `window` when
-    None): so far the others go on while one is slow.
+    Answers that come before their turn are held, `held` pieces at most (those under way among them; at least
+    `window`): so far the others go on while one is slow.
 
     Examples
     --------
@@ -43,14 +40,17 @@ def in_order(
     ...     list(in_order(pool, pow, ((2, n) for n in range(5)), window=3))
     [1, 2, 4, 8, 16]
     """
-    for future, piece in _finished(executor, task, pieces, window, held or window, ordered=True):
-        yield _answer(future, piece, place)
+    found = as_they_come(executor, task, pieces, window, place=place, held=max(held, window))
+    return (answer for _, answer in found)
 
 
 def as_they_come(
-    executor: Executor, task: Callable[..., Any], pieces: Iterable[Piece], window: int, *, place: Place | None = None
+    executor: Executor, task: Task, pieces: Pieces, window: int, *, place: Place | None = None, held: int | None = None
 ) -> Iterator[tuple[Piece, Any]]:
     """Each piece and task(*piece), whichever is done first, with at most `window` pieces under way at a time.
+
+    With `held` they come in order, and no more than so many are pending. Where a worker was lost for good an error says
+    which file it was at. Whatever is pending when nobody asks any more is cancelled.
 
     Examples
     --------
@@ -59,14 +59,6 @@ def as_they_come(
     ...     sorted(as_they_come(pool, pow, ((2, n) for n in range(3)), window=2))
     [((2, 0), 1), ((2, 1), 2), ((2, 2), 4)]
     """
-    for future, piece in _finished(executor, task, pieces, window, window, ordered=False):
-        yield piece, _answer(future, piece, place)
-
-
-def _finished(
-    executor: Executor, task: Callable[..., Any], pieces: Iterable[Piece], window: int, held: int, *, ordered: bool
-) -> Iterator[tuple[Future[Any], Piece]]:
-    """Every piece with its future, done; whatever is pending when nobody asks any more is cancelled."""
     pending: dict[Future[Any], Piece] = {}  # in the order of their submission
     at_work: set[Future[Any]] = set()
     ended: SimpleQueue[None] = SimpleQueue()
@@ -75,34 +67,31 @@ def _finished(
         at_work.discard(future)
         ended.put(None)
 
-    source = iter(pieces)
+    source, most = iter(pieces), window if held is None else held
     try:
         while True:
-            while len(at_work) < window and len(pending) < held and (piece := next(source, None)) is not None:
+            while len(at_work) < window and len(pending) < most and (piece := next(source, None)) is not None:
                 future = executor.submit(task, *piece)
                 pending[future] = piece
                 at_work.add(future)
                 future.add_done_callback(end)
             if not pending:
                 return
-            turn = [next(iter(pending))] if ordered else pending
+            turn = pending if held is None else [next(iter(pending))]
             done = next((future for future in turn if future.done()), None)
             if done is None:
                 ended.get()
                 continue
             at_work.discard(done)
-            yield done, pending.pop(done)
+            piece = pending.pop(done)
+            try:
+                answer = done.result()
+            except (MemoryError, BrokenExecutor, CancelledError) as error:
+                raise _lost(error, piece, place) from error
+            yield piece, answer
     finally:
         for future in pending:
             future.cancel()
-
-
-def _answer(future: Future[Any], piece: Piece, place: Place | None) -> Any:
-    """What came back; where its worker was lost for good, an error that says which file it was at."""
-    try:
-        return future.result()
-    except (MemoryError, BrokenExecutor, CancelledError) as error:
-        raise _lost(error, piece, place) from error
 
 
 def _lost(error: BaseException, piece: Piece, place: Place | None) -> InputError:

@@ -215,6 +215,7 @@ def run_child(path: Path, inputs: dict[str, Array] | None, n_bytes: int) -> Chec
 
 
 def _start(seconds: int, *arguments: str) -> None:
+    """Run `probe.py` with these arguments, or raise with how it ended."""
     script = os.path.join(os.path.dirname(__file__), "probe.py")
     try:
         done = subprocess.run(

@@ -120,8 +120,8 @@ class Graph:
 
     def over_classes(self, kind: str, value: str) -> str:
         """Reduce every row (n × K) to one number (n × 1)."""
-        (known,) = self._written.get((kind, value)) or (self.along_classes(kind, value, keepdims=1),)
-        return known
+        known = self._written.get((kind, value))
+        return known[0] if known else self.along_classes(kind, value, keepdims=1)
 
     def is_reduced(self, kind: str, value: str, result: str) -> None:
         """Whoever asks for this reduction later gets what another operator has made (n × 1) on its way."""

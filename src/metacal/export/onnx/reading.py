@@ -252,7 +252,7 @@ def refuse_probabilities(model: Any, name: str) -> None:
     """Raise if the value plainly comes out of a softmax: a gate fitted on logits would be wrong without a word."""
     makers = {output: node for node in model.graph.node for output in node.output}
     value = name
-    while (node := makers.pop(value, None)) is not None and node.input:
+    while (node := makers.pop(value, None)) is not None and node.input:  # each but once: a damaged graph may go round
         transform = next((a.s for a in node.attribute if a.name == "post_transform"), b"NONE")
         if node.op_type in _TO_PROBABILITIES or transform in _POST_TRANSFORMS:
             inside = f" (what goes into it, {node.input[0]!r}, may be the logits)" if node.op_type == "Softmax" else ""

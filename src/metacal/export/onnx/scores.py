@@ -101,8 +101,8 @@ def quick_scores(xp: Traced, x: Value, score: str, threshold: float) -> Quick | 
     rough = ESTIMATES.get(NAMED[score].formula_function())
     if rough is None or xp.dtype == "float64" or xp.n_classes <= _FEW_CLASSES:
         return None
-    estimate = rough(xp, x)
-    return Quick(estimate[0], _settled(xp, estimate, threshold), unbounded=estimate[1] is None)
+    estimate, scale, sound = rough(xp, x)
+    return Quick(estimate, _settled(xp, estimate, scale, sound, threshold), unbounded=scale is None)
 
 
 def exact_scores(xp: Traced, x: Value, score: str) -> Value:
@@ -127,15 +127,15 @@ def _exact(double: Traced, x: Value, score: str) -> Value:
     return double.squeeze(double.where(is_usable(double, x), written, np.nan))
 
 
-def _settled(xp: Traced, estimate: Estimate, threshold: float) -> Value:
+def _settled(xp: Traced, estimate: Value, scale: Value | None, sound: Value, threshold: float) -> Value:
     """Whether the row is finite and its score further from the threshold than rounding can carry it (n × 1).
 
     Sums over K classes are taken at least four lanes wide: their relative error is at most (K/4 + a few) units, and
     Σ p |x| is at most |log Σ e^x| + h. The logarithm of a probability above 1e-36 is at most 83 in size, its error four
     units of that. All comparisons are false for NaN, which therefore settles nothing.
     """
-    (score, scale, sound), known = estimate, np.isfinite(threshold)
-    away = xp.absolute(score - (threshold if known else 0.0))
+    known = np.isfinite(threshold)
+    away = xp.absolute(estimate - (threshold if known else 0.0))
     settled: Value = (away < _LARGEST) & sound
     if not known:
         return settled if scale is None else settled & (scale < _LARGEST)

@@ -46,11 +46,11 @@ class RankerScore(Fixed):
         """Of entropy, doubt and its logarithm, gaps to the next logits, largest logit, log Σ e^x: a number per row."""
         leading = torch.topk(table, self.n_top, dim=1).values
         gaps = torch.clamp(leading[:, 1:] - leading[:, :1], min=-LARGEST_GAP)
-        entropy, unsure, energy = (
-            score(TORCH, table) for score in (rowwise.entropy, rowwise.doubt, rowwise.free_energy)
-        )
+        entropy, unsure = rowwise.entropy(TORCH, table), rowwise.doubt(TORCH, table)
         log_unsure = torch.log(torch.clamp(unsure, min=float(np.exp(-LARGEST_GAP))))
-        table = torch.cat([entropy, unsure, log_unsure, gaps, leading[:, :1], -energy], dim=1)
+        table = torch.cat(
+            [entropy, unsure, log_unsure, gaps, leading[:, :1], -rowwise.free_energy(TORCH, table)], dim=1
+        )
         standard = (table - beside(self.means, table)) / beside(self.scales, table)
         features = torch.clamp(standard, min=-FARTHEST, max=FARTHEST)
         return (features * beside(self.coefficients, features)).sum(dim=1)

@@ -90,7 +90,8 @@ def unwrapped(raw: bytes, *, max_bytes: int | None = None, key: Key | None = Non
         verify(signature, content, key)
     wrapping = ("format", "version", "metacal_version", *_MADE_FROM_THE_REST)
     document = {name: value for name, value in data.items() if name not in wrapping}
-    return document, Wrapping(version, writer, sum_found, signature and signature[0], verified=key is not None)
+    algorithm = None if signature is None else signature[0]
+    return document, Wrapping(version, writer, sum_found, algorithm, verified=key is not None)
 
 
 def read_file(path: str | os.PathLike[str], max_bytes: int | None = None) -> bytes:

@@ -150,7 +150,7 @@ def _batches(file: Any, columns: tuple[str, ...], path: str, batch_rows: int, gr
     start = sum(file.metadata.row_group(before).num_rows for before in range(group))
     groups = range(group, file.metadata.num_row_groups)
     try:
-        for batch in file.iter_batches(batch_rows, groups, list(columns), use_threads=False):
+        for batch in file.iter_batches(batch_rows, row_groups=groups, columns=list(columns), use_threads=False):
             batch.validate(full=True)
             yield batch
             start += batch.num_rows
@@ -214,9 +214,10 @@ class ParquetWriter(ArrowColumnsWriter):
         """The library's own writer."""
         import pyarrow.parquet as parquet
 
-        leaves: dict[str, list[str]] = {"f": [], "U": []}
-        for name, array in columns.items():
-            leaf = name if array.ndim == 1 else f"{name}.list.element"
-            leaves.setdefault(array.dtype.kind, []).append(leaf)
-        packing = {"use_dictionary": leaves["U"], "use_byte_stream_split": leaves["f"]}
-        return parquet.ParquetWriter(self.path, schema, compression="zstd", **packing)
+        leaves = [name if array.ndim == 1 else f"{name}.list.element" for name, array in columns.items()]
+        kinds = [array.dtype.kind for array in columns.values()]
+        split = [leaf for leaf, kind in zip(leaves, kinds) if kind == "f"]
+        words = [leaf for leaf, kind in zip(leaves, kinds) if kind == "U"]
+        return parquet.ParquetWriter(
+            self.path, schema, compression="zstd", use_dictionary=words, use_byte_stream_split=split
+        )

@@ -85,10 +85,9 @@ class RawFile:
 
     def fill(self, room: NDArray[Any], offset: int) -> None:
         """Fill a C-ordered array with the bytes from `offset` on."""
-        view, done, got = bytes_of(room), 0, 1
+        view, done = bytes_of(room), 0
         with plain_read_errors(self.shown):
-            while got and done < len(view):
-                got = self._read_into(view[done:], offset + done)
+            while done < len(view) and (got := self._read_into(view[done:], offset + done)):
                 done += got
         self.check_unchanged()
         if done < len(view):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.formulas import Flags
 from metacal.promises.counts import OPTIONAL
 from metacal.promises.parts.part_words import side_of
 from metacal.promises.quantity import Quantity, quantity
@@ -139,7 +140,7 @@ class Part:
         """Accuracy of its accepted calibration rows; None when none is."""
         return self.n_correct_accepted / self.n_accepted if self.n_accepted else None
 
-    def among(self, names: NDArray[Any]) -> NDArray[np.bool_]:
+    def among(self, names: NDArray[Any]) -> Flags:
         """Which of the rows belong to it, by the class or group of each, or by `Gate.part_names` where it has sides."""
         own = np.array(self.names)
         if self.called is not None:
@@ -176,9 +177,7 @@ class Parts:
         """Whether they are the two sides of all rows, and not of each group."""
         return self.sides and self.by == "class"
 
-    def judged(
-        self, names: NDArray[Any], accept: NDArray[np.bool_], correct: NDArray[np.bool_]
-    ) -> Iterator[tuple[Part, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]]:
+    def judged(self, names: NDArray[Any], accept: Flags, correct: Flags) -> Iterator[tuple[Part, Flags, Flags, Flags]]:
         """Each part that promises something, the rows that it looks at, and which of these are accepted and right.
 
         Of a side that looks at all rows of a class, these are the rows that are called so, and those of the class that
@@ -219,13 +218,13 @@ class Parts:
 
     def renamed(self, names: Sequence[Name]) -> Parts:
         """The same where a class has been called by the number of its column."""
-        if self.by == "class":
-            own = [replace(part, names=tuple(names[int(name)] for name in part.names)) for part in self.items]
-        else:
-            own = [
-                part if part.called is None else replace(part, called=names[int(part.called)]) for part in self.items
-            ]
-        return replace(self, items=tuple(own))
+
+        def renamed(part: Part) -> Part:
+            if self.by == "class":
+                return replace(part, names=tuple(names[int(name)] for name in part.names))
+            return part if part.called is None else replace(part, called=names[int(part.called)])
+
+        return replace(self, items=tuple(map(renamed, self.items)))
 
 
 # ── the models of a cascade ───────────────────────────────────────────────────────────────────────────────────────────

@@ -212,12 +212,8 @@ class Per(Promise):
             else "lower the target: as far as these rows tell, no number of rows would certify it"
         )
         of = f"any {self.by} of these {n_rows:,} rows ({len(parts.families)} of them)"
-        return InfeasibleTargetError(
-            f"{quantity} {target:g} cannot be certified for {of} {self.surely};{can} {do}.",
-            target=target,
-            best=best,
-            rows_needed=min(needed, default=None),
-        )
+        said = f"{quantity} {target:g} cannot be certified for {of} {self.surely};{can} {do}."
+        return InfeasibleTargetError(said, target=target, best=best, rows_needed=min(needed, default=None))
 
 
 @dataclass

@@ -252,12 +252,12 @@ def counted_rows(
     if units is None and importance is None:
         return None
     rng = generator(random_state)
-    rows, around, notes = np.arange(n_rows), Circumstances(), list[Note]()
+    rows, around, notes, whole = np.arange(n_rows), Circumstances(), list[Note](), None
     together = None if units is None else Units.of(units)
     codes = np.arange(n_rows) if together is None else together.codes(n_rows)
     if together is not None and together.per != "unit":
-        size = together.whole(codes, random_state).largest
-        around = Circumstances(units=together.per, largest_unit=size, largest_declared=together.largest is not None)
+        whole, declared = together.whole(codes, random_state), together.largest is not None
+        around = Circumstances(units=together.per, largest_unit=whole.largest, largest_declared=declared)
         notes.append(whole_units_counted(units=int(codes.max()) + 1, rows=n_rows, random_state=random_state))
     elif together is not None:
         order = rng.permutation(n_rows)
@@ -273,10 +273,8 @@ def counted_rows(
         notes.append(kept_by_weight(kept=len(rows), rows=before, random_state=random_state))
     if not len(rows):
         raise InputError("no row is left to count: the weights are small against the largest; use more rows.")
-    whole = None
-    if together is not None and around.whole_units:
-        own = np.unique(codes[rows], return_inverse=True)[1].astype(np.intp)
-        whole = replace(together, largest=around.largest_unit).whole(own, random_state)
+    if whole is not None:
+        whole = whole._replace(code=np.unique(codes[rows], return_inverse=True)[1].astype(np.intp))
         codes = np.arange(n_rows)  # each speaks for itself
     place = np.full(int(codes.max()) + 1, -1, dtype=np.intp)
     place[codes[rows]] = np.arange(len(rows))

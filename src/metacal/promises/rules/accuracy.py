@@ -163,13 +163,9 @@ class MinAccuracy(OfUnits, ByRanking, OneThreshold):
             return cannot_certify(self, what, n, best, f"{best or 0.0:.4f}", needed, lower, why)
         # Of the others nothing is known, nor of what more rows would show.
         more = "" if needed is None else f"; about {needed:,} would certify it in 4 of 5 cases"
-        return InfeasibleTargetError(
-            f"{what} cannot be certified: {labels:,} of {n:,} labels show that, whatever the others are; begin anew "
-            f"with a lower target or with more rows{more}.",
-            target=self.beta,
-            best=best,
-            rows_needed=needed,
-        )
+        said = f"{what} cannot be certified: {labels:,} of {n:,} labels show that, whatever the others are"
+        said += f"; begin anew with a lower target or with more rows{more}."
+        return InfeasibleTargetError(said, target=self.beta, best=best, rows_needed=needed)
 
 
 #: The paper's name for it.

@@ -194,9 +194,8 @@ def people_walks(aside: Paired, n_tested: int, beta: float, review_cost: float, 
     small = np.array([-math.inf, *_quantiles(aside.small_score, _STEPS_OF_TWO, grids[0])])
     large = np.array([-math.inf, *_quantiles(aside.large_score, _STEPS_OF_TWO, grids[1])])
     by_small, by_large = _totals(aside, small, large, np.ones(len(aside)), np.ones(len(aside)))
-    wrong_small, wrong_large = _totals(
-        aside, small, large, risk(aside.small_score, aside.small_right), risk(aside.large_score, aside.large_right)
-    )
+    risks = risk(aside.small_score, aside.small_right), risk(aside.large_score, aside.large_right)
+    wrong_small, wrong_large = _totals(aside, small, large, *risks)
     n, scale = len(aside), n_tested / len(aside)
     answered, wrong = by_small[:, None] + by_large, wrong_small[:, None] + wrong_large
     cost = (n - by_small)[:, None] + review_cost * (n - answered)

@@ -339,9 +339,7 @@ def rungs(n: int, limit: float, delta: float) -> list[tuple[Fraction, list[int]]
     carried, step = Fraction(0), max(1, n // _RUNGS)
     for part in segments(n, 1.0 - limit, delta):
         start = part.start if walks else min(n, math.ceil(_LATER * part.start))
-        ranks = list(range(start, part.stop, step))
-        if ranks and part.stop > n and ranks[-1] != n:
-            ranks.append(n)
+        ranks = sorted({*range(start, part.stop, step), *range(n, part.stop)})  # the last rank, too
         if ranks:
             walks.append((carried + part.share, ranks))
         carried = Fraction(0) if ranks else carried + part.share

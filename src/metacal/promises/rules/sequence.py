@@ -91,9 +91,8 @@ class Ladder:
         rank -= 1
         while rank >= 1 and (errors := self.most_errors(rank)) >= 0:
             first = self.first(errors)
-            wasteful = bisect_left(
-                range(first, rank + 1), True, key=lambda m: self.tail(errors, m) < _USED * self.level
-            )
+            ranks = range(first, rank + 1)
+            wasteful = bisect_left(ranks, True, key=lambda m: self.tail(errors, m) < _USED * self.level)
             if wasteful:
                 return first + wasteful - 1
             rank = first - 1

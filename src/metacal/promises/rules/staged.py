@@ -122,12 +122,10 @@ class Staged(Evidence):
         law = Law(promise.epsilon, promise.delta * share, of, None if of is None else n_pilot + of)
         if (most := law.most(tested, alone=alone)) < 0:
             needed = math.ceil(math.log(law.delta) / math.log1p(-law.epsilon))
-            raise InfeasibleTargetError(
-                f"max loss {law.epsilon:g} cannot be certified: {tested:,} labelled rows are tested, and with no "
-                f"disagreement at all it takes {needed:,} {promise.surely}; allow more, or label more rows.",
-                target=law.epsilon,
-                rows_needed=needed,
-            )
+            few = f"{tested:,} labelled rows are tested, and with no disagreement at all it takes {needed:,}"
+            said = f"max loss {law.epsilon:g} cannot be certified: {few} {promise.surely}"
+            said += "; allow more, or label more rows."
+            raise InfeasibleTargetError(said, target=law.epsilon, rows_needed=needed)
         tested = law.fewest(tested, most, alone=alone)
         rows, pilot = order[n_pilot : n_pilot + tested], order[:n_pilot]
         found = [self._alone(rows, most)] if alone else self._walked(rows, pilot, most)

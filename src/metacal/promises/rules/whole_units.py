@@ -141,10 +141,7 @@ def _infeasible(
     best = math.floor(1e4 * (1.0 - high)) / 1e4 if high < 1.0 else None
     of = "on average over units" if tested.units is not None and tested.units.mean else "of all rows"
     can = "nothing" if best is None else f"{best:.4f} at most"
-    return InfeasibleTargetError(
-        f"{quantity} {target:g} {of} cannot be certified: these {n_units:,} units of {len(tested):,} rows "
-        f"certify {can} {promise.surely}; lower the target, bring more units, or promise about a random row of each "
-        "unit, which takes fewer.",
-        target=target,
-        best=best,
-    )
+    rows = f"these {n_units:,} units of {len(tested):,} rows certify {can} {promise.surely}"
+    do = "lower the target, bring more units, or promise about a random row of each unit, which takes fewer"
+    said = f"{quantity} {target:g} {of} cannot be certified: {rows}; {do}."
+    return InfeasibleTargetError(said, target=target, best=best)

@@ -152,7 +152,8 @@ class Wager:
 
     def bet(self, play: Play) -> Float:
         """Bet on rows in the order they came; the logarithm of the money after each."""
-        columns, n = np.broadcast_arrays(*play), len(play.gain)
+        n = len(play.gain)
+        columns = [np.full(n, column) if isinstance(column, float) else column for column in play]
         sums = np.cumsum(np.concatenate(([self.weights], columns[1])))
         squares = np.cumsum(np.concatenate(([self.squares], columns[1] ** 2)))
         # The mean weight of the rows before each, Σw²/Σw, one row of weight one thought of beforehand.
