@@ -196,6 +196,10 @@ class Gate(Verbs):
 
     # ── what it reads ────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def read(self, given: Any) -> Any:
+        """What a caller gives the first stage, checked: a table as logits, or scores; never guessed at."""
+        return self.source.read(given)
+
     @property
     def reads_losses(self) -> bool:
         """Whether the truth of a row is its loss, a number between 0 and 1."""
