@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 from metacal.errors import InputError, MetacalWarning
 from metacal.estimators.binning import HistogramBinning, TopLabelHistogramBinning
 from metacal.maps.bbq import _binnings, bbq_curve, fit_bbq, fit_top_label_bbq
-from metacal.maps.curves import TopLabelMap, follow
+from metacal.maps.curves import TopLabelMap, follow, tie_groups
 from metacal.maps.histogram import equal_mass_ends, fit_histogram, fit_top_label_histogram, histogram_curve
 from metacal.maps.imax import fit_imax
 from metacal.maps.isotonic import SharedMap, fit_top_label_isotonic
@@ -212,12 +212,12 @@ def test_a_row_without_any_positive_answer_keeps_its_softmax():
 
 def test_the_histogram_counts():
     at, outcome = np.array([0.1, 0.2, 0.5, 0.55, 0.9]), np.array([0.0, 1.0, 1.0, 0.0, 1.0])
-    edges, values = histogram_curve(at, outcome, np.ones(5), 2, "equal_width", 0.0)
+    edges, values = histogram_curve(*tie_groups(at, outcome, np.ones(5)), 2, "equal_width", 0.0)
     np.testing.assert_allclose(edges, [0.0, 0.5])
     np.testing.assert_allclose(values, [2 / 3, 1 / 2])
-    _, smooth = histogram_curve(at, outcome, np.ones(5), 2, "equal_width", 1.0)
+    _, smooth = histogram_curve(*tie_groups(at, outcome, np.ones(5)), 2, "equal_width", 1.0)
     np.testing.assert_allclose(smooth, [(2 + 0.8 / 3) / 4, (1 + 1.45 / 2) / 3])
-    _, sparse = histogram_curve(at, outcome, np.ones(5), 10, "equal_width", 0.0)
+    _, sparse = histogram_curve(*tie_groups(at, outcome, np.ones(5)), 10, "equal_width", 0.0)
     assert sparse[2] == pytest.approx(0.25)  # an empty bin answers with its middle
 
 
@@ -233,7 +233,7 @@ def test_bbq_is_the_papers_formula():
     random = np.random.default_rng(17)
     at = np.round(random.random(150), 2)
     outcome = (random.random(150) < at**2).astype(float)
-    knots, values = bbq_curve(at, outcome, np.ones(150))
+    knots, values = bbq_curve(*tie_groups(at, outcome, np.ones(150)))
     order = np.argsort(at, kind="stable")
     grid = np.linspace(0.0, 1.0, 501)
 

@@ -175,7 +175,7 @@ def _check_output(output: str | None, output_format: str | None) -> None:
         raise click.UsageError("say where the rows go: -o out.csv, -o out.parquet, or -o - for csv on stdout.")
     if output == "-" and was_told("json"):
         raise click.UsageError("-o - and --json both want stdout; write the rows to a file.")
-    told = output in (None, "-") or is_folder(output) or output_format is not None
-    if not told and not str(output).lower().endswith(endings(written=True)):
+    said = output in (None, "-") or is_folder(output) or output_format is not None
+    if not said and not str(output).lower().endswith(endings(written=True)):
         known = ", ".join(endings(written=True))
         raise wrong("-o", f"{output} must end in {known} (or be -), or say what it is with --output-format.")

@@ -137,7 +137,7 @@ class Table:
 
     def __init__(self, X: Any, labels: Any, ids: Any, groups: Any, name: str, units: Any = None) -> None:
         self.X, self.name, self.done = X, name, 0
-        self.groups, self.units = (None if one is None else [str(of) for of in one] for one in (groups, units))
+        self.groups, self.units = (None if one is None else [str(entry) for entry in one] for one in (groups, units))
         self.labels = [None] * len(X) if labels is None else labels.tolist()
         self.ids: list[str | None] = [None] * len(X) if ids is None else [str(one) for one in ids.tolist()]
         self._digest = hashlib.blake2b(digest_size=16)

@@ -246,8 +246,9 @@ class Cascade(GateEstimator, kw_only=False):
         return isinstance(self.promise, MinAccuracy) if self.people is None else bool(self.people)
 
     def _plan(self, thresholds_from: Any) -> Plan:
-        rows = None if thresholds_from is None else Rows(self._table(self.small, thresholds_from))
-        scores = None if rows is None else score_rows(rows, self.score)
+        scores = None
+        if thresholds_from is not None:
+            scores = score_rows(Rows(self._table(self.small, thresholds_from)), self.score)
         if not self.review_cost > 0.0:
             raise InputError(f"review_cost must be positive, got {self.review_cost!r}.")
         return Plan(self._with_people, float(self.review_cost), self.random_state, scores)

@@ -202,6 +202,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         return self._fit_codes(rows, None, counted=counted)
 
     def _fit_codes(self, rows: Rows, codes: Codes | None, **given: Any) -> Self:
+        """Fit the gate; `given` are further options of `fit_gate`: which rows count, weights, groups, older rows."""
         gate = fit_gate(
             rows,
             codes,

@@ -119,12 +119,14 @@ class ScoreGate(GateEstimator, kw_only=False):
                     f"scores of {np.shape(score)} rows and labels take a truth of that shape, got {np.shape(truth)}; "
                     "and no units or importance."
                 )
-            (n, k), flat = np.shape(score), np.asarray(truth).reshape(-1)
+            n, k = np.shape(score)
+            flat = np.asarray(truth).reshape(-1)
             correct, loss = (flat, None) if loss is None else (None, flat)
             score, groups = entries(score, groups)
             if not isinstance(self.promise, PerGroup):
                 by_mean = isinstance(self.promise, OfUnits) and self.promise.delta is not None
-                units, groups = Units(np.repeat(np.arange(n), k), *(("mean", k) if by_mean else ())), None
+                units = Units(np.repeat(np.arange(n), k), *(("mean", k) if by_mean else ()))
+                groups = None
         self.gate_ = fit_scored(
             score,
             correct,

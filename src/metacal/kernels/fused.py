@@ -188,7 +188,10 @@ def _count(block: Array, rows: Chosen) -> int:
 
 
 def _column(values: Any, dtype: Any = np.float64) -> Any:
-    """What the C code asks of labels and weights; `ascontiguousarray` would let one pass whose bytes begin anywhere."""
+    """What the C code asks of labels and weights, of which every s-th may be given: side by side, and aligned.
+
+    `ascontiguousarray` would let one pass whose bytes begin anywhere.
+    """
     return None if values is None else np.require(values, dtype, ("C_CONTIGUOUS", "ALIGNED"))
 
 

@@ -7,7 +7,6 @@ logits is worked on as n·K numbers; -inf (a masked class) keeps probability exa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -62,22 +61,17 @@ class Curve:
 
     low: float
     step: float
-    #: a(t), one row per feature and one column per grid point.
+    #: a(t), one row per grid point: what is looked up lies together.
     features: Float
     #: E f(t) - t.
     mean: Float
     #: E f(t) - t + ½ Var f(t).
     lifted: Float
 
-    @cached_property
-    def by_point(self) -> Float:
-        """a(t) with one row per grid point: what is looked up lies together."""
-        return np.ascontiguousarray(self.features.T)
-
     def place(self, values: Float) -> tuple[Codes, Float]:
         """The grid point below each value, and how far it is towards the next one."""
         position = (values.ravel() - self.low) / self.step
-        np.clip(position, 0.0, self.features.shape[1] - 1.000001, out=position)
+        np.clip(position, 0.0, len(self.features) - 1.000001, out=position)
         below = position.astype(np.intp)
         position -= below
         return below, position
@@ -133,7 +127,7 @@ def sums(
         parts += [[gains @ counts], _masses(own_below, own_part, counts, size)]
         parts.append(_masses(below, part, weighted.ravel(), size))
     if "covariances" in which:
-        features = np.take(curve.by_point, below, axis=0).reshape(*block.shape, -1)
+        features = np.take(curve.features, below, axis=0).reshape(*block.shape, -1)
         means = np.matmul(chances[:, None, :], features)[:, 0, :]
         within = (means if weights is None else means * weights[:, None]).T @ means
         parts += [within.ravel(), np.bincount(below, weighted.ravel(), minlength=size)]

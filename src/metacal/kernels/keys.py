@@ -67,6 +67,7 @@ def ranked(scores: Any, flags: Any) -> tuple[Float, Codes, Codes, Codes]:
 
 
 def _blocks(ordered: Float, marked: Flags) -> tuple[Float, Codes, Codes, Codes]:
+    # The last row of each score, and the last of all where there is any.
     ranks = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], len(ordered) > 0)) + 1
     errors = np.cumsum(~marked, dtype=np.intp)
     return ordered[ranks - 1], ranks, errors[ranks - 1], np.flatnonzero(~marked) + 1

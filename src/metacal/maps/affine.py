@@ -234,7 +234,7 @@ def _offsets_at(
 def dirichlet_path(sample: Labelled, strengths: Sequence[float], tolerance: float) -> dict[float, DirichletMap]:
     """Dirichlet calibration with the structured penalty at each of these strengths, each fit starting from the last."""
     found = Problem(kernels.log_probabilities, True, "structured").path(sample, strengths, tolerance)
-    return {at: DirichletMap(theta[:-1].T, theta[-1], at) for at, theta in found.items()}
+    return {at: DirichletMap(matrix=theta[:-1].T, bias=theta[-1], regularisation=at) for at, theta in found.items()}
 
 
 def fit_structured(
@@ -254,7 +254,7 @@ def fit_structured(
     sample = Labelled(rows, labels, weights).usable()
     problem, b = _structured(sample)
     theta, strength = problem.solve(sample, regularisation, n_folds, random_state)
-    return StructuredMap(b, theta[0], theta[1], strength)
+    return StructuredMap(b, scale=theta[0], bias=theta[1], regularisation=strength)
 
 
 def structured_path(sample: Labelled, strengths: Sequence[float], tolerance: float) -> dict[float, StructuredMap]:
@@ -262,7 +262,7 @@ def structured_path(sample: Labelled, strengths: Sequence[float], tolerance: flo
     sample = sample.usable()
     problem, b = _structured(sample)
     found = problem.path(sample, strengths, tolerance)
-    return {at: StructuredMap(b, theta[0], theta[1], at) for at, theta in found.items()}
+    return {at: StructuredMap(b, scale=theta[0], bias=theta[1], regularisation=at) for at, theta in found.items()}
 
 
 def _structured(sample: Labelled) -> tuple[Problem, float]:

@@ -15,8 +15,6 @@ from metacal.maps.curves import (
     TopLabelMap,
     fit_piecewise,
     fit_top_label,
-    identity_curve,
-    tie_groups,
 )
 from metacal.maps.labelled import Weights
 from metacal.rows import Rows
@@ -51,11 +49,8 @@ def fit_top_label_bbq(rows: Rows, labels: Codes, weights: Weights = None, *, tem
     return fit_top_label(rows, labels, weights, bbq_curve, "step", tempered)
 
 
-def bbq_curve(at: Float, outcomes: Float, weights: Float) -> Curve:
+def bbq_curve(points: Float, total: Float, positive: Float) -> Curve:
     """The averaged step function: O(N log N) for the order, O(N^(2/3)) for the binnings."""
-    if not len(at):
-        return identity_curve("step")
-    points, total, positive = tie_groups(at, outcomes, weights)
     ends, first = _binnings(total)
     weight, shown = (_per_bin(np.cumsum(column), ends, first) for column in (total, positive))
     right = np.where(ends == len(points) - 1, 1.0, points[ends])

@@ -36,7 +36,7 @@ from metacal.rows import Rows
 
 #: A curve on [0, 1]: where its pieces begin (or its corners are), and its values there.
 Curve = tuple[Float, Float]
-#: How one class's curve is drawn: (probabilities, outcomes 0 or 1, row weights) -> curve.
+#: How one class's curve is drawn: (distinct probabilities, weight on each, that of the positive outcomes) -> curve.
 Draw = Callable[[Float, Float, Float], Curve]
 
 #: Probabilities of a group of classes held at once while fitting: 64 MB.
@@ -198,7 +198,10 @@ def fit_piecewise(
 ) -> PiecewiseMap:
     """Draw one curve per class, a group of classes at a time: O(n·K·log n) time, 64 MB of probabilities at once."""
     sample = Labelled(rows, labels, weights).counted()
-    curves = [draw(*column) for column in columns(sample, inverse_temperature)]
+    curves = [
+        draw(*tie_groups(*column)) if len(column[0]) else identity_curve(interpolation)
+        for column in columns(sample, inverse_temperature)
+    ]
     return joined(curves, interpolation, inverse_temperature)
 
 
@@ -296,7 +299,7 @@ def fit_top_label(
     b = fit_temperature(rows, labels, weights).inverse_temperature if tempered else 1.0
     sample = Labelled(rows, labels, weights).counted()
     confidence = sample.rows.collect(partial(_confidences, b))
-    return TopLabelMap(*draw(confidence, sample.correct(), sample.counts), interpolation, b)
+    return TopLabelMap(*draw(*tie_groups(confidence, sample.correct(), sample.counts)), interpolation, b)
 
 
 def _confidences(inverse_temperature: float, block: NDArray[Any]) -> Float:

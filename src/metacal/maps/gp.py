@@ -152,6 +152,8 @@ def fit_gp(
     """
     if isinstance(n_inducing, bool) or not isinstance(n_inducing, int | np.integer) or not 2 <= n_inducing <= 200:
         raise InputError(f"n_inducing must be a whole number from 2 to 200, got {n_inducing!r}.")
+    if centre not in kernels.CENTRES:
+        raise InputError(f"centre must be one of {', '.join(map(repr, kernels.CENTRES))}, got {centre!r}.")
     sample = Labelled(rows, labels, weights).usable()
     b = fit_temperature(*sample).inverse_temperature
     # Every s-th row, so that at most `_SAMPLE_ELEMENTS` entries are left; the table is not copied.
@@ -280,7 +282,8 @@ def _curve(basis: _Basis, mean: Float, covariance: Float) -> kernels.Curve:
     variance = basis.variance + np.einsum("rg,rg->g", shrink @ basis.features, basis.features)
     centre, grid = mean @ basis.features, basis.grid
     lifted = centre + 0.5 * np.maximum(variance, 0.0)
-    return kernels.Curve(float(grid[0]), float(grid[1] - grid[0]), basis.features, centre, lifted)
+    features = np.ascontiguousarray(basis.features.T)
+    return kernels.Curve(float(grid[0]), float(grid[1] - grid[0]), features, centre, lifted)
 
 
 def _bound(data: _Data, basis: _Basis, mean: Float, precision: Float) -> _Bound:

@@ -26,7 +26,6 @@ from metacal.maps.curves import (
     joined,
     possible_chances,
     questions,
-    tie_groups,
 )
 from metacal.maps.labelled import Weights
 from metacal.maps.map import check_count, check_prior_rows
@@ -133,11 +132,8 @@ def fit_top_label_histogram(
     return fit_top_label(rows, labels, weights, _draw(n_bins, bins, prior_rows), "step", tempered)
 
 
-def histogram_curve(at: Float, outcomes: Float, weights: Float, n_bins: int, bins: str, prior_rows: float) -> Curve:
+def histogram_curve(points: Float, total: Float, positive: Float, n_bins: int, bins: str, prior_rows: float) -> Curve:
     """The smoothed frequency in each bin, and where the bins begin."""
-    if not len(at):
-        return identity_curve("step")
-    points, total, positive = tie_groups(at, outcomes, weights)
     cuts = _cuts(n_bins) if bins == "equal_width" else points[equal_mass_ends(total, n_bins)[:-1]]
     codes = np.searchsorted(cuts, points, side="left")
     weight, right, sums = (_sums(codes, column, len(cuts) + 1) for column in (total, positive, total * points))

@@ -119,11 +119,8 @@ def _draw(prior_rows: object) -> Draw:
     return partial(isotonic_curve, prior_rows=check_prior_rows(prior_rows))
 
 
-def isotonic_curve(at: Float, outcomes: Float, weights: Float, prior_rows: float) -> Curve:
+def isotonic_curve(points: Float, total: Float, positive: Float, prior_rows: float) -> Curve:
     """The corners of the isotonic regression, blended with `prior_rows` rows of the identity."""
-    if not len(at):
-        return identity_curve()
-    points, total, positive = tie_groups(at, outcomes, weights)
     fitted = np.clip(isotonic_regression(positive / total, weights=total).x, 0.0, 1.0)
     rises = np.diff(fitted) > 0.0
     corner = np.append(True, rises) | np.append(rises, True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 from metacal.errors import InputError
@@ -106,18 +105,14 @@ def fit_members(
     sample, tolerance = Labelled(rows, labels, weights), _ROUGH if rough else _TOLERANCE
     asked = {name: MEMBERS.get(name) or _method(name) for name in names}
     found: dict[str, Map] = {}
-
-    @cache
-    def through(name: str | None) -> Labelled:
-        """The rows as they are seen through a member."""
-        return sample if name is None else sample._replace(rows=seen_through(fitted(name), rows))
-
-    def fitted(name: str) -> Map:
-        """The map of this name."""
+    seen: dict[str | None, Labelled] = {None: sample}
+    for name in (each for one in names for each in _with_fronts(one)):
         if name in found:
-            return found[name]
+            continue
         member = asked.get(name) or MEMBERS[name]
-        behind = through(member.behind)
+        if member.behind is not None and member.behind not in seen:
+            seen[member.behind] = sample._replace(rows=seen_through(found[member.behind], rows))
+        behind = seen[member.behind]
         if member.method in _PATHS and member.options:
             alike = {
                 other: one.options["regularisation"]
@@ -130,11 +125,15 @@ def fit_members(
             maps = {name: METHODS[member.method].fit_function()(*_enough(behind, member), **member.options)}
         for same, then in maps.items():
             # A uniform part is at least one row's worth: that no such row was seen yet does not mean there is none.
-            front = None if member.behind is None else fitted(member.behind)
-            found[same] = as_front(then, rows, weights) if front is None else ComposedMap(front, then)
-        return found[name]
+            alone = as_front(then, rows, weights)
+            found[same] = alone if member.behind is None else ComposedMap(found[member.behind], then)
+    return {name: found[name] for name in names}
 
-    return {name: fitted(name) for name in names}
+
+def _with_fronts(name: str) -> list[str]:
+    """The name of a member, behind those that it sees the table through."""
+    behind = MEMBERS[name].behind if name in MEMBERS else None
+    return [name] if behind is None else [*_with_fronts(behind), name]
 
 
 def _enough(sample: Labelled, member: Member) -> Labelled:

@@ -223,9 +223,9 @@ def _precisions(knots: Float, middle: Float) -> Float:
     slope = np.append(np.full(count, 1.0 / count), 0.0)
     bend = np.diff(np.eye(count, count + 1), axis=0)
     parts = np.array([np.outer(slope, slope), bend.T @ bend, np.eye(count + 1)])
-    first, *others = np.array([(*prior, _LEAST_PRECISION) for prior in _PRIORS]).T
-    found = (np.stack(others, axis=1) @ parts.reshape(3, -1)).reshape(-1, count + 1, count + 1)
-    return np.asarray(found + first[:, None, None] * np.outer(level, level))
+    priors = np.array([(*prior, _LEAST_PRECISION) for prior in _PRIORS])
+    found = (priors[:, 1:] @ parts.reshape(3, -1)).reshape(-1, count + 1, count + 1)
+    return np.asarray(found + priors[:, 0, None, None] * np.outer(level, level))
 
 
 def confidence_log_odds(block: NDArray[Any]) -> Float:

@@ -346,7 +346,8 @@ def gate_wanted(top: TopLabel, accept: Flags | None, correct: ArrayLike | None, 
     same_length(proba=top.confidence, correct=right)
     found: Wanted = []
     if accept is not None:
-        found += [(metric, metric.measured(accept, right)) for metric in registry.evaluated(DECISION)]
+        counted = ((metric, metric.counts and metric.counts(accept, right)) for metric in registry.evaluated(DECISION))
+        found += [(metric, counts) for metric, counts in counted if counts is not None]
     if score is not None:
         ranks = number_column(score, "score")
         same_length(proba=top.confidence, score=ranks)

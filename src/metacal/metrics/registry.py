@@ -128,10 +128,10 @@ class Metric:
             raise TypeError(f"{self.name} is counted, it has no statistic of row weights.")
         return self.statistic(source, **options)
 
-    def measured(self, *source: Any, **options: Any) -> Measured:
+    def measured(self, source: Any, **options: Any) -> Measured:
         """Return successes and trials where the metric is a plain proportion of these data, else its statistic."""
-        counts = None if self.counts is None else self.counts(*source)
-        return self.prepared(*source, **options) if counts is None else counts
+        counts = None if self.counts is None else self.counts(source)
+        return self.prepared(source, **options) if counts is None else counts
 
 
 def value(

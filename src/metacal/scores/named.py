@@ -132,9 +132,9 @@ def ranked(rows: Rows, score: str | Score, codes: Codes) -> tuple[Rows, Any, Any
         return rows, device.rounded(both[:, 0].contiguous(), grid), both[:, 1] > 0.0
     if rows.in_place and isinstance(kernel, kernels.FormulaKernel) and kernel.host is not None:
         in_c = partial(kernels.active.ranked_rows, score=kernel.formula.__name__, grid=grid)
-        to = np.empty(len(rows)), np.empty(len(rows), dtype=bool)
-        rows, values = _carefully(rows, lambda here, how: here.fill(partial(in_c, **how), *to, codes, whole=True))
-        return rows, values, to[1]
+        room, right = np.empty(len(rows)), np.empty(len(rows), dtype=bool)
+        rows, values = _carefully(rows, lambda at, how: at.fill(partial(in_c, **how), room, right, codes, whole=True))
+        return rows, values, right
     rows, both = collected(rows, Ranked(score), codes)
     return rows, grid.rounded(both[:, 0]), both[:, 1] > 0.0
 

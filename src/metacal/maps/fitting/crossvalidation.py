@@ -98,6 +98,8 @@ def choose_strength(
         held_out = sum(loss(test, theta) for (_, test), theta in zip(parts, fits))
         if held_out < best[0]:
             best, worse = (held_out, strength, sum(fits[1:], start=fits[0]) / len(fits)), 0
-        elif (worse := worse + 1) == patience:
+        else:
+            worse += 1
+        if worse == patience:
             break
     return best[1], best[2]

@@ -30,7 +30,8 @@ def fit_slopes(z: Float, correct: Float, weights: Float, knots: Float, centre: F
     bounded = np.append(np.ones(len(knots), dtype=bool), False)
     bare = partial(_spline_sums, risen(knots, z), correct, weights)
     sums = partial(with_prior, bare, centre[None, :], precision)
-    return minimise(sums, start, bounded, np.array([total]), what)[0][0]
+    theta, _ = minimise(sums, start, bounded, np.array([total]), what)
+    return theta[0]
 
 
 def risen(knots: Float, z: Float) -> Float:

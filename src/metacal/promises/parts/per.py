@@ -45,7 +45,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from operator import attrgetter
 from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
@@ -103,12 +102,26 @@ class Per(Promise):
     def delta(self) -> float:  # type: ignore[override]
         return float(self.promise.delta)
 
-    # As the promise has it; of two sides, too, whether scouts are asked for their labels.
-    limits: ClassVar[Any] = property(attrgetter("promise.limits"))
-    rule: ClassVar[Any] = property(attrgetter("promise.rule"))
-    scouted: ClassVar[Any] = property(attrgetter("promise.scouted"))
-    sided: ClassVar[Any] = property(attrgetter("promise.sided"))
-    asks_labels: ClassVar[Any] = property(attrgetter("promise.asks_labels"))
+    @property
+    def limits(self) -> Limits:
+        return self.promise.limits
+
+    @property
+    def rule(self) -> str:
+        return self.promise.rule
+
+    @property
+    def scouted(self) -> bool:
+        return self.promise.scouted
+
+    @property
+    def sided(self) -> bool:
+        return self.promise.sided
+
+    @property
+    def asks_labels(self) -> bool:
+        """Of two sides: whether scouts are asked for their labels too."""
+        return self.promise.asks_labels
 
     def from_sample(self, sample: Sample) -> Certificate:
         codes, names = sample.part, sample.names
@@ -118,7 +131,7 @@ class Per(Promise):
                 "a MetaCal."
             )
         members = self._pooled(sample, codes, len(names))
-        asked = np.arange(len(codes)) % _SCOUTS == 0  # which parts are pooled
+        asked = np.arange(len(codes)) % _SCOUTS == 0  # they said which parts are pooled, and do not test the pool
         table = [sample.take(np.isin(codes, own) & ~(asked & (len(own) > 1))) for own in members]
         if (scouts := sample.scouts) is not None:
             table = [replace(rows, scouts=scouts.of(own)) for rows, own in zip(table, members)]
@@ -204,13 +217,11 @@ class Per(Promise):
         needed = [part.rows_needed for part in parts.items if part.rows_needed is not None]
         best = max((part.best for part in parts.items if part.best is not None), default=None)
         can = "" if best is None else f" the best that one of them certifies is {best:.4f};"
-        do = (
-            f"lower the target; about {min(needed):,} rows of one {self.by} would certify it in 4 of 5 cases"
-            if needed and not parts.sides
-            else f"it takes at least {min(needed):,} rows of one group that speak about it; lower the target"
-            if needed
-            else "lower the target: as far as these rows tell, no number of rows would certify it"
-        )
+        do = "lower the target: as far as these rows tell, no number of rows would certify it"
+        if needed and parts.sides:
+            do = f"it takes at least {min(needed):,} rows of one group that speak about it; lower the target"
+        elif needed:
+            do = f"lower the target; about {min(needed):,} rows of one {self.by} would certify it in 4 of 5 cases"
         of = f"any {self.by} of these {n_rows:,} rows ({len(parts.families)} of them)"
         said = f"{quantity} {target:g} cannot be certified for {of} {self.surely};{can} {do}."
         return InfeasibleTargetError(said, target=target, best=best, rows_needed=min(needed, default=None))

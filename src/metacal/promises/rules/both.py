@@ -110,13 +110,11 @@ class Both(Promise):
         other = f"no min accuracy goes with max miscoverage {self.alpha:g}"
         if best:
             other = f"with max miscoverage {self.alpha:g} the best min accuracy is {best / 1e4:.4f}"
-        return InfeasibleTargetError(
-            f"min accuracy {self.beta:g} and max miscoverage {self.alpha:g} cannot be certified together: on these "
-            f"{len(sample):,} rows {self.surely}, with min accuracy {self.beta:g} the smallest max miscoverage is "
-            f"{smallest:.4f}, and {other}; loosen one of them, use more rows, or find a better ranking score.",
-            target=self.alpha,
-            best=smallest,
-        )
+        one = f"with min accuracy {self.beta:g} the smallest max miscoverage is {smallest:.4f}"
+        said = f"min accuracy {self.beta:g} and max miscoverage {self.alpha:g} cannot be certified together"
+        said += f": on these {len(sample):,} rows {self.surely}, {one}, and {other}"
+        said += "; loosen one of them, use more rows, or find a better ranking score."
+        return InfeasibleTargetError(said, target=self.alpha, best=smallest)
 
 
 @dataclass
@@ -177,11 +175,9 @@ class AfterLooking(Promise):
             return self._certificate(sample, at)
         certificate = self._certificate(sample, self.threshold)
         if (missing := self.impossible(certificate)) is not None:
-            raise InfeasibleTargetError(
-                f"the threshold {self.threshold:g} does not carry it on these rows: {missing}; read what it carries "
-                "off a report of these very rows, or leave the threshold out.",
-                target=self.limits[0][1],
-            )
+            said = f"the threshold {self.threshold:g} does not carry it on these rows: {missing}"
+            said += "; read what it carries off a report of these very rows, or leave the threshold out."
+            raise InfeasibleTargetError(said, target=self.limits[0][1])
         return certificate
 
     def impossible(self, certificate: Certificate) -> str | None:
@@ -221,13 +217,10 @@ class AfterLooking(Promise):
             said = f"{asked} cannot be certified after looking: {can}; lower the target or use more rows."
             raise InfeasibleTargetError(said, target=beta, best=best)
         smallest, other = rounded_up(float(frontier.alpha[at])), rounded_down(frontier.best_accuracy(alpha))
-        raise InfeasibleTargetError(
-            f"{asked} and max miscoverage {self.alpha:g} cannot be certified together after looking: with {asked} the "
-            f"smallest max miscoverage is {smallest:.4f}, with max miscoverage {self.alpha:g} the best min accuracy is "
-            f"{other:.4f}; loosen one of them or use more rows.",
-            target=self.alpha,
-            best=smallest,
-        )
+        one = f"with {asked} the smallest max miscoverage is {smallest:.4f}"
+        two = f"with max miscoverage {self.alpha:g} the best min accuracy is {other:.4f}"
+        said = f"{asked} and max miscoverage {self.alpha:g} cannot be certified together after looking: {one}, {two}"
+        raise InfeasibleTargetError(f"{said}; loosen one of them or use more rows.", target=self.alpha, best=smallest)
 
 
 def _smallest_alpha(n_correct: int, kept: int, delta: float | None) -> float:

@@ -168,8 +168,14 @@ class Pair(Evidence):
         seen, whole = counts(tested, found), bool(tested.known.all())
         small = StageCount("small", "score", found.small, seen.small, seen.wrong_small if whole else None)
         large = StageCount("large", "score", found.large, seen.large, seen.wrong_large if whole else None)
-        n_aside, n_labels = len(self.rows) - len(tested), int(test.needed(tested, highest).sum())
-        stages = Stages((small, large), people, seen.worse, seen.better, n_aside, n_labels)
+        stages = Stages(
+            (small, large),
+            people=people,
+            n_worse=seen.worse,
+            n_better=seen.better,
+            n_aside=len(self.rows) - len(tested),
+            n_labels=int(test.needed(tested, highest).sum()),
+        )
         right = seen.answered - seen.wrong if whole else 0
         outcome = Outcome(len(tested), right, seen.answered, right, None, None)
         notes = (labels_ran_out(),) if ran_out else ()
@@ -238,14 +244,10 @@ class Difference:
         needed = math.ceil(math.log(self.promise.delta * (1.0 - GAMMA)) / math.log1p(-epsilon))
         few = f"use at least {needed:,} rows" if needed > n else "use more rows, or a better small model"
         can = f"the smallest certifiable on these {n:,} rows {surely} is {least:.4f}" if least else "nothing is"
-        return InfeasibleTargetError(
-            f"max loss {epsilon:g} cannot be certified, not even where the small model answers {seen.small:,} of "
-            f"{n:,} rows ({seen.worse:,} worse than the large one, {seen.better:,} better): {can}; allow more, or "
-            f"{few}.",
-            target=epsilon,
-            best=least,
-            rows_needed=needed if needed > n else None,
-        )
+        where = f"{seen.small:,} of {n:,} rows ({seen.worse:,} worse than the large one, {seen.better:,} better)"
+        said = f"max loss {epsilon:g} cannot be certified, not even where the small model answers {where}: {can}"
+        more = needed if needed > n else None
+        return InfeasibleTargetError(f"{said}; allow more, or {few}.", target=epsilon, best=least, rows_needed=more)
 
 
 @dataclass(frozen=True)
@@ -277,13 +279,10 @@ def inaccurate(promise: MinAccuracy, wrong: int, answered: int, level: float, *,
     """What is said where a cascade failed at the first point that was tested."""
     best = rounded_down(bounds.clopper_pearson_lower(answered - wrong, answered, level)) if answered else 0.0
     or_people = "" if people else "let people answer what no model accepts, "
-    return InfeasibleTargetError(
-        f"min accuracy {promise.beta:g} cannot be certified for this cascade: where it was tested first, "
-        f"{wrong:,} of {answered:,} answers are wrong, which certifies {best:.4f} "
-        f"{promise.surely}; lower the target, use more rows, {or_people}or find a better large model.",
-        target=promise.beta,
-        best=best or None,
-    )
+    first = f"{wrong:,} of {answered:,} answers are wrong, which certifies {best:.4f} {promise.surely}"
+    said = f"min accuracy {promise.beta:g} cannot be certified for this cascade: where it was tested first, {first}"
+    said += f"; lower the target, use more rows, {or_people}or find a better large model."
+    return InfeasibleTargetError(said, target=promise.beta, best=best or None)
 
 
 #: What a promise asks of two models: which labels, which walks, which test.

@@ -125,9 +125,7 @@ class Cheapest(Costed):
         else:
             least = mean
             good = bound * bounds.SLACK >= least
-        if good:
-            return None
-        return f"these rows do not certify a cost of at most {bound:g} a row, but {least:g}"
+        return None if good else f"these rows do not certify a cost of at most {bound:g} a row, but {least:g}"
 
     def _answers_cost(self, ranked: CostRanking, kept: int) -> float:
         """At most what an accepted row costs on average, for all candidates at once; 0 where none is accepted."""

@@ -23,7 +23,6 @@ from metacal.promises.rules.costs import (
     Wrong,
     checked_costs,
     is_uniform,
-    largest_cost,
     positive,
 )
 from metacal.promises.rules.rows_needed import resampled, rows_needed
@@ -138,20 +137,18 @@ class MeanLimit(Costed):
         unit = 10.0 ** (math.floor(math.log10(high * self.largest)) - 2)
         least = math.ceil(high * self.largest / unit) * unit
         known = least < self.largest and self._certified_rows(ranked, least / self.largest, rule)
-        best, needed = float(f"{least:.6g}") if known else None, self._needed(ranked, rule)
-        what, why = f"max {self.called} {self.limit:g}", f"no part of the ranking has so low a {self.called}"
-        return cannot_certify(self, what, ranked.blocks.n, best, f"{best or 0.0:g}", needed, "raise the limit", why)
-
-    def _needed(self, ranked: CostRanking, rule: str | None) -> int | None:
-        """About how many rows of this kind would be certified in 4 of 5 cases; None: no such number."""
-        if rule is not None and self.delta is not None:
-            return rows_needed(ranked.blocks, MinAccuracy(1.0 - self.share, self.delta).plan)
+        best = float(f"{least:.6g}") if known else None
 
         def certifies(rows: Codes) -> bool:
             again = CostRanking.of(np.arange(float(len(rows))), ranked.losses[rows], seed=0)
             return self._certified_rows(again, self.share, rule) > 0
 
-        return resampled(ranked.blocks.n, certifies)
+        if rule is not None:
+            needed = rows_needed(ranked.blocks, MinAccuracy(1.0 - self.share, self.delta).plan)
+        else:
+            needed = resampled(ranked.blocks.n, certifies)
+        what, why = f"max {self.called} {self.limit:g}", f"no part of the ranking has so low a {self.called}"
+        return cannot_certify(self, what, ranked.blocks.n, best, f"{best or 0.0:g}", needed, "raise the limit", why)
 
 
 @dataclass
@@ -263,11 +260,9 @@ class MaxCost(MeanLimit):
         self.limit = positive("limit", self.limit)
         if self.delta is not None:
             fraction("delta", self.delta)
-        if self.limit >= largest_cost(self.wrong):
-            raise InputError(
-                f"limit must be less than the largest cost, {largest_cost(self.wrong):g}: no mean cost is above it; "
-                f"got {self.limit:g}."
-            )
+        if self.limit >= self.largest:
+            what = f"limit must be less than the largest cost, {self.largest:g}: no mean cost is above it"
+            raise InputError(f"{what}; got {self.limit:g}.")
 
     @property
     def rule(self) -> str:

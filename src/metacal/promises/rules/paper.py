@@ -125,12 +125,10 @@ class MinCoverageAccuracy(_WithoutGuarantee):
         """The paper's threshold; +inf when even the last bin keeps beta, an error when the first does not."""
         centres, accuracy = coverage_accuracy_curve(sample.score, sample.right, self.n_bins)
         if accuracy[0] < self.beta:
-            raise InfeasibleTargetError(
-                f"min accuracy {self.beta:g} is above the paper's estimate for every threshold on these "
-                f"{len(sample)} rows, at most {accuracy[0]:.4f}; lower the target.",
-                target=self.beta,
-                best=float(accuracy[0]),
-            )
+            best = float(accuracy[0])
+            above = f"above the paper's estimate for every threshold on these {len(sample)} rows, at most {best:.4f}"
+            said = f"min accuracy {self.beta:g} is {above}; lower the target."
+            raise InfeasibleTargetError(said, target=self.beta, best=best)
         return self._certificate(sample, _last_at_least(self.beta, centres, accuracy))
 
     def impossible(self, certificate: Certificate) -> str | None:

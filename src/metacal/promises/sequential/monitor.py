@@ -289,8 +289,6 @@ class PromiseMonitor(Monitor):
 
 def _flags(values: ArrayLike, name: str) -> Flags:
     array = np.atleast_1d(np.asarray(values))
-    if array.dtype != np.bool_ or array.ndim != 1:
-        if array.size:
-            raise InputError(f"{name} must be one boolean per row, got an array of {array.dtype}.")
-        array = array.astype(np.bool_).ravel()
-    return array
+    if array.size and (array.dtype != np.bool_ or array.ndim != 1):
+        raise InputError(f"{name} must be one boolean per row, got an array of {array.dtype}.")
+    return array.astype(np.bool_, copy=False).ravel()

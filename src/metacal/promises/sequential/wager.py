@@ -154,8 +154,9 @@ class Wager:
         """Bet on rows in the order they came; the logarithm of the money after each."""
         n = len(play.gain)
         columns = [np.full(n, column) if isinstance(column, float) else column for column in play]
-        sums = np.cumsum(np.concatenate(([self.weights], columns[1])))
-        squares = np.cumsum(np.concatenate(([self.squares], columns[1] ** 2)))
+        _, weight, *_ = columns
+        sums = np.cumsum(np.concatenate(([self.weights], weight)))
+        squares = np.cumsum(np.concatenate(([self.squares], weight**2)))
         # The mean weight of the rows before each, Σw²/Σw, one row of weight one thought of beforehand.
         scale = (squares[:-1] + 1.0) / (sums[:-1] + 1.0)
         working, idle, gamblers = np.empty((len(WINDOWS), n)), np.zeros(n), []
