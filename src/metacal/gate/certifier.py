@@ -111,6 +111,8 @@ class Certifier:
         #: Rows that have a score in the order in which they are drawn. A seed's bits are the same in every NumPy.
         bits = np.random.PCG64(np.random.SeedSequence([self.random_state, OUR_OWN])).random_raw(self.n_pool)
         self._order = there[np.argsort(bits[there], kind="stable")]
+        self._place = np.full(self.n_pool, self.n_pool, dtype=np.intp)
+        self._place[self._order] = np.arange(len(there))
         #: How many rows are drawn, before and after an extension.
         self.sizes = self._sizes(labels, len(there))
         self.wanted = self.sizes[0]
@@ -171,11 +173,11 @@ class Certifier:
         for size, standing in reversed(list(zip(self.sizes, self._standings()))):
             if not self._gains(standing):
                 continue
-            order = drawn = self._order[:size]
+            drawn = self._order[:size]
             if self.promise.walks:
                 drawn = drawn[np.argsort(self.doubts[drawn], kind="stable")[: standing.asked]]
-            waiting = drawn[self.right[drawn] == UNKNOWN][: self.block if n is None else n]
-            return order[np.isin(order, waiting)]  # in the order of the draw: random
+            waiting: Codes = drawn[self.right[drawn] == UNKNOWN][: self.block if n is None else n]
+            return waiting[np.argsort(self._place[waiting])]  # in the order of the draw: random
         return np.empty(0, dtype=np.intp)
 
     def update(self, rows: ArrayLike, right: ArrayLike | None = None, *, labels: ArrayLike | None = None) -> Self:
@@ -217,9 +219,11 @@ class Certifier:
 
     def check(self, numbers: Codes, right: Flags) -> None:
         """Raise unless these answers can be taken: of rows that were drawn, and none otherwise than before."""
-        foreign = numbers[~np.isin(numbers, self.drawn)]
-        if len(foreign):
-            raise InputError(f"row {foreign[0]} was not drawn: take it out, only rows that were asked about count.")
+        known = (numbers >= 0) & (numbers < self.n_pool)
+        known[known] = self._place[numbers[known]] < self.n_drawn
+        if not known.all():
+            foreign = numbers[~known][0]
+            raise InputError(f"row {foreign} was not drawn: take it out, only rows that were asked about count.")
         first, same = np.unique(numbers, return_index=True, return_inverse=True)[1:]
         before, new = self.right[numbers], np.where(right, RIGHT, WRONG)
         differs = ((before != UNKNOWN) & (before != new)) | (new != new[first][same])

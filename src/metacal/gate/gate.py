@@ -24,12 +24,12 @@ from metacal.gate.marks import Marks
 from metacal.gate.table import Table
 from metacal.gate.verbs import Verbs
 from metacal.promises.certificate import Certificate
-from metacal.promises.fingerprint import data_hash
+from metacal.promises.fingerprint import RUN, data_hash
 from metacal.promises.parts.thresholds import One, Policy, Thresholds, plain_groups, policy_of
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.sequential.profile import Profile
-from metacal.rows import Rows
+from metacal.rows import Rows, run_rows
 from metacal.rows.arrays import one_of
 from metacal.rows.labels import labels_or
 from metacal.rows.validate import room_for_probabilities
@@ -196,6 +196,10 @@ class Gate(Verbs):
 
     # ── what it reads ────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def read(self, given: Any) -> Any:
+        """What a caller gives the first stage, checked: a table as logits, or scores; never guessed at."""
+        return self.source.read(given)
+
     @property
     def reads_losses(self) -> bool:
         """Whether the truth of a row is its loss, a number between 0 and 1."""
@@ -263,7 +267,7 @@ class Gate(Verbs):
         if self.kind == "scores":
             there = ~np.isnan(doubt)
             doubt, correct = doubt[there], correct[there]
-        return self.data_hash == data_hash(doubt, correct, self.source.run)
+        return self.data_hash == data_hash(doubt, correct, run_rows(self.n_classes) if self.n_classes else RUN)
 
     # ── what it says ─────────────────────────────────────────────────────────────────────────────────────────────────
 

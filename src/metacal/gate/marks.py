@@ -15,7 +15,6 @@ from metacal.gate.decision import Asked, Decision
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.fingerprint import RUN
 from metacal.promises.parts.thresholds import One, Policy
 from metacal.promises.promise import Promise
 from metacal.rows.arrays import one_of
@@ -63,8 +62,6 @@ class Marks:
     n_classes: ClassVar[int] = 0
     classes_given: ClassVar[bool] = False
     code_of: ClassVar[dict[Any, int]] = {False: 0, True: 1}
-    #: Rows that a fingerprint of very many takes together.
-    run: ClassVar[int] = RUN
 
     def __repr__(self) -> str:
         return f"{self.score}, higher is {self.higher_is}"

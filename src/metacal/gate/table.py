@@ -19,7 +19,7 @@ from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import accepts
 from metacal.promises.counts import OPTIONAL
 from metacal.promises.parts.thresholds import Policy, moved_by
-from metacal.rows import Rows, run_rows
+from metacal.rows import Rows
 from metacal.rows.stored import ConvertedTable
 from metacal.rows.validate import is_one_score, label_codes, logits_from, two_columns
 from metacal.scores import Score, grid_of, name_of, needs_logits, ranked_block, resolve, score_rows
@@ -106,11 +106,6 @@ class Table:
             return self.recipe.estimator
         method = method_of_map(type(self.map))
         return type(self.map).__name__ if method is None else method.public_name
-
-    @property
-    def run(self) -> int:
-        """Rows that a fingerprint of very many takes together."""
-        return run_rows(self.n_classes)
 
     @property
     def whole_blocks(self) -> bool:

@@ -196,8 +196,8 @@ class AccuracyEstimate:
     n_accepted: int
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON types."""
-        return {**vars(self), "basis": BASIS}
+        """JSON types, and what the estimate rests on."""
+        return {**vars(self), "basis": "calibrated confidence of accepted rows, no labels; wrong under shift"}
 
     def to_frame(self) -> Any:
         """One row of a `pandas.DataFrame`."""
@@ -214,10 +214,6 @@ class AccuracyEstimate:
             f"{100 * self.low:.2f}% to {100 * self.high:.2f}%: an estimate from confidence alone, at {self.level:.0%}. "
             "If the rows have shifted since calibration it is wrong; only labels would tell."
         )
-
-
-#: What the estimate rests on, wherever it is given to machines.
-BASIS = "calibrated confidence of accepted rows, no labels; wrong under shift"
 
 
 def estimate_from_sums(

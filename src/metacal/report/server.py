@@ -22,13 +22,6 @@ from metacal.report.telemetry import CONTENT_TYPE, exposition
 
 #: What the browser calls this machine.
 _OWN = ("127.0.0.1", "localhost")
-#: Kind of content by path.
-_KINDS = {
-    "/": "text/html; charset=utf-8",
-    "/state.json": "application/json",
-    "/metrics": CONTENT_TYPE,
-    "/healthz": "application/json",
-}
 
 
 class Server:
@@ -49,8 +42,10 @@ class Server:
 
     def __init__(self, found: dict[str, Any], port: int) -> None:
         page = live_page(f"Monitor of {found['artifact'] or 'a gate'}")
-        self._content = {"/": page.encode(), "/healthz": b'{"status": "ok"}'}
+        #: What is answered by path: its kind, and the bytes.
+        self._content = {"/": ("text/html; charset=utf-8", page.encode())}
         self.publish(found)
+        self._content["/healthz"] = ("application/json", b'{"status": "ok"}')
         try:
             self._server = ThreadingHTTPServer((_OWN[0], port), partial(_Handler, self._content))
         except OSError as error:
@@ -69,8 +64,8 @@ class Server:
     def publish(self, found: dict[str, Any]) -> None:
         """Show this from now on."""
         self._content |= {
-            "/state.json": json.dumps(found, allow_nan=False).encode(),
-            "/metrics": exposition(found).encode(),
+            "/state.json": ("application/json", json.dumps(found, allow_nan=False).encode()),
+            "/metrics": (CONTENT_TYPE, exposition(found).encode()),
         }
 
     def wait(self) -> None:
@@ -92,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = f"metacal/{__version__}", ""
     timeout = 10
 
-    def __init__(self, answers: dict[str, bytes], *connection: Any) -> None:
+    def __init__(self, answers: dict[str, tuple[str, bytes]], *connection: Any) -> None:
         self.answers = answers
         super().__init__(*connection)  # answers at once
 
@@ -106,9 +101,9 @@ class _Handler(BaseHTTPRequestHandler):
         if own not in _OWN:
             self._send(HTTPStatus.FORBIDDEN, "text/plain", b"only for this machine\n")
         elif path not in self.answers:
-            self._send(HTTPStatus.NOT_FOUND, "text/plain", f"there are {', '.join(_KINDS)}\n".encode())
+            self._send(HTTPStatus.NOT_FOUND, "text/plain", f"there are {', '.join(self.answers)}\n".encode())
         else:
-            self._send(HTTPStatus.OK, _KINDS[path], self.answers[path])
+            self._send(HTTPStatus.OK, *self.answers[path])
 
     do_HEAD = do_GET
 

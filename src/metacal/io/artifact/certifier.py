@@ -21,7 +21,7 @@ from metacal.io.artifact.messages import exact_keys
 from metacal.io.artifact.signature import KeySource, read_key
 from metacal.io.artifact.sources import Labels, describe_labels
 from metacal.io.disk import DISK, Disk
-from metacal.io.journal import Journal, Record
+from metacal.io.journal import Journal, Record, Seal
 from metacal.promises.promise import Promise
 from metacal.scores import NAMED
 
@@ -68,11 +68,9 @@ def open_certifier(
 
 def open_journal(path: str, *, key: KeySource | None = None, disk: Disk = DISK) -> Journal:
     """The journal, to be entered: sealed with a key's signature where one is given."""
-    if key is None:
-        return Journal(path, "label", disk=disk)
-    seal = read_key(key)
+    seal = Seal() if key is None else read_key(key)
     try:
-        seal.make(b"")
+        seal.make(b"")  # a public key cannot
     except InputError as error:
         raise InputError(f"cannot write {path}: {error}") from None
     return Journal(path, "label", seal=seal, disk=disk)

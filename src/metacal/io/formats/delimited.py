@@ -169,16 +169,14 @@ class _Cells:
                     f"{path}:{line}:{at}: this line has {len(row)} cells but the header has {len(header)}."
                 )
             for k in needed:
-                text = row[k].strip()
+                text, cell = row[k].strip(), f"{path}:{line}:{k + 1}: column {header[k]!r}"
                 if not text:
-                    raise InputError(
-                        f"{path}:{line}:{k + 1}: column {header[k]!r} is empty; fill it in or drop the line."
-                    )
+                    raise InputError(f"{cell} is empty; fill it in or drop the line.")
                 if header[k] != self.label and not is_number(text):
                     labels = "" if self.label is not None else labels_are_in(header[k])
                     raise InputError(
-                        f"{path}:{line}:{k + 1}: column {header[k]!r} holds {text[:40]!r}, which is not a number; mend "
-                        f"it, {labels}or say which columns are classes with {option('classes')}."
+                        f"{cell} holds {text[:40]!r}, which is not a number; mend it, {labels}or say which columns are "
+                        f"classes with {option('classes')}."
                     )
 
 
