@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -156,10 +157,9 @@ class BatchGate:
 
     def _decided(self, pa: Any, batch: Any) -> Any:
         gate, own = self.gate, tuple(self.gate.classes.tolist())
-        key, chosen = self.logits_key or gate.source.score_column, own if isinstance(own[0], str) else None
-        request = Request(
-            "the batch", gate.source.input, key, None, chosen, self.id_key, self.group_key, keep=self.keep
-        )
+        chosen = own if isinstance(own[0], str) else None
+        request = Request("the batch", gate.source.input, self.logits_key or gate.source.score_column, classes=chosen)
+        request = replace(request, id_key=self.id_key, group_key=self.group_key, keep=self.keep)
         picked = pick(request, batch.schema)
         layout = layout_of(picked, InMemory(batch), "the batch")
         if layout.width == 0 and not batch.num_rows:  # no list says how long it is

@@ -315,7 +315,8 @@ def _picked(
     if missing:
         raise InputError(f"{request.path}: there is no column {missing[0]!r} to keep; it has {listed(held)}.")
     used = {*table, *beside.values(), *request.keep, more.get("classes")}
-    unused, kept = tuple(name for name in held if name not in used), tuple(dict.fromkeys(request.keep))
+    unused = tuple(name for name in held if name not in used)
+    kept = tuple(dict.fromkeys(request.keep))
     return Picked(tuple(table), beside, unused, kept=kept, path=request.path, **more)
 
 

@@ -191,7 +191,9 @@ class Position:
         return self.device, self.inode
 
     @classmethod
-    def after(cls, before: bytes, file: Log, offset: int, modified: int, line: int = 0, skipping: bool = False) -> Self:
+    def after(
+        cls, before: bytes, file: Log, *, offset: int, modified: int, line: int = 0, skipping: bool = False
+    ) -> Self:
         """The place in a file that these bytes lead to."""
         return cls(*file.identity, offset, line, _digest(before), len(before), modified, skipping)
 

@@ -172,10 +172,12 @@ def _classes(held: Look, truth: str | None, names: list[str]) -> tuple[list[str]
     if given is not None:
         return [], ""
     labels = None if truth is None else held.columns[truth]
-    plain = [name for name in names if not _aside(name, held.columns[name])]
     if labels is not None and labels.dtype.kind in "UO":
         known = set(map(str, np.unique(labels)))
-        return ([name for name in names if name in {*known, *plain}] if known <= set(names) else []), ""
+        if known <= set(names):
+            return [name for name in names if name in known or not _aside(name, held.columns[name])], ""
+        return [], ""
+    plain = [name for name in names if not _aside(name, held.columns[name])]
     counted = [str(k) for k in range(len(plain))]
     whole = labels is not None and labels.dtype.kind in "iub" and labels.min() >= 0 and labels.max() < len(plain)
     likely = sorted(plain) == sorted(counted) or not _CORRECT.fullmatch(str(truth))

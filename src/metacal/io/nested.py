@@ -105,7 +105,8 @@ def _parsed(key: str) -> tuple[str | None, tuple[str | int, ...]]:
     reduction, path = (called[1], called[2]) if called and called[1] in REDUCTIONS else (None, key)
     found = list(_STEP.finditer(path))
     steps = tuple(one[1] or ("*" if one[2] == "*" else int(one[2])) for one in found)
-    return reduction, steps if "".join(one[0] for one in found) == path else (key,)
+    whole = "".join(one[0] for one in found) == path  # nothing stands between two steps
+    return reduction, steps if whole else (key,)
 
 
 def with_nested(row: dict[str, Any], keys: Iterable[str | None]) -> dict[str, Any]:

@@ -138,7 +138,7 @@ def read_predictions(
     own = None if classes is None else tuple(classes)
     names = Request("", input, logits_key, label_key, own, id_key, group_key, unit_key)
     request = replace(names, format=format, stream=stream, aside=tuple(drop), keep=tuple(keep), of_gate=of_gate)
-    columns = read_columns(path, request, _finished, unpack_limit, labels)
+    columns = read_columns(path, request, _finished, unpack_limit=unpack_limit, labels=labels)
     return Predictions(**vars(columns), input=input)
 
 

@@ -45,7 +45,7 @@ Finish = Callable[[Request, Columns], Columns]
 
 
 def read_columns(
-    path: Paths, request: Request, finish: Finish, unpack_limit: int | None, labels: Paths | None = None
+    path: Paths, request: Request, finish: Finish, *, unpack_limit: int | None, labels: Paths | None = None
 ) -> Columns:
     """What files hold of what is asked for, `finish`ed file by file, one below the other.
 

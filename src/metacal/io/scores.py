@@ -97,9 +97,10 @@ def read_scores(
     """
     if loss_key is not None and correct_key is not None:
         raise InputError(f"give {option('correct_key')} or {option('loss_key')}: a row is right or wrong, or loses.")
-    names = Request("", "logits", score_key, loss_key or correct_key, None, id_key, group_key, unit_key)
-    request = replace(names, format=format, keep=tuple(keep), scores=True, losses=losses or loss_key is not None)
-    columns = read_columns(path, request, _finished, unpack_limit)
+    beside: dict[str, Any] = {"id_key": id_key, "group_key": group_key, "unit_key": unit_key, "keep": tuple(keep)}
+    beside |= {"label_key": loss_key or correct_key, "losses": losses or loss_key is not None}
+    request = Request("", logits_key=score_key, scores=True, format=format, **beside)
+    columns = read_columns(path, request, _finished, unpack_limit=unpack_limit)
     return Scores(**vars(columns), name=score_key)
 
 

@@ -96,11 +96,11 @@ class Tail:
     @property
     def position(self) -> Position | None:
         """The place up to which lines were given; None before any file is open."""
-        cutter = self._cutter
         if self._file is None:
             return self._since
-        offset = self._end - cutter.held
-        return Position.after(self._before, self._file, offset, self._modified, cutter.number, cutter.skipping)
+        cutter = self._cutter
+        place: dict[str, Any] = {"offset": self._end - cutter.held, "line": cutter.number, "skipping": cutter.skipping}
+        return Position.after(self._before, self._file, modified=self._modified, **place)
 
     @property
     def waits(self) -> bool:
@@ -210,7 +210,7 @@ class Tail:
 
     def _cut_off(self, file: Log) -> list[Line]:
         """Something else stands where was read: go on in a copy; without one, from the beginning."""
-        copy = self._copy(Position.after(self._tail, file, self._end, self._modified), file)
+        copy = self._copy(Position.after(self._tail, file, offset=self._end, modified=self._modified), file)
         if copy is not None:
             self._file = copy
             return []

@@ -125,7 +125,7 @@ class Rows(Strips):
         """Some of the kept rows, few against all: full strips of them, not many strips with a row or two."""
         stored, size = isinstance(self.table, StoredTable), len(positions) * self.n_classes
         if stored and is_remote(self.executor) and size * self.table.dtype.itemsize <= _SAMPLE_BYTES:
-            # Whoever reads the rows picks them; what comes here is gone through here.
+            # A small sample: whoever reads the rows picks them; what comes here is gone through here.
             flags = np.zeros(len(self), dtype=bool)
             flags[positions] = True
             return Rows(self.where(flags).gathered())

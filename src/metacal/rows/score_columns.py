@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError, spelled
 from metacal.formulas import Flags
-from metacal.rows.arrays import plain_array
+from metacal.rows.arrays import first_row, plain_array
 from metacal.rows.labels import is_missing
 
 #: How right and wrong are written, in any case.
@@ -95,15 +95,15 @@ def loss_column(values: Any, *, name: str = "loss", place: Place = numbered) -> 
                 f"{place(row)}: the {name} is {value!r}; give a number, 0 for a right row and 1 for a wrong one."
             )
     losses = score_column(array, name=name, place=place).astype(np.float64)
-    wrong = np.flatnonzero(~((losses >= 0.0) & (losses <= 1.0)))
-    if not len(wrong):
+    wrong = first_row(~((losses >= 0.0) & (losses <= 1.0)))
+    if wrong is None:
         whole = array.dtype.kind != "f" and all(isinstance(value, int) for value in array.tolist())
         return losses.astype(np.intp) if whole else losses
-    row, value = int(wrong[0]), array.tolist()[wrong[0]]
-    if np.isnan(losses[row]):
-        raise InputError(f"{place(row)}: the {name} is missing; nobody knows how bad the row is, so leave it out.")
+    where, value = place(wrong), array.tolist()[wrong]
+    if np.isnan(losses[wrong]):
+        raise InputError(f"{where}: the {name} is missing; nobody knows how bad the row is, so leave it out.")
     raise InputError(
-        f"{place(row)}: the {name} is {value!r}; a loss lies between 0 and 1: divide by the most that one can be."
+        f"{where}: the {name} is {value!r}; a loss lies between 0 and 1: divide by the most that one can be."
     )
 
 
@@ -123,12 +123,10 @@ def agreement(values: Any, n_rows: int) -> tuple[Flags, Flags]:
         raise InputError(
             f"agrees must have an entry for each of {n_rows} rows and each earlier model; got {table.shape}."
         )
-    known = np.array([any(one is not None and one == one for one in row) for row in table])
-    flags = np.zeros(table.shape, dtype=bool)
+    known = np.array([not all(map(is_missing, row)) for row in table])
+    flags, rows = np.zeros(table.shape, dtype=bool), np.flatnonzero(known)
     for j, column in enumerate(table.T):
-        flags[known, j] = correct_column(
-            column[known], name="agrees", place=lambda row: f"row {np.flatnonzero(known)[row]}"
-        )
+        flags[rows, j] = correct_column(column[rows], name="agrees", place=lambda row: f"row {rows[row]}")
     return flags, known
 
 
@@ -195,8 +193,9 @@ def _no_number(value: Any, name: str, where: str) -> InputError:
 
 
 def _flag(value: Any, name: str, where: str) -> bool:
-    text = str(int(value)) if isinstance(value, float) and value in (0.0, 1.0) else str(value)
-    known = WORDS.get(text.strip().lower()) if isinstance(value, str | bool | int | float) else None
+    known = WORDS.get(str(value).strip().lower()) if isinstance(value, str | bool | int) else None
+    if known is None and isinstance(value, float) and value in (0.0, 1.0):
+        known = value == 1.0
     if known is not None:
         return known
     if is_missing(value) or (isinstance(value, str) and not value.strip()):

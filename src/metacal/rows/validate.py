@@ -108,10 +108,9 @@ def two_columns(table: Any, kind: str) -> NDArray[Any]:
     (array([[ 0.,  2.], [ 0., -1.]]), array([[0.75, 0.25]]))
     """
     score = _as_float(plain_array(table, "scores").reshape(-1), "scores")
-    outside = first_row(~((score >= 0.0) & (score <= 1.0)))
-    if kind == "probabilities" and outside is not None:
+    if kind == "probabilities" and (row := first_row(~((score >= 0.0) & (score <= 1.0)))) is not None:
         raise InputError(
-            f"probabilities must lie in [0, 1]; row {outside} holds {score[outside]}. If these are the values of a "
+            f"probabilities must lie in [0, 1]; row {row} holds {score[row]}. If these are the values of a "
             f"decision_function, say so: {option('input', 'logits')}."
         )
     return np.column_stack([1.0 - score if kind == "probabilities" else np.zeros_like(score), score])
