@@ -1,7 +1,8 @@
 """A review budget, a limit on costs, the cheapest threshold: kept on real logits and on populations built against them.
 
 The whole set is the truth, and calibration sets are drawn from it with replacement. A promise may be broken in `DELTA`
-of the draws, and three standard errors of a finite number of draws are allowed on top.
+of the draws, and three standard errors of a finite number of draws are allowed on top: 16% of 200, where 2 delta would
+fail nine times of ten.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def table_of_costs(n_classes, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("n", SIZES)
 def test_the_review_budget_is_kept_and_used(real_set, n):
-    draws, share, rng = 500, 0.1, np.random.default_rng(n)
+    draws, share, rng = 200, 0.1, np.random.default_rng(n)
     ordered = np.sort(real_set.scores)
     reviewed = np.empty(draws)
     for i in range(draws):
@@ -88,7 +89,7 @@ def test_the_review_budget_is_kept_and_used(real_set, n):
 @pytest.mark.slow
 @pytest.mark.parametrize("n", SIZES)
 def test_in_expectation_the_budget_is_used_up(real_set, n):
-    draws, share, rng = 300, 0.2, np.random.default_rng(n)
+    draws, share, rng = 200, 0.2, np.random.default_rng(n)
     ordered = np.sort(real_set.scores)
     thresholds = [mc.MaxReview(share, None).certify(rng.choice(real_set.scores, n)).threshold for _ in range(draws)]
     reviewed = 1.0 - np.searchsorted(ordered, thresholds, side="right") / len(ordered)
@@ -98,7 +99,7 @@ def test_in_expectation_the_budget_is_used_up(real_set, n):
 
 @pytest.mark.parametrize("mass", [(0.75, 0.1, 0.15), (0.5, 0.28, 0.22), (0.81, 0.19)])
 def test_the_budget_is_kept_where_scores_are_a_few_mass_points(mass):
-    draws, share, rng = 500, 0.2, np.random.default_rng(len(mass))
+    draws, share, rng = 200, 0.2, np.random.default_rng(len(mass))
     broken = 0
     for _ in range(draws):
         scores = rng.choice(len(mass), 300, p=mass).astype(float)
@@ -199,7 +200,7 @@ def oscillating(n, at_most):
 def test_costs_are_kept_on_populations_built_against_them(build, sizes, n):
     at_most = 0.04
     population = CostPopulation(*build(n, at_most), sizes)
-    rng, broken, draws = np.random.default_rng(n), 0, 300 if n < 5000 else 100
+    rng, broken, draws = np.random.default_rng(n), 0, 200 if n < 5000 else 100
     for seed in range(draws):
         ranked = CostRanking.of(*population.draw(rng, n), seed)
         rank = certified_loss_rank(ranked, at_most, DELTA)
@@ -214,7 +215,7 @@ def test_costs_are_kept_where_scores_are_a_few_mass_points(mass, n):
     at_most, ends = 0.1, np.cumsum(mass)
     means = at_most * np.where(np.arange(len(mass)) % 2, 0.99, 1.001)
     density = np.diff(means * ends, prepend=0.0) / mass
-    rng, broken, draws = np.random.default_rng([n, len(mass)]), 0, 300 if n < 5000 else 100
+    rng, broken, draws = np.random.default_rng([n, len(mass)]), 0, 200 if n < 5000 else 100
     for seed in range(draws):
         points = rng.choice(len(mass), n, p=mass)
         ranked = CostRanking.of(points.astype(float), spread(rng, density[points]), seed)
@@ -277,7 +278,7 @@ def test_the_bound_holds_where_scores_tie():
 @pytest.mark.parametrize("draw", ["rare", "even", "beta"])
 @pytest.mark.parametrize("n", [30, 300])
 def test_limits_of_a_mean_by_betting_hold(draw, n):
-    draws, rng = 400, np.random.default_rng(n)
+    draws, rng = 200, np.random.default_rng(n)
     make = {
         "rare": (0.01, lambda: (rng.random(n) < 0.01).astype(float)),
         "even": (0.5, lambda: rng.random(n)),

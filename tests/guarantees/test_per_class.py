@@ -169,6 +169,7 @@ def test_a_pool_keeps_the_promise_taken_together():
     assert broken / draws <= limit(DELTA, draws)
 
 
+@pytest.mark.slow
 def test_the_false_coverage_rate_is_kept_and_more_is_accepted():
     """Thirty classes at the edge of the promise and thirty that keep it: broken ones among those that accept."""
     rng, shares, accepted = np.random.default_rng(0), {"fcr": [], "together": []}, {"fcr": 0, "together": 0}

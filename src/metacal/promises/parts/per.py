@@ -149,9 +149,10 @@ class Per(Promise):
         at = np.array([own[name][0].at for name in names])[codes]
         doubt, right, called = self.promise.decided(sample, at)
         accept = accepts(doubt, limits[codes, called])
-        n_right, n_accepted, both = (int(flags.sum()) for flags in (right, accept, accept & right))
-        certificate = self._certified(-math.inf, Outcome(len(sample), n_right, n_accepted, both, None, None))
-        return self.promise.told(replace(certificate, parts=parts))
+        flags = {"n_correct": right, "n_accepted": accept, "n_correct_accepted": accept & right}
+        counts = {"n_rows": len(sample), **{name: int(own.sum()) for name, own in flags.items()}}
+        found = self._certified(-math.inf, Outcome(**counts, highest_accepted=None, lowest_rejected=None))
+        return self.promise.told(replace(found, parts=parts))
 
     def impossible(self, certificate: Certificate) -> str | None:
         parts = certificate.parts
