@@ -55,21 +55,17 @@ class Disk:
 
     def read(self, path: str) -> bytes | None:
         """All bytes of a file; None where there is none."""
-        try:
-            with open(path, "rb") as file:
-                return file.read()
-        except FileNotFoundError:
-            return None
+        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+            return file.read()
+        return None
 
     def stamp(self, path: str) -> Stamp | None:
         """The stamp of a plain file; None where there is none."""
-        try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             status = os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        return Stamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+            if stat.S_ISREG(status.st_mode):
+                return Stamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        return None
 
     def checksum(self, path: str) -> str:
         """A checksum of all bytes of a file."""

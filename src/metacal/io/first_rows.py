@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -81,8 +82,6 @@ def _array(values: list[Any]) -> NDArray[Any]:
     present = [cell for cell in cells if cell is not None and cell != ""]
     whole = not any(isinstance(cell, float | list) for cell in present) and len(present) == len(cells)
     for kind in (np.int64, np.float64) if whole else (np.float64,):
-        try:
+        with suppress(ValueError, TypeError, OverflowError):
             return np.array([np.nan if cell in (None, "") else cell for cell in cells], dtype=kind)
-        except (ValueError, TypeError, OverflowError):
-            continue
     return np.array(["" if cell is None else str(cell) for cell in cells])

@@ -10,6 +10,7 @@ import os
 import select
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -148,19 +149,14 @@ class Logs:
 
     def open(self, path: str) -> Log | None:
         """A file to be read; None where there is none."""
-        with plain_read_errors(path):
-            try:
-                return Log(path)
-            except FileNotFoundError:
-                return None
+        with plain_read_errors(path), suppress(FileNotFoundError):
+            return Log(path)
+        return None
 
     def beside(self, path: str) -> Iterator[str]:
         """The names of the regular files in the folder of a file."""
-        try:
-            with os.scandir(os.path.dirname(path) or ".") as entries:
-                yield from sorted(entry.name for entry in entries if entry.is_file())
-        except OSError:
-            return
+        with suppress(OSError), os.scandir(os.path.dirname(path) or ".") as entries:
+            yield from sorted(entry.name for entry in entries if entry.is_file())
 
 
 @dataclass(frozen=True)

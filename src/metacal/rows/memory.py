@@ -8,6 +8,7 @@ alone.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -36,7 +37,6 @@ def _trim() -> Any:
     """glibc's own function, where this is glibc."""
     import ctypes
 
-    try:
+    with suppress(AttributeError, OSError, TypeError):
         return ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):
-        return None
+    return None

@@ -25,9 +25,13 @@ WORDS: dict[str, bool] = {
 }
 _WANTED = "true or false, 1 or 0, yes or no, pass or fail"
 
-#: What a message calls a row: its number, from 0, where nothing else is known.
+#: What a message calls a row.
 Place = Callable[[int], str]
-numbered: Place = "row {}".format
+
+
+def numbered(row: int) -> str:
+    """A row by its number, from 0."""
+    return f"row {row}"
 
 
 def score_column(values: Any, *, name: str = "score", place: Place = numbered) -> NDArray[np.floating[Any]]:
@@ -158,14 +162,12 @@ def _flat(values: Any, name: str) -> NDArray[Any]:
 
 
 def _number(value: Any, name: str, where: str) -> float:
-    if is_missing(value):
-        return np.nan
     if isinstance(value, int | float | np.integer | np.floating) or type(value).__name__ == "Decimal":
         try:
             return float(value)
         except OverflowError:
             return np.inf
-    mark = mark_of(value) if isinstance(value, str) else None
+    mark = mark_of(value) if isinstance(value, str) else np.nan if is_missing(value) else None
     if mark is None:
         raise _no_number(value, name, where)
     return mark

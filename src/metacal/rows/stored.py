@@ -6,8 +6,10 @@ by rows, so memory stays bounded by the block, however large the table is.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -192,8 +194,8 @@ class JoinedTable(StoredTable):
 
     def __init__(self, tables: Sequence[Any], names: Sequence[str]) -> None:
         dtype = np.result_type(*(table.dtype for table in tables))
-        self.starts = np.concatenate(([0], np.cumsum([len(table) for table in tables])))
-        super().__init__((int(self.starts[-1]), tables[0].shape[1]), dtype)
+        self.starts = [0, *accumulate(len(table) for table in tables)]
+        super().__init__((self.starts[-1], tables[0].shape[1]), dtype)
         self.tables = tuple(tables)
         self.names = tuple(names)
 
@@ -215,12 +217,11 @@ class JoinedTable(StoredTable):
 
     def place(self, row: int) -> str:
         """Where a row is to be found, in words."""
-        i = int(np.searchsorted(self.starts, row, side="right")) - 1
-        return f"row {row - int(self.starts[i])} of {self.names[i]}"
+        i = bisect_right(self.starts, row) - 1
+        return f"row {row - self.starts[i]} of {self.names[i]}"
 
     def _spans(self, start: int, stop: int) -> list[tuple[int, int, int]]:
         """Each table that has some of these rows, and its own numbers of the first and behind the last."""
-        begins, ends = self.starts[:-1], self.starts[1:]
-        here = np.flatnonzero((begins < stop) & (ends > start))
-        lows, highs = np.maximum(start - begins[here], 0), np.minimum(stop, ends[here]) - begins[here]
-        return list(zip(here.tolist(), lows.tolist(), highs.tolist())) or [(0, 0, 0)]
+        starts = self.starts
+        near = range(bisect_right(starts, start) - 1, bisect_left(starts, stop))
+        return [(i, max(start - starts[i], 0), min(stop, starts[i + 1]) - starts[i]) for i in near] or [(0, 0, 0)]

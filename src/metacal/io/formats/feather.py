@@ -75,7 +75,7 @@ class _Reader(io.RawIOBase):
     def __init__(self, file: RawFile, place: int) -> None:
         self.file, self.place = file, place
 
-    def read(self, count: int = -1) -> memoryview:
+    def read(self, count: int = -1) -> bytes:
         content = self.file.bytes(self.place, self.file.size if count < 0 else count)
         self.place += len(content)
         return content
@@ -155,7 +155,7 @@ class _Table:
     struct and NumPy raise where something points outside.
     """
 
-    def __init__(self, data: memoryview, place: int) -> None:
+    def __init__(self, data: bytes, place: int) -> None:
         self.data, self.place = data, place
         (back,) = struct.unpack_from("<i", data, place)
         self.offsets = place - back

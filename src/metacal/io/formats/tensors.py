@@ -50,7 +50,7 @@ def read_safetensors(request: Request) -> Columns:
     size = int.from_bytes(file.bytes(0, 8), "little")
     if not 2 <= size <= min(_LARGEST_HEADER, file.size - 8):
         raise ValueError(f"its header claims {size:,} bytes")
-    tensors = _header(bytes(file.bytes(8, size)), file.size - 8 - size)
+    tensors = _header(file.bytes(8, size), file.size - 8 - size)
     picked = pick_arrays(request, {name: f"{shape} {kind}" for name, (kind, shape, _) in tensors.items()})
 
     def tensor(name: str, may_stay: bool = False) -> Any:
