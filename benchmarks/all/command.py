@@ -28,6 +28,12 @@ from metacal.cli.printing import echo
 @click.option("--check", is_flag=True, help="Run the commands, write nothing, fail where another result comes out.")
 @click.option("--cheap", is_flag=True, help="Only those that take seconds.")
 @click.option("--accept", metavar="REASON", help="Run nothing: note that these are stale, and why they stay so.")
+@click.option(
+    "--same-as",
+    metavar="COMMIT",
+    help="Run nothing: stamp the results named, which were measured with the code of COMMIT, since the present code "
+    "gives the same numbers as that on fewer draws.",
+)
 @click.option("--data", metavar="FOLDER", default=os.environ.get("METACAL_DATA", ""), help="More logits.")
 @click.option("--jobs", type=int, default=os.cpu_count() or 1, help="Processes.")
 @click.option("-o", "--output", metavar="FOLDER", type=Path, help="Where results go. Default: benchmarks/results.")
@@ -37,6 +43,7 @@ def command(
     check: bool,
     cheap: bool,
     accept: str | None,
+    same_as: str | None,
     data: str,
     jobs: int,
     output: Path | None,
@@ -45,7 +52,8 @@ def command(
 
     Without a name all are run that are stale. A result holds a fingerprint of each module it is about: --stale
     compares. Results that were not measured again stand in accepted-stale.json with a reason, and the pages say so;
-    the list may only get shorter.
+    the list may only get shorter. Where code was rewritten and nothing that it computes has changed, --same-as stamps
+    what was measured before: compare both on fewer draws first, digit by digit; times are measured again.
 
     \b
     Examples:
@@ -59,6 +67,11 @@ def command(
     chosen = [one for one in states() if (not names or one.entry.name in names) and (not cheap or one.entry.cheap)]
     if stale:
         _list([one for one in chosen if one.stale])
+    elif same_as is not None:
+        if not names or any(CATALOGUE[name].timed for name in names):
+            raise click.ClickException("name the results that were compared, none of them times.")
+        for one in chosen:
+            stamp(one.entry.path, f"python -m {one.entry.command}", fingerprints(one.entry.subject), same_as)
     elif accept is not None:
         _accept([one.entry.name for one in chosen if one.stale], accept, anew=bool(names))
     else:
