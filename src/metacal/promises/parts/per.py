@@ -50,7 +50,7 @@ from typing import Any, ClassVar, Self, get_args
 import numpy as np
 
 from metacal.errors import InfeasibleTargetError, InputError
-from metacal.formulas import Codes
+from metacal.formulas import Codes, Flags
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.parts.part import By, Part, Parts, Shares
 from metacal.promises.promise import ByPart, Promise
@@ -131,8 +131,7 @@ class Per(Promise):
                 "a MetaCal."
             )
         members = self._pooled(sample, codes, len(names))
-        asked = np.arange(len(codes)) % _SCOUTS == 0  # they said which parts are pooled, and do not test the pool
-        table = [sample.take(np.isin(codes, own) & ~(asked & (len(own) > 1))) for own in members]
+        table = [sample.take(_rows_of(codes, own)) for own in members]
         if (scouts := sample.scouts) is not None:
             table = [replace(rows, scouts=scouts.of(own)) for rows, own in zip(table, members)]
         settled = settle_parts(self.promise, table, self.delta, self.shares)
@@ -305,6 +304,13 @@ def _level(family: tuple[Part, ...]) -> float | None:
     """The level at which a part was tested, its sides together; None where it was not."""
     levels = [part.delta for part in family if part.delta is not None]
     return sum(levels) if levels else None
+
+
+def _rows_of(codes: Codes, own: tuple[int, ...]) -> Flags:
+    """The rows of a part; of a pool without those that said which parts are pooled."""
+    if len(own) == 1:
+        return np.asarray(codes == own[0])
+    return np.isin(codes, own) & (np.arange(len(codes)) % _SCOUTS != 0)
 
 
 def _opened(family: tuple[Part, ...]) -> bool:
