@@ -275,6 +275,7 @@ def truth_of_both(one: Predictions, other: Predictions, small: str, large: str) 
 
 def read_scored(path: str, reading: Reading, gate: Gate | None = None, artifact: str | None = None) -> Scores:
     """Read the scores of FILE with the user's options; they are called as in the gate where the user does not say."""
+    from metacal.io.opening import NoScoreError
     from metacal.io.scores import read_scores
 
     _refuse_logits(reading)
@@ -283,8 +284,8 @@ def read_scored(path: str, reading: Reading, gate: Gate | None = None, artifact:
     own = {key: getattr(reading, key) for key in keys}
     try:
         return read_scores(path, score_key=name, losses=gate is not None and gate.reads_losses, **own)
-    except InputError as error:
-        if gate is None or reading.score_key is not None or repr(name) not in str(error):
+    except NoScoreError as error:
+        if gate is None or reading.score_key is not None:
             raise
         raise InputError(f"{error} ({artifact} is a gate on the score {name!r}, not on logits.)") from error
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from metacal.display import listed
 from metacal.errors import InputError, option, spelled
-from metacal.io.opening import one_score, passed_on, two_columns_hint
+from metacal.io.opening import NoScoreError, one_score, passed_on, two_columns_hint
 from metacal.rows.labels import as_class_names
 from metacal.rows.stored import StoredTable
 
@@ -385,7 +385,8 @@ def one_of(request: Request, held: Collection[str], key: str, usual: Sequence[st
     named, flag = getattr(request, key), request.flag(key)
     said = spelled(flag, "--" + flag.replace("_", "-"))
     if named is not None and named not in held:
-        raise InputError(f"{request.path}: there is no {named!r}, which {said} asks for; it has {listed(held)}.")
+        kind = NoScoreError if request.scores and key == "logits_key" else InputError
+        raise kind(f"{request.path}: there is no {named!r}, which {said} asks for; it has {listed(held)}.")
     if named in without:
         raise InputError(f"{request.path}: {named!r} is in use already; {said} must name another column.")
     if named is not None:

@@ -51,6 +51,10 @@ class NoRowsError(InputError):
     """A file that is sound and holds no rows: among several, it contributes nothing."""
 
 
+class NoScoreError(InputError):
+    """A file that is read for a score has none of the name that is asked for."""
+
+
 @contextlib.contextmanager
 def plain_read_errors(path: str) -> Iterator[None]:
     """Turn what the system says about a file that cannot be opened into one line.
