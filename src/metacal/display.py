@@ -108,10 +108,10 @@ def outward(low: float, high: float, digits: int = 4) -> str:
 
     Examples
     --------
-    >>> outward(0.91482, 0.99381), outward(0.57, 0.58)
-    ('[0.9148, 0.9939]', '[0.5700, 0.5800]')
+    >>> outward(0.91482, 0.99381), outward(0.57, 0.58), outward(0.0, 0.0)
+    ('[0.9148, 0.9939]', '[0.5700, 0.5800]', '[0.0000, 0.0000]')
     """
-    return f"[{_down(low, digits):.{digits}f}, {-_down(-high, digits):.{digits}f}]"
+    return f"[{_down(low, digits):.{digits}f}, {0.0 - _down(-high, digits):.{digits}f}]"  # 0 - x: never -0
 
 
 def _down(value: float, digits: int) -> float:
