@@ -127,7 +127,6 @@ TABLES: dict[str, Table] = {
     "default-base": Table("default-base", default_base_tables.accepted),
     "default-base-sets": Table("default-base", default_base_tables.by_set),
     "joint-band": Table("joint-band", rules_tables.joint_band),
-    "memory": Table("memory", rules_tables.memory),
     "false-coverage": Table("false-coverage", rules_tables.false_coverage),
     "ties": Table("ties", rules_tables.ties),
     "ties-peers": Table("ties", rules_tables.ties_peers),

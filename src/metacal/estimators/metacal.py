@@ -142,7 +142,6 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         units: Units | ArrayLike | None = None,
         importance: Importance | ArrayLike | None = None,
         random_state: int = 0,
-        prior: Any = None,
         executor: ExecutorLike | None = None,
     ) -> Self:
         """Choose the threshold, fit the base calibrator.
@@ -166,9 +165,6 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             weight that a row can have is declared, `Importance(weights, largest=...)`, and approximate otherwise.
         random_state : int
             Seed of these two draws.
-        prior : gate, (logits, labels) or SameSource of these, optional
-            An older gate, or older rows, of `MinAccuracy` or `Both`: they have a say in where the tests of the new rows
-            begin, and all of it where the same source is declared. What is promised holds whatever they were.
         executor : concurrent.futures.Executor or distributed.Client, optional
             Where blocks of the table are worked on, in place of `n_jobs` threads: a pool of processes, or a Dask
             client. Of a table that stays in its files (`read_predictions`) descriptions travel,
@@ -183,7 +179,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
                 return self._fit_unlabelled(rows, counted)
             codes = self._read_labels(y, rows.table)
             weights = validate.row_weights(sample_weight, len(rows))
-            return self._fit_codes(rows, codes, weights=weights, counted=counted, groups=groups, prior=prior)
+            return self._fit_codes(rows, codes, weights=weights, counted=counted, groups=groups)
 
     def fit_codes(
         self, X: ArrayLike, codes: Codes, weights: Float | None, counted: Counted | None, groups: ArrayLike | None
@@ -202,7 +198,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         return self._fit_codes(rows, None, counted=counted)
 
     def _fit_codes(self, rows: Rows, codes: Codes | None, **given: Any) -> Self:
-        """Fit the gate; `given` are further options of `fit_gate`: which rows count, weights, groups, older rows."""
+        """Fit the gate; `given` are further options of `fit_gate`: which rows count, weights, groups."""
         gate = fit_gate(
             rows,
             codes,

@@ -146,11 +146,6 @@ class Promise(ABC):
         """Whether it is about what rows of two classes are called (`rules.two_sided`)."""
         return False
 
-    @property
-    def remembers(self) -> bool:
-        """Whether older rows can say where its tests begin (`promises.rules.memory`)."""
-        return False
-
     def standing(self, answers: Answers) -> Standing:
         """Where labels that arrive have led."""
         n = len(answers.scores)

@@ -105,7 +105,7 @@ class MinAccuracy(OfUnits, ByRanking, OneThreshold):
         """With a delta, yes: testing a rank takes the labels up to it."""
         return self.delta is not None
 
-    scouted = remembers = walks
+    scouted = walks
 
     def standing(self, answers: Answers) -> Standing:
         """How far the fixed sequence has come, and how far it would if every further answer were right."""

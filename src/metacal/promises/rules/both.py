@@ -80,8 +80,6 @@ class Both(Promise):
     def scouted(self) -> bool:
         return self.delta is not None
 
-    remembers = scouted
-
     @property
     def _half(self) -> float | None:
         return None if self.delta is None else self.delta / 2
