@@ -152,7 +152,8 @@ def _journal(output: str, gate: str | None, pool: str, reading: Reading) -> str:
     for path in (output, journal, gate):
         check_is_a_file(path)
         check_not_an_input(path, pool, reading=reading)
-    if gate is not None and os.path.realpath(gate) in map(os.path.realpath, (output, journal, f"{journal}.lock")):
+    lock = f"{os.path.realpath(journal)}.lock"
+    if gate is not None and os.path.realpath(gate) in (*map(os.path.realpath, (output, journal)), lock):
         raise click.UsageError(f"-o, its journal {journal} and --gate must be different files.")
     return journal
 
@@ -173,6 +174,13 @@ def _begun(journal: str, key: str | None, reading: Reading) -> tuple[dict[str, A
 def _say(done: Outcome, call: Round, pool: str, options: Options) -> None:
     from metacal.cli.labelling import answer_column
 
+    if done.saved_meanwhile:
+        note(
+            wrapped(
+                f"{call.sheet} was saved during this call. It was not overwritten: the answers "
+                "that were saved were taken too."
+            )
+        )
     gate, as_json = options.gate_file, was_told("json")
     certifier, waiting = done.certifier, len(done.waiting)
     some = certifier.coverage is not None
@@ -180,6 +188,7 @@ def _say(done: Outcome, call: Round, pool: str, options: Options) -> None:
         names = ("n_drawn", "n_labels", "finished", "coverage", "within_reach")
         answer = {"pool": pool, "journal": call.journal, "file": call.sheet if waiting else None, "n_waiting": waiting}
         answer |= {name: getattr(certifier, name) for name in names} | {"gate": gate if some else None}
+        answer["saved_meanwhile"] = done.saved_meanwhile
         say_json({**answer, "certificate": certifier.certificate.to_dict(words=True) if some else None})
     elif some and not waiting:
         echo(wrapped(str(certifier.certificate)))

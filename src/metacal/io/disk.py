@@ -8,11 +8,13 @@ Everything that must last goes through a `Disk`: journals, the files that people
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import hashlib
 import os
 import socket
 import stat
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -59,6 +61,10 @@ class Disk:
             return file.read()
         return None
 
+    def real_path(self, path: str) -> str:
+        """Return the path of the file itself, with every symbolic link followed."""
+        return os.path.realpath(path)
+
     def stamp(self, path: str) -> Stamp | None:
         """The stamp of a plain file; None where there is none."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -80,6 +86,10 @@ class Disk:
         """The time, by the clock that stamps files."""
         return time.time_ns()
 
+    def pause(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
     def append(self, path: str, content: bytes) -> None:
         """Add bytes to the end of a file, which is made if it is not there; they last once this returns.
 
@@ -91,7 +101,7 @@ class Disk:
                 content = content[os.write(file, content) :]
             os.fsync(file)
         if new:
-            sync_folder(path)
+            sync_folder(os.path.realpath(path))  # a link may point to a file that did not exist
 
     def truncate(self, path: str, size: int) -> None:
         """Cut a file after `size` bytes."""
@@ -116,6 +126,31 @@ class Disk:
         with contextlib.suppress(FileNotFoundError):
             os.chmod(part, stat.S_IMODE(os.stat(target).st_mode))
         os.replace(part, target)
+        sync_folder(target)
+
+    def swap(self, part: str, target: str) -> None:
+        """Exchange the names of two files of one folder in one step; `part` takes the mode of `target`.
+
+        Raises
+        ------
+        FileNotFoundError
+            If one of the files does not exist.
+        UnsupportedError
+            If the operating system or the file system has no such operation. Nothing was changed.
+        """
+        os.chmod(part, stat.S_IMODE(os.stat(target).st_mode))
+        _rename_with_flag(part, target, exchange=True)
+        sync_folder(target)
+
+    def rename_new(self, source: str, target: str) -> None:
+        """Rename a file of one folder. Raise FileExistsError if `target` exists."""
+        if os.name == "nt":
+            os.rename(source, target)  # on Windows this never replaces a file
+            return
+        try:
+            _rename_with_flag(source, target, exchange=False)
+        except UnsupportedError:
+            _link_and_unlink(source, target)
         sync_folder(target)
 
     def remove(self, path: str) -> None:
@@ -151,9 +186,90 @@ class Disk:
                 # Closing is not enough: processes that were forked meanwhile hold the same file open.
                 _lock(file, take=False)
 
+    @contextlib.contextmanager
+    def lock_content(self, path: str) -> Iterator[None]:
+        """Lock the file itself, whatever its name; raise BusyError if another process holds it.
+
+        `lock` protects one path. This lock belongs to the inode, so it also covers hard links, which
+        have no path in common. It does nothing if the file does not exist or is read-only, and on
+        Windows, where an open file cannot be replaced.
+        """
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(FileNotFoundError, PermissionError, IsADirectoryError):
+                if os.name != "nt":
+                    file = stack.enter_context(_opened(path, os.O_RDWR))
+                    stack.enter_context(_locked_content(file, path))
+            yield
+
+
+@contextlib.contextmanager
+def _locked_content(file: int, path: str) -> Iterator[None]:
+    """Hold the lock of an open file. Raise BusyError if another process has it."""
+    try:
+        _lock(file, take=True)
+    except OSError as error:
+        if error.errno not in _LOCKED:
+            yield  # this file system has no locks; the lock beside the file is all there is
+            return
+        raise BusyError(
+            f"{path} is in use by another process under another name (a hard link); wait until that has ended."
+        ) from None
+    try:
+        yield
+    finally:
+        _lock(file, take=False)
+
+
+class UnsupportedError(OSError):
+    """The operating system or the file system lacks an operation; nothing was changed."""
+
 
 #: The one that everything uses unless it is given another.
 DISK = Disk()
+
+#: Errors of a rename with a flag where the kernel or the file system does not know the flag.
+_UNKNOWN_FLAG = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+#: The same of a hard link: exFAT and some network file systems have none.
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK)
+_AT_FDCWD = -100
+
+
+def _rename_with_flag(source: str, target: str, *, exchange: bool) -> None:
+    """Rename atomically: exchange both files, or fail if `target` exists.
+
+    Linux has renameat2(2) and macOS renamex_np(2) for this; Python wraps neither.
+    """
+    library = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
+    names = os.fsencode(source), os.fsencode(target)
+    if sys.platform == "linux" and hasattr(library, "renameat2"):
+        flag = 2 if exchange else 1  # RENAME_EXCHANGE, RENAME_NOREPLACE
+        failed = library.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(flag))
+    elif sys.platform == "darwin" and hasattr(library, "renamex_np"):
+        flag = 2 if exchange else 4  # RENAME_SWAP, RENAME_EXCL
+        failed = library.renamex_np(names[0], names[1], ctypes.c_uint(flag))
+    else:
+        raise UnsupportedError(errno.ENOSYS, os.strerror(errno.ENOSYS), source)
+    if not failed:
+        return
+    number = ctypes.get_errno()
+    if number in _UNKNOWN_FLAG:
+        raise UnsupportedError(number, os.strerror(number), source)
+    raise OSError(number, os.strerror(number), source, None, target)
+
+
+def _link_and_unlink(source: str, target: str) -> None:
+    """Rename without replacing a file, through a second hard link."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # The last resort has a gap between the check and the rename.
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
+        os.rename(source, target)
+    else:
+        os.unlink(source)
 
 
 def part_beside(target: str | os.PathLike[str]) -> str:
