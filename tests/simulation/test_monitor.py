@@ -24,6 +24,7 @@ from metacal.io.tail import Tail
 from simulation.logs import LOG, LONGEST, Folder
 from simulation.world import World
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*the last record is incomplete")
 STATE, ASIDE = "state.journal", "state.quarantine.jsonl"
 
 
