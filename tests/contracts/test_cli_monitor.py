@@ -298,6 +298,7 @@ def test_a_cascade_over_tables_by_whole_files(kind, tmp_path):
         ),
         (["good.csv", "--silence", 5], 2, "--silence goes with --follow"),
         (["good.csv", "--state", "a.x", "--quarantine", "a.x"], 2, "--state and --quarantine name the same file"),
+        (["good.csv", "--state", "a.x", "--quarantine", "./a.x"], 2, "--state and --quarantine name the same file"),
         (["odd.csv", "--strict"], 2, "odd.csv:3: the label 'z' is none"),
         (["odd.csv"], 0, "odd.csv:3: the label 'z' is none of the gate's classes."),
         (["short.csv"], 2, "no line of short.csv could be read; the first: short.csv:2: this line has 2 cells"),

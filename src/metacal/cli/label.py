@@ -146,6 +146,8 @@ def _asked(options: Options, journal: str, *, begins: bool) -> PromiseOptions | 
 
 def _journal(output: str, gate: str | None, pool: str, reading: Reading) -> str:
     """The journal's name, once all names are such that nothing is overwritten."""
+    from metacal.io.many import is_same_file
+
     if os.path.splitext(output)[1].lower() not in (".csv", ".tsv"):
         raise wrong("-o", f"{output} must end in .csv or .tsv: people fill it in.")
     journal = os.path.splitext(output)[0] + ".journal"
@@ -153,7 +155,7 @@ def _journal(output: str, gate: str | None, pool: str, reading: Reading) -> str:
         check_is_a_file(path)
         check_not_an_input(path, pool, reading=reading)
     lock = f"{os.path.realpath(journal)}.lock"
-    if gate is not None and os.path.realpath(gate) in (*map(os.path.realpath, (output, journal)), lock):
+    if gate is not None and any(is_same_file(gate, path) for path in (output, journal, lock)):
         raise click.UsageError(f"-o, its journal {journal} and --gate must be different files.")
     return journal
 

@@ -161,6 +161,7 @@ def command(artifact: str, file: str, options: Options) -> None:
 
 def _check_options(artifact: str, file: str, options: Options) -> None:
     """Refuse what cannot be meant, and outputs that are read or written twice."""
+    from metacal.io.many import is_same_file
     from metacal.io.writing import check_folder
 
     taken: dict[str, str] = {}
@@ -171,9 +172,10 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
             continue
         if output == "-":
             raise click.UsageError(f"{name} is written again and again: give a file.")
-        if output in taken:
-            raise click.UsageError(f"{taken[output]} and {name} name the same file.")
-        taken[output] = name
+        for other_name, other in taken.items():
+            if is_same_file(output, other):
+                raise click.UsageError(f"{other_name} and {name} name the same file.")
+        taken[name] = output
         check_folder(output)
     if options.silence is not None and not options.goes_on and file != "-":
         raise click.UsageError("--silence goes with --follow, --serve or - (standard input): a file has an end.")
