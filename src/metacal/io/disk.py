@@ -8,7 +8,6 @@ Everything that must last goes through a `Disk`: journals, the files that people
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import hashlib
 import os
@@ -227,8 +226,9 @@ class UnsupportedError(OSError):
 #: The one that everything uses unless it is given another.
 DISK = Disk()
 
-#: Errors of a rename with a flag where the kernel or the file system does not know the flag.
-_UNKNOWN_FLAG = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+#: Errors of a rename with a flag where the kernel, the file system or a container does not know the flag. What a
+#: container does not know it forbids.
+_UNKNOWN_FLAG = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM)
 #: The same of a hard link: exFAT and some network file systems have none.
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK)
 _AT_FDCWD = -100
@@ -239,7 +239,11 @@ def _rename_with_flag(source: str, target: str, *, exchange: bool) -> None:
 
     Linux has renameat2(2) and macOS renamex_np(2) for this; Python wraps neither.
     """
-    library = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
+    import ctypes
+
+    if os.name != "posix":
+        raise UnsupportedError(errno.ENOSYS, os.strerror(errno.ENOSYS), source)
+    library = ctypes.CDLL(None, use_errno=True)
     names = os.fsencode(source), os.fsencode(target)
     if sys.platform == "linux" and hasattr(library, "renameat2"):
         flag = 2 if exchange else 1  # RENAME_EXCHANGE, RENAME_NOREPLACE
