@@ -36,7 +36,7 @@ class Options:
     folds: int = option("Folds of a repeat.", type=click.IntRange(2, 1000), default=5)
     repeats: int = option("How often folds are drawn.", type=REPEATS, default=2)
     seed: int = option("Seed of the folds.", type=SEED, default=0)
-    reading: Reading = group(Reading, without=("large",))
+    reading: Reading = group(Reading, without=("large", "agree_key"))
     n_jobs: int | None = jobs_field()
     executor: str | None = executor_field()
 

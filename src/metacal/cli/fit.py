@@ -86,7 +86,7 @@ class Options:
         default="largest",
     )
     reject_label: str | None = option("Prediction for rejected rows.  [default: -1, or 'rejected']", "LABEL")
-    reading: Reading = group(Reading, without=("large",))
+    reading: Reading = group(Reading, without=("large", "agree_key"))
     n_jobs: int | None = jobs_field()
     executor: str | None = executor_field()
     output: str | None = output_option("Save the result here, for apply and evaluate.", "JSON")

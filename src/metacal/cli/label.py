@@ -66,7 +66,7 @@ class Options:
     score: str | None = option("What ranks the rows.  [default: entropy]", type=OneOf(NAMED.keys))
     seed: int | None = option("Seed of the draw.  [default: 0]", type=SEED)
     replay: bool = switch("Answer from the labels in POOL, to see how many labels it would have taken.")
-    reading: Reading = group(Reading, without=("large", "labels"))
+    reading: Reading = group(Reading, without=("large", "labels", "agree_key"))
     key: str | None = file_option(
         "Sign every answer, and the gate, with this key: a secret, or an Ed25519 private key in PEM. Give it with "
         "every call.",

@@ -106,8 +106,9 @@ def command(artifact: str, file: str, options: Options) -> None:
     A gate that was certified by units (fit --unit-key) needs their --unit-key here: a unit counts as a whole, with the
     first row of another or once --horizon rows have come after its first.
     Of a cascade on scores a row has the score of each model that was asked, by the keys that GATE remembers, and
-    correct says whether the answer that was given is good; or --correct-key lists what says so of each model. One over
-    tables is read as a whole: FILE and --large.
+    agrees (if GATE promises --max-loss) says whether the answer that was given is the last model's, or correct (if it
+    promises an accuracy) whether it is right; or --agree-key or --correct-key lists what says so of each model. A
+    cascade over tables is read as a whole: FILE and --large.
 
     A line that cannot be read ends nothing: it is put aside and counted (with --strict it is an error). With --follow
     FILE is read as tail -F does: it may be moved away, cut off or not there for a while; a line counts when its end has

@@ -242,7 +242,7 @@ def _lines_of_marks(certificate: Certificate) -> list[tuple[str, str]]:
 
 def _lines_of_stages(certificate: Certificate, stages: Stages) -> list[tuple[str, str]]:
     """Who answers what, from which rows, and how that compares with the last model alone."""
-    n, last = certificate.n_rows, stages.items[-1].name
+    n = certificate.n_rows
     rules = []
     for number, stage in enumerate(stages.items):
         which = "all of the rest" if stages.people else "the rest"
@@ -253,17 +253,28 @@ def _lines_of_stages(certificate: Certificate, stages: Stages) -> list[tuple[str
     shares = [f"{stage.name} {stage.n_rows / n:.4f}" for stage in stages.items]
     shares += [f"people {1.0 - stages.n_answered / n:.4f}"] if stages.people else []
     aside = f", {stages.n_aside:,} more set aside to choose thresholds" if stages.n_aside else ""
-    alone = "people" if stages.people and certificate.quantity.paired else f"the {last} model"
-    compared = f"{stages.n_worse:,} worse than by {alone} alone, {stages.n_better:,} better"
+    needed = "entries of agreement" if certificate.quantity.of_agreement else "labels"
     lines = [
         *rules,
-        ("from", f"{n:,} calibration rows; {stages.n_labels:,} of their labels were needed{aside}"),
+        ("from", f"{n:,} calibration rows; {stages.n_labels:,} of their {needed} were needed{aside}"),
         ("on these", ", ".join(shares)),
-        ("difference", f"{compared}: {(stages.n_worse - stages.n_better) / n:+.4f} of all"),
+        ("difference", _compared_with_last(certificate, stages)),
     ]
     if not math.isnan(certificate.coverage_accuracy):
         lines.append(("accuracy", f"{certificate.coverage_accuracy:.4f} of what is answered"))
     return lines
+
+
+def _compared_with_last(certificate: Certificate, stages: Stages) -> str:
+    """Say how a cascade compares with its last model, in the counts that were observed."""
+    n, last = certificate.n_rows, stages.items[-1].name
+    if stages.n_differ is not None:
+        return f"{stages.n_differ:,} answers differ from the {last} model's: {stages.n_differ / n:.4f} of all"
+    assert stages.n_worse is not None
+    assert stages.n_better is not None
+    alone = "people" if stages.people and certificate.quantity.paired else f"the {last} model"
+    difference = (stages.n_worse - stages.n_better) / n
+    return f"{stages.n_worse:,} worse than by {alone} alone, {stages.n_better:,} better: {difference:+.4f} of all"
 
 
 def _rows_behind(certificate: Certificate) -> str:
