@@ -216,7 +216,7 @@ class Per(Promise):
         needed = [part.rows_needed for part in parts.items if part.rows_needed is not None]
         best = max((part.best for part in parts.items if part.best is not None), default=None)
         can = "" if best is None else f" the best that one of them certifies is {best:.4f};"
-        do = "lower the target: as far as these rows tell, no number of rows would certify it"
+        do = "lower the target, or improve the model"
         if needed and parts.sides:
             do = f"it takes at least {min(needed):,} rows of one group that speak about it; lower the target"
         elif needed:
