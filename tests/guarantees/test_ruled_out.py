@@ -53,16 +53,16 @@ def test_an_accurate_top_is_not_denied():
 def test_nothing_is_ruled_out_without_a_proof():
     """Graded losses, promises in expectation, and rows that do not reject: no sentence about thresholds."""
     rng = np.random.default_rng(0)
-    scores = rng.random(60)
-    losses = np.clip(0.5 + 0.3 * rng.standard_normal(60), 0.01, 0.99)
+    scores = rng.random(25)
+    losses = np.clip(0.5 + 0.3 * rng.standard_normal(25), 0.01, 0.99)
     with pytest.raises(mc.InfeasibleTargetError) as graded:
         mc.ScoreGate(mc.MaxRisk(0.1), higher_is="doubtful").fit(scores, loss=losses)
     with pytest.raises(mc.InfeasibleTargetError) as expected:
-        mc.MinAccuracy(0.99, delta=None).certify(scores, rng.random(60) > 0.5)
+        mc.MinAccuracy(0.99, delta=None).certify(scores, rng.random(25) > 0.5)
     for caught in (graded, expected):
         assert "no threshold" not in str(caught.value)
         assert "no number of rows" not in str(caught.value)
-    assert ruled_out_share(Ranking.of(scores, rng.random(60) > 0.05), BETA, DELTA) is None
+    assert ruled_out_share(Ranking.of(scores, rng.random(25) > 0.05), BETA, DELTA) is None
 
 
 def test_what_holds_for_errors_holds_for_losses_of_zero_and_one():

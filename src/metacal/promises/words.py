@@ -336,12 +336,8 @@ def why_rejected(part: Part) -> str:
     if not part.n_rows:
         return f"no calibration row; it takes at least {part.rows_needed:,}"
     can = "" if part.best is None else f", certify {rounded_down(part.best):g} at most"
-    do = (
-        "as far as they tell, no part of its ranking is that accurate, and more rows would not do"
-        if part.rows_needed is None
-        else f"about {part.rows_needed:,} rows would do in 4 of 5 cases"
-    )
-    return f"{part.n_rows:,} rows, {part.n_correct:,} right{can}; {do}"
+    do = "" if part.rows_needed is None else f"; about {part.rows_needed:,} rows would do in 4 of 5 cases"
+    return f"{part.n_rows:,} rows, {part.n_correct:,} right{can}{do}"
 
 
 # ── shares as people write them: to the nearest, or to the side on which a promise stays true ─────────────────────────
