@@ -74,6 +74,10 @@ class Disk:
                 return Stamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
         return None
 
+    def exists(self, path: str) -> bool:
+        """Return whether there is anything under this name: a file, a folder, or a link to nothing."""
+        return os.path.lexists(path)
+
     def checksum(self, path: str) -> str:
         """A checksum of all bytes of a file."""
         with open(path, "rb") as file:
