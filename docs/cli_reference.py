@@ -37,7 +37,7 @@ Results go to stdout, everything else to stderr. `--json` prints the answer as J
 | exit code | meaning |
 |---|---|
 | 0 | fine |
-| 1 | the data cannot give what was asked: a target that these rows cannot certify |
+| 1 | the data do not support what was asked: a target that these rows cannot certify, a promise that rows of the fit do not judge |
 | 2 | wrong usage or file: unknown command or option, a number out of range, a file that cannot be read or does not fit |
 | 3 | a promise is refuted (`metacal verify`), or an alarm was raised (`metacal monitor`) |
 | 130 | stopped by Ctrl-C; no partial file is left |
@@ -45,7 +45,7 @@ Results go to stdout, everything else to stderr. `--json` prints the answer as J
 
 An error is one line that says what came, what is needed and what to do. Should you meet an unexpected one,
 `METACAL_TRACEBACK=1` in the environment shows where it happened. A warning is a line too, and the command goes on: a table
-that looks like something else, a column that is hardly a class, rows that repeat or that the gate was fitted on
+that looks like something else, a column that is hardly a class, rows that repeat or that were part of the fit
 ([which](files.md#what-is-questioned)). `fit` writes what it has warned of into the certificate. `--strict` makes every
 such warning an error, exit code 2, and nothing is written: right for a pipeline that nobody watches. Names that come from a file are printed with control
 characters written out (`\\x1b[2J`), so that no file steers the terminal; into a pipe or a file rows go as they are. What
@@ -65,8 +65,9 @@ A thing has one name in the answers of all commands; what a command has no such 
 | `coverage` | `n_accepted` / `n_rows` |
 | `certificate` | what is promised, from which counts, under which assumptions |
 | `promise` | the promise and what these rows say of it |
-| `verdict` | kept; undecided, missed but perhaps by chance, as the interval includes the target; refuted, the whole interval on the wrong side |
-| `fitted_here` | whether `file` holds the rows that the gate was fitted on |
+| `verdict` | kept; undecided, missed but perhaps by chance, as the interval includes the target; refuted, the whole interval on the wrong side; not judged, rows of the fit are among them |
+| `fit_rows` | how many rows of `file` were part of the fit (`n_fit_rows` of `n_rows`, `is_estimate` if estimated from a sample of the row hashes); null if none was recognised |
+| `class` | for promises about two classes: the class that `quantity` is about |
 | `value` or `estimate`, `low`, `high`, `level` | a measured number, its interval, the level of the interval |
 
 Numbers are never NaN or infinite: what is undefined is null, an infinite threshold the text `"inf"`.

@@ -20,7 +20,7 @@ import numpy as np
 
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import MaxMiscoverage, MinAccuracy
-from metacal.promises.fingerprint import data_hash
+from metacal.promises.fingerprint import fingerprint_rows
 from metacal.promises.notes import remarks_on_scores
 from metacal.promises.rules import sequence
 from metacal.promises.sample import Ranking
@@ -46,7 +46,7 @@ def parts(n: int) -> dict[str, Callable[[], Any]]:
         "certify an accuracy, in all": lambda: accuracy.certify(scores, correct),
         "certify a miscoverage, in all": lambda: miscoverage.certify(scores, correct),
         "remarks on ties, and the profile": lambda: (remarks_on_scores(ranking), profile_of(ranking)),
-        "data_hash": lambda: data_hash(scores, correct),
+        "data_hash": lambda: fingerprint_rows(scores, correct).data_hash,
     }
 
 

@@ -516,11 +516,12 @@ def test_evaluate_a_plain_calibrator(folder):
 @pytest.mark.slow
 def test_evaluate_says_when_the_rows_are_the_gate_s_own(folder):
     done = run("evaluate", folder / "cal.json", folder / "val.npz", "--json", "--resamples", 0)
-    assert "the very rows" in done.stderr
-    assert json.loads(done.stdout)["promise"]["fitted_here"] is True
+    assert "were part of the fit" in done.stderr
+    promise = json.loads(done.stdout)["promise"]
+    assert (promise["verdict"], promise["kept"], promise["value"]) == ("not judged", False, None)
     done = run("evaluate", folder / "cal.json", folder / "test.npz", "--json", "--resamples", 0)
-    assert "the very rows" not in done.stderr
-    assert json.loads(done.stdout)["promise"]["fitted_here"] is False
+    assert "were part of the fit" not in done.stderr
+    assert json.loads(done.stdout)["promise"]["fit_rows"] is None
 
 
 def test_evaluate_needs_labels(folder, tmp_path):

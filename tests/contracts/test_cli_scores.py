@@ -139,13 +139,13 @@ def test_rows_without_a_score_are_rejected_and_counted(fitted):
 @pytest.mark.slow
 def test_verify_says_whether_the_promise_stands(fitted, folder):
     assert not fitted("verify cal.json new.jsonl").stdout.startswith("refuted")
-    assert "very rows" in fitted("verify cal.json judge.jsonl").stderr
+    assert fitted("verify cal.json judge.jsonl", code=1).stdout.startswith("not judged")
     turned = (folder / "new.jsonl").read_text().replace('"ok": true', '"ok": false', 2000)
     (folder / "turned.jsonl").write_text(turned)
     assert "refuted: " in fitted("verify cal.json turned.jsonl", code=3).stdout
     answer = json.loads(fitted("verify cal.json new.jsonl --json").stdout)
     assert answer["refuted"] is False
-    assert answer["fitted_here"] is False
+    assert answer["fit_rows"] is None
 
 
 @pytest.mark.slow

@@ -128,9 +128,10 @@ def interfaces(file=FOLDER / "types.d.ts"):
 @pytest.fixture(scope="module")
 def data():
     rng = np.random.default_rng(0)
-    table = rng.normal(size=(400, 3)) * 3
-    labels = (table + rng.normal(size=table.shape)).argmax(axis=1)
-    gate = mc.MetaCal(mc.Both(alpha=0.9, beta=0.5)).fit(table, labels)
+    tables = rng.normal(size=(800, 3)) * 3
+    truth = (tables + rng.normal(size=tables.shape)).argmax(axis=1)
+    gate = mc.MetaCal(mc.Both(alpha=0.9, beta=0.5)).fit(tables[400:], truth[400:])
+    table, labels = tables[:400], truth[:400]
     found = mc.compare(table, labels, calibrators=["temperature"])
     found = replace(found, entries=(*found.entries, Entry("odd", {}, 0.0, failed="too few rows")))
     return {"title": "Report", **summarise(table, labels, gate, n_resamples=5, compare=found).to_dict()}

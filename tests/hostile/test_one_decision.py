@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import metacal as mc
 from metacal.export import saved as artifact
 from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid
-from metacal.promises.fingerprint import data_hash
+from metacal.promises.fingerprint import fingerprint_rows
 from metacal.rows import Rows, validate
 from metacal.scores import named as scores
 from metacal.scores.learned import LogisticRanker
@@ -210,11 +210,15 @@ def test_rows_are_recognised_by_their_fingerprint(decisions):
     rows, correct = Rows(logits), logits.argmax(axis=1) == labels
     gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(logits, labels)
     values = scores.score_rows(rows, "entropy")
-    assert gate.gate_.fitted_on(values, correct)
-    assert not replace(gate.gate_, data_hash=None).fitted_on(values, correct)
-    assert not gate.gate_.fitted_on(values[::-1], correct[::-1])
-    hashes = set()
+    assert gate.gate_.find_fit_rows(values, correct).n_fit_rows == len(rows)
+    assert gate.gate_.find_fit_rows(values[::-1], correct[::-1]).n_fit_rows == len(rows)
+    assert replace(gate.gate_, data_hash=None, sketch=None).find_fit_rows(values, correct) is None
+    sketch_hashes = set(gate.gate_.sketch.words.tolist())
     for kernel in decisions.kernel_names():
         with decisions.using(kernel):
-            hashes.add(data_hash(scores.collected(rows, scores.resolve("entropy").unrounded)[1], correct))
-    assert hashes == {gate.data_hash_}
+            own_scores = scores.collected(rows, scores.resolve("entropy").unrounded)[1]
+        found = fingerprint_rows(own_scores, correct)
+        assert found.data_hash == gate.data_hash_
+        # Kernels differ in the last bits: a finely rounded score differs in one row of some ten thousand.
+        assert len(sketch_hashes & set(found.sketch.words.tolist())) >= 0.98 * len(sketch_hashes)
+        assert gate.gate_.find_fit_rows(own_scores[:2000], None) is not None

@@ -309,7 +309,8 @@ def test_a_curve_that_costs_too_much():
 def test_given_scores_without_a_certificate():
     scored = mc.ScoreGate(mc.MinAccuracy(0.5)).fit(np.linspace(0.0, 1.0, 200), np.arange(200) > 20)
     raw = json.loads(artifact.dumps(scored))
-    raw |= {"kind": "TemperatureScaling", "certificate": None, "promise": None, "data_hash": None, "profile": None}
+    raw |= {"kind": "TemperatureScaling", "certificate": None, "promise": None, "data_hash": None}
+    raw |= {"sketch": None, "profile": None}
     raw["stages"][0]["threshold"] = "inf"
     raw["checksum"] = artifact.checksum(raw)
     assert "scores that are given belong to a certificate" in refused(json.dumps(raw).encode())

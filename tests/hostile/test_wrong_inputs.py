@@ -80,7 +80,9 @@ def test_a_good_file_is_not_questioned(folder, words):
 
 def test_a_gate_fitted_on_softmax_takes_softmax(folder):
     assert wrong_inputs.answer(folder, "apply softmax.json softmax.npz --json --strict") == "exit 0"
-    assert wrong_inputs.answer(folder, "verify probabilities.json probabilities.npz").count("Warning") == 1  # own rows
+    said = wrong_inputs.answer(folder, "verify probabilities.json probabilities.npz")
+    assert said.startswith("exit 1\n")  # rows of the fit
+    assert said.count("Warning") == 1
 
 
 def test_standard_output_by_any_name(folder):

@@ -98,8 +98,9 @@ def test_its_own_rows_are_recognised_with_and_without_labels(data):
         mc.MetaCal(mc.MaxReview(0.2)).fit(logits, labels).gate_,
     ):
         right = logits.argmax(axis=1) == labels
-        assert gate.fitted_on(gate.doubts(rows), right)
-        assert not gate.fitted_on(gate.doubts(rows) + 0.1, right)
+        assert gate.find_fit_rows(gate.doubts(rows), right).n_fit_rows == len(rows)
+        assert gate.find_fit_rows(gate.doubts(rows), None).n_fit_rows == len(rows)
+        assert gate.find_fit_rows(gate.doubts(rows) + 0.1, right) is None
 
 
 def test_too_few_rows_for_a_budget_accept_everything():
@@ -250,7 +251,7 @@ def test_extremes_are_chosen_where_they_are_cheapest(data):
     assert nothing.certificate_.target == 1.0
     assert "accept no row" in str(nothing.certificate_)
     assert "reviewing everything" in str(nothing.certificate_.notes[0])
-    assert mc.verify(nothing, logits, labels).tests[0].word == "kept"
+    assert mc.verify(nothing, 1.001 * logits, labels).tests[0].word == "kept"
     assert artifact.loads(artifact.dumps(nothing).encode()).certificate_ == nothing.certificate_
 
 
@@ -410,16 +411,20 @@ def test_the_command_line_asks_for_each(folder):
         assert done.exit_code == 0, done.output
         shown = json.loads(run(folder, "show", "out.json", "--json").stdout)
         assert {**shown["promise"], **promise} == shown["promise"]
-        assert run(folder, "verify", "out.json", "val.npz").exit_code == 0
+        assert run(folder, "verify", "out.json", "val.npz").exit_code == 1  # rows of the fit
         assert run(folder, "evaluate", "out.json", "val.npz", "--resamples", "20").exit_code == 0
 
 
 def test_a_budget_from_the_command_line_needs_no_labels(folder):
     assert run(folder, "fit", "bare.npz", "--max-review", "0.2", "-o", "out.json").exit_code == 0
     done = run(folder, "verify", "out.json", "bare.npz")
+    assert done.exit_code == 1
+    assert "all 3,000 rows were part of the fit" in done.stdout
+    table = np.load(folder / "bare.npz")["logits"]
+    np.savez(folder / "other.npz", logits=table * 1.001)
+    done = run(folder, "verify", "out.json", "other.npz")
     assert done.exit_code == 0
     assert "rows sent to review, of 3,000" in done.stdout
-    assert "the very rows" in done.stderr
     assert "there are no labels" in run(folder, "fit", "bare.npz", "--max-miscoverage", "0.2").stderr
 
 

@@ -75,7 +75,7 @@ def test_without_a_gate_and_with_what_is_none():
     with pytest.raises(mc.InputError, match="needs a fitted gate, or an estimator that holds one; got str"):
         mc.evaluate("cal.json", NEW, LABELS)
     gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(*FIT)
-    assert mc.evaluate(gate, *FIT, n_resamples=0).fitted_here
+    assert mc.evaluate(gate, *FIT, n_resamples=0).fit_rows.n_fit_rows == len(FIT[1])
 
 
 def test_other_processes_look_at_what_they_read(tmp_path):
@@ -108,8 +108,8 @@ def test_a_gate_on_scores_is_measured_on_rows_that_have_one():
     assert found.after.gate["coverage_accuracy"].estimate == right[3000:4500][accept].mean()
     assert found.certificate == gate.certificate_
     assert found.to_dict()["promise"]["verdict"] == "kept"
-    assert not found.fitted_here
-    assert mc.evaluate(gate.gate_, mark[:3000], right[:3000], n_resamples=0).fitted_here
+    assert found.fit_rows is None
+    assert mc.evaluate(gate.gate_, mark[:3000], right[:3000], n_resamples=0).verdict.word == "not judged"
     with pytest.raises(mc.InputError, match="no row has a score"):
         mc.evaluate(gate, [None], [True])
 

@@ -12,7 +12,6 @@ from benchmarks.speed.sizes import fill_table
 from metacal import rows as rows_module
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.gate import long_rows
-from metacal.promises import fingerprint
 from metacal.rows.stored import ConvertedTable
 
 pytestmark = pytest.mark.filterwarnings("ignore::metacal.errors.MetacalWarning")
@@ -25,8 +24,7 @@ PROMISES = [mc.MinAccuracy(0.85), mc.MaxMiscoverage(0.1), mc.MinAccuracy(0.85, d
 
 @pytest.fixture(autouse=True)
 def runs(monkeypatch):
-    """Fingerprints are of runs, as they are of many rows; shares are small, so that there are some."""
-    monkeypatch.setattr(fingerprint, "HASHED_WHOLE", 10_000)
+    """Shares are small, so that there are some."""
     monkeypatch.setattr(rows_module, "_SHARE_ELEMENTS", 1 << 16)
 
 
@@ -53,7 +51,7 @@ def test_counting_gives_the_gate_of_sorting(promise, score, monkeypatch):
         found = fitted(promise=promise, score=score, n_jobs=n_jobs)
         assert found.gate_ == expected.gate_
         assert found.gate_.profile == expected.gate_.profile
-        assert found.gate_.fitted_on(found.ranking_scores(TABLE), TABLE.argmax(axis=1) == LABELS)
+        assert found.gate_.find_fit_rows(found.ranking_scores(TABLE), TABLE.argmax(axis=1) == LABELS).n_fit_rows == N
 
 
 class Sent(Executor):

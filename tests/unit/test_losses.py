@@ -100,8 +100,11 @@ def test_commands_read_losses(tmp_path):
     run("fit", str(path), "--score-key", "judge.score", "--loss-key", "loss", "--max-risk", "0.1", "-o", gate)
     fitted = mc.ScoreGate(mc.MaxRisk(0.1), score_name="judge.score").fit(score, loss=loss)
     assert mc.load_gate(gate).certificate == fitted.certificate_
-    assert json.loads(run("verify", gate, str(path), "--json"))["n_accepted"] == fitted.accepts(score).sum()
-    run("evaluate", gate, str(path), "--json")
+    new = tmp_path / "new.jsonl"
+    moved = [{"judge": {"score": a + 1e-4}, "loss": b} for a, b in zip(score.tolist(), loss.tolist())]
+    new.write_text("".join(json.dumps(row) + "\n" for row in moved), encoding="utf-8")
+    assert json.loads(run("verify", gate, str(new), "--json"))["n_accepted"] == fitted.accepts(score + 1e-4).sum()
+    run("evaluate", gate, str(new), "--json")
     assert json.loads(run("monitor", gate, str(path), "--json"))["labelled"] == N
     run("monitor", gate, str(path), "--state", str(tmp_path / "state.journal"))
     failed = CliRunner().invoke(
@@ -137,4 +140,4 @@ def test_a_column_that_says_right_is_no_loss_in_silence(kind):
     fitted = mc.ScoreGate(mc.MaxRisk(0.3)).fit(score, loss=(~right).astype(kind))
     exact = kind is int  # the type says that there is nothing between 0 and 1; these rows cannot
     assert fitted.certificate_.rule == ("fallback-sequence" if exact else "loss-betting")
-    assert (mc.verify(fitted, score, (~right).astype(kind)).tests[0].seen.costs is None) == exact
+    assert (mc.verify(fitted, score + 1e-4, (~right).astype(kind)).tests[0].seen.costs is None) == exact

@@ -77,7 +77,7 @@ def test_a_file_of_responses_is_read_and_fitted(tmp_path):
     keys = ["--score-key", key, "--correct-key", "judge.verdict"]
     run = CliRunner().invoke(main, ["fit", path, *keys, "--min-accuracy", "0.9", "-o", gate])
     assert run.exit_code == 0, run.output
-    assert CliRunner().invoke(main, ["verify", gate, path, "--correct-key", "judge.verdict"]).exit_code == 0
+    assert CliRunner().invoke(main, ["verify", gate, path, "--correct-key", "judge.verdict"]).exit_code == 1
     watched = CliRunner().invoke(main, ["monitor", gate, path, "--correct-key", "judge.verdict", "--json"])
     assert watched.exit_code == 0, watched.output
 

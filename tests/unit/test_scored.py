@@ -200,8 +200,8 @@ def test_rows_without_a_score_are_left_out_and_spoken_of():
     assert gate.certificate.n_rows == 2000
     assert any("always rejected" in str(note) for note in gate.certificate.notes)
     assert gate.data_hash == whole.data_hash
-    assert gate.fitted_on(gate.doubts(more), flags)
-    assert not gate.fitted_on(gate.doubts(mark), ~right)
+    assert gate.find_fit_rows(gate.doubts(more), flags).n_fit_rows == 2000
+    assert gate.find_fit_rows(gate.doubts(mark) + 0.1, right) is None
 
 
 def test_a_score_that_is_upside_down_is_noticed_even_where_nothing_can_be_certified():
@@ -405,7 +405,7 @@ def test_save_and_load(gate, tmp_path):
     assert mc.load_gate(path) == gate.gate_
     mc.save(gate.gate_, tmp_path / "bare.json")
     assert (tmp_path / "bare.json").read_bytes() == path.read_bytes()
-    bare = replace(gate.gate_.with_source(curve=None), data_hash=None)
+    bare = replace(gate.gate_.with_source(curve=None), data_hash=None, sketch=None)
     mc.save(bare, path)
     assert mc.load_gate(path) == bare
     assert mc.load_gate(path).decide([0.9]).confidence is None

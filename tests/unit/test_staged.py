@@ -284,16 +284,17 @@ def test_commands_read_scores_of_every_model(tmp_path):
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
-    def run(*arguments):
+    def run(*arguments, code=0):
         found = CliRunner().invoke(main, [*arguments])
-        assert found.exit_code == 0, found.output
+        assert found.exit_code == code, found.output
         return found.stdout
 
     keys = ["--score-key", "small.p,middle.p", "--agree-key", "small.same,middle.same"]
     run("cascade", str(file), *keys, "--max-loss", "0.02", "--costs", "1,10,100", "-o", saved)
     fitted = mc.Cascade(mc.MaxLoss(0.02)).fit(scores=scores, agrees=agrees, costs=[1, 10, 100])
     assert mc.load_gate(saved).certificate.stages.n_differ == fitted.certificate_.stages.n_differ
-    assert json.loads(run("verify", saved, str(file), *keys[2:], "--json"))["n_rows"] == N
+    told = json.loads(run("verify", saved, str(file), *keys[2:], "--json", code=1))
+    assert (told["verdict"], told["fit_rows"]["n_fit_rows"]) == ("not judged", N)
     run("apply", saved, str(file), "-o", out)
     first, *lines = (tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()
     assert "answered_by" in first

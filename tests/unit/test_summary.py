@@ -179,11 +179,11 @@ def test_promise_and_its_verdict(data, gate, summary):
     promise = summary.promise
     assert promise.statement == gate.certificate_.statement
     assert promise.verdict == "kept"
-    assert promise.fitted_here is False
+    assert promise.fit_rows is None
     low, high = promise.verdicts[0]["low"], promise.verdicts[0]["high"]
     assert low < promise.verdicts[0]["value"] < high
     assert promise.verdicts[0]["text"].startswith("kept: ")
-    assert summarise(data.logits[FIT], data.labels[FIT], gate, n_resamples=0).promise.fitted_here is True
+    assert summarise(data.logits[FIT], data.labels[FIT], gate, n_resamples=0).promise.verdict == "not judged"
     both = mc.MetaCal(mc.Both(alpha=0.2, beta=0.96)).fit(data.logits[FIT], data.labels[FIT])
     verdicts = summarise(data.logits[NEW], data.labels[NEW], both, n_resamples=0).promise.verdicts
     assert [part["quantity"] for part in verdicts] == ["coverage accuracy", "miscoverage"]

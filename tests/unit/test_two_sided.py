@@ -120,7 +120,7 @@ def test_a_side_that_cannot_be_certified_is_closed():
     )
     closed, opened = certificate.parts.items
     assert (closed.status, opened.n_accepted > 10) == ("always rejected", True)
-    assert "nothing is called fine: recall 0.99 is not certified; it takes at least" in str(certificate)
+    assert "nothing is called fine: recall of fraud 0.99 is not certified; it takes at least" in str(certificate)
     with pytest.raises(mc.InfeasibleTargetError, match="takes 230 rows that are 1; there are 20"):
         mc.MinRecall(0.99).certify(Sample(s, few))
 
@@ -230,11 +230,13 @@ def test_groups_are_verified_watched_and_counted(by_group, tmp_path):
     new, truth, group = SHIFTED[N:], NAMES[N:], GROUP[N:]
     label = by_group.predict(new, groups=group)
     south, frauds = group == "south", (truth == "fraud") & (group == "south")
-    tests = {(test.part, test.called): test.seen for test in mc.verify(by_group, new, truth, groups=group).tests}
+    found = mc.verify(by_group, new, truth, groups=group)
+    tests = {(test.part, test.measured_quantity): test.seen for test in found.tests}
     missed = (label == "fine") & frauds
-    assert (tests["south", "fine"].bad, tests["south", "fine"].n) == (missed.sum(), frauds.sum())
+    recall, precision = tests["south", "recall of fraud"], tests["south", "precision of fraud"]
+    assert (recall.bad, recall.n) == (missed.sum(), frauds.sum())
     called = (label == "fraud") & south
-    assert (tests["south", "fraud"].bad, tests["south", "fraud"].n) == ((called & ~frauds).sum(), called.sum())
+    assert (precision.bad, precision.n) == ((called & ~frauds).sum(), called.sum())
     watch = mc.Watch.of(by_group)
     watch.update(new, truth, groups=group)
     watched = {(*monitor.parts, monitor.called): (monitor.events, monitor.rows) for monitor in watch.alarms.promise}
@@ -245,7 +247,7 @@ def test_groups_are_verified_watched_and_counted(by_group, tmp_path):
     rows = by_group.certificate_.next_rows(1000, part="south")
     assert rows.fewest < 1000 * (label[south] == "rejected").mean() < rows.most
     verdict = mc.evaluate(by_group, new, truth, groups=group, n_resamples=0).verdict
-    assert (verdict.part, verdict.called) in tests
+    assert (verdict.part, verdict.measured_quantity) in tests
     assert mc.verify(by_group, new, truth, groups=np.roll(group, 1)).refuted
 
 
@@ -259,9 +261,11 @@ def test_sides_that_read_alike_are_two(by_group):
     label = cal.predict(new[0], groups=groups[N:])
     rows = {side: int(((groups[N:] == side[0]) & (label == side[1])).sum()) for side in alike}
     of_class = {("a, called b", "c"): int(((groups[N:] == "a, called b") & FRAUD[N:]).sum())}
-    tests = [test for test in mc.verify(cal, *new, groups=groups[N:]).tests if (test.part, test.called) in alike]
-    assert {test.label for test in tests} == {"a, called b, called c"}
-    assert {(test.part, test.called): test.seen.n for test in tests} == rows | of_class
+    called_by = {"precision": "b, called c", "recall": "c"}
+    tests = mc.verify(cal, *new, groups=groups[N:]).tests
+    n_tested = {(test.part, called_by[test.quantity]): test.seen.n for test in tests}
+    assert {test.about for test in tests} == {"b, called c"}
+    assert {side: n_tested[side] for side in alike} == rows | of_class
     watch = mc.Watch.of(cal)
     watch.update(*new, groups=groups[N:])
     own = {(*one.parts, one.called): one.rows for one in watch.alarms.promise}
@@ -280,7 +284,9 @@ def test_groups_that_cannot_carry_a_side():
     north = [part for part in found.certificate_.parts.items if part.names == ("north",)]
     assert [part.status for part in north] == ["always rejected"] * 2
     few = mc.MetaCal(mc.PerGroup(mc.MinRecall(0.99))).fit(SHIFTED[:N], FRAUD[:N], groups=GROUP[:N])
-    assert "rare: nothing is called False: recall 0.99 is not certified; it takes at least" in str(few.certificate_)
+    assert "rare: nothing is called False: recall of True 0.99 is not certified; it takes at least" in str(
+        few.certificate_
+    )
     certificate, parts = few.certificate_, few.certificate_.parts
     closed = next(part for part in parts.items if part.rows_needed)
     for forged in (replace(closed, target=0.8), replace(closed, rows_needed=7), replace(closed, delta=None)):
@@ -400,12 +406,16 @@ def test_command_line(tmp_path):
     assert done.exit_code == 0, done.output
     assert mc.load(saved).promise == mc.PerGroup(mc.MinPrecision(0.85, "fraud"), "each")
     done = CliRunner().invoke(main, ["verify", saved, str(tmp_path / "groups.csv"), "--group-key", "site"])
-    assert "south, called fraud: precision" in done.output
+    assert done.output.startswith("not judged")
+    further = [f"{score!r},{name},{site}" for score, name, site in zip(SCORES[N:].tolist(), NAMES[N:], GROUP[N:])]
+    (tmp_path / "new.csv").write_text("\n".join(["margin,label,site", *further]))
+    done = CliRunner().invoke(main, ["verify", saved, str(tmp_path / "new.csv"), "--group-key", "site"])
+    assert "south: precision of fraud" in done.output
     named = ["fit", str(tmp_path / "other.csv"), "--positive-key", "other", "--positive", "fraud", "-o", saved]
     assert CliRunner().invoke(main, [*named, "--min-recall", "0.95"]).exit_code == 0
     for verb in ("evaluate", "verify", "monitor"):  # the gate knows the column's name
         done = CliRunner().invoke(main, [verb, saved, str(tmp_path / "other.csv")])
-        assert done.exit_code == 0, done.output
+        assert done.exit_code == (verb == "verify"), done.output
     assert BatchGate(saved)(pa.record_batch({"other": [-9.0, 9.0]})).to_pylist()[1]["answer"] == "fraud"
     for wrong in (
         ["--min-precision", "0.9", "--max-false-positive-rate", "0.1"],

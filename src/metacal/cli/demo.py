@@ -145,7 +145,6 @@ def _measured(method: str, test: tuple[Any, Any], proba: Any, gate: MetaCal | No
     import numpy as np
 
     from metacal import metrics
-    from metacal.promises.verdict import judge
 
     logits, labels = test
     correct = logits.argmax(axis=1) == labels
@@ -158,7 +157,7 @@ def _measured(method: str, test: tuple[Any, Any], proba: Any, gate: MetaCal | No
         coverage=metrics.coverage(accept),
         accuracy_accepted=metrics.coverage_accuracy(accept, correct) if accept.any() else None,
         miscoverage=metrics.miscoverage(accept, correct),
-        verdict=None if gate is None else judge(gate.certificate_, accept, correct, 0.95),
+        verdict=None if gate is None else gate.verify(logits, labels).verdict,
     )
 
 

@@ -51,7 +51,8 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     GATE is what `metacal fit` saved; without one the classifier's own probabilities are measured. FILE holds logits and
     true labels of rows that neither the classifier nor `metacal fit` has seen. Shares get exact intervals, everything
     else bootstrap intervals. The promise is kept where what was measured keeps it, undecided where it is missed but the
-    interval includes it, refuted where the whole interval lies on the wrong side: `metacal verify` says the same.
+    interval includes it, refuted where the whole interval lies on the wrong side, and not judged if FILE has rows of
+    the fit: `metacal verify` says the same.
 
     With --executor the workers of a cluster read the rows. All numbers are the same, but the class-wise ECE has no
     interval, which needs every entry for each resample.
@@ -111,5 +112,6 @@ def _measured(artifact: str | None, file: str, options: Options) -> Measured:
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
     with resampling as bar, told(bar.update), cluster(options.executor, threads) as there:
         result = evaluate(gate, table, truth, large=next(iter(later), None), executor=there, overwrite=True, **known)
-    given.tell(result.after.n_rows, result.fitted_here, artifact, "measure on rows it has not seen")
+    given.note_rows_without_score(result.after.n_rows)
+    given.warn_of_fit_rows(result.fit_rows, artifact)
     return result

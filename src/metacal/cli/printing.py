@@ -12,8 +12,8 @@ import click
 from metacal.display import on_a_terminal, visible
 
 WIDTH = 100
-#: The exit code of a promise that is refuted, or of an alarm; 1: the data cannot give what was asked, 2: wrong usage.
-REFUTED = 3
+#: Exit codes: the data do not support what was asked; a promise is refuted, or there is an alarm. 2 is wrong usage.
+NOT_SUPPORTED, REFUTED = 1, 3
 #: How many rows ahead people are told what to expect.
 NEXT = 1000
 #: Where the context of a command has what people were told: a warning that stands there is not said again.

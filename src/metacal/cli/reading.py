@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from metacal.gate import Gate
     from metacal.io.predictions import Predictions
     from metacal.io.scores import Scores
+    from metacal.promises.fingerprint import FitRows
 
 #: Options that read a table of logits.
 _OF_A_TABLE = ("input", "labels", "logits_key", "label_key", "classes", "drop")
@@ -169,13 +170,16 @@ class GateRows:
         """Labels, or right and wrong; InputError with what to do where there are none."""
         return self.found.require_truth() if self.truth is None else self.truth
 
-    def tell(self, n_seen: int, fitted_here: bool, artifact: str | None, advice: str) -> None:
-        """Say how many rows have no score, and warn of rows that the gate knows."""
+    def note_rows_without_score(self, n_with_score: int) -> None:
+        """Print how many rows have no score, if there are any."""
         n = len(self.found)
-        if n_seen < n:
-            note(f"{n - n_seen:,} of {n:,} rows have no score: left out here, and rejected by every gate.")
-        if fitted_here:
-            warn_caller(f"{self.path} holds the very rows that {artifact} was fitted on; {advice}.")
+        if n_with_score < n:
+            note(f"{n - n_with_score:,} of {n:,} rows have no score: left out here, and rejected by every gate.")
+
+    def warn_of_fit_rows(self, fit_rows: FitRows | None, artifact: str | None) -> None:
+        """Warn if rows were part of the fit; with --strict the command then fails."""
+        if fit_rows is not None:
+            warn_caller(f"{self.path}: {fit_rows}. They do not judge {artifact}, and look better than new rows.")
 
 
 def read_any(

@@ -97,9 +97,9 @@ def command(artifact: str | None, file: str, options: Options) -> None:
         bar.set_description("Writing")
         size = _written(summary, output, options.title)
         bar.update()
-    known_rows = summary.promise is not None and summary.promise.fitted_here
-    n_seen = len(given.found) - (summary.source.n_without_score or 0)
-    given.tell(n_seen, known_rows, artifact, "report on rows it has not seen")
+    given.note_rows_without_score(len(given.found) - (summary.source.n_without_score or 0))
+    if summary.promise is not None:
+        given.warn_of_fit_rows(summary.promise.fit_rows, artifact)
     if was_told("json"):
         sizes = {"n_rows": summary.source.n_rows, "n_classes": summary.source.n_classes}
         read = {"file": file, "artifact": artifact, **sizes}
@@ -181,6 +181,9 @@ def _said(summary: Summary) -> str:
         found = f"{shown} {all_rows[name]['estimate']:.4f} on {summary.source.n_rows:,} rows"
         return f"measured  {found}; no gate was given, so nothing is promised yet."
     lines = [f"promised  {summary.promise.statement}"]
-    lines += [f"measured  {verdict['text']}" for verdict in summary.promise.verdicts]
+    measured = [verdict["text"] for verdict in summary.promise.verdicts]
+    if summary.promise.fit_rows is not None:
+        measured = measured[:1]  # one sentence for all limits
+    lines += [f"measured  {text}" for text in measured]
     lines += [f"to do     {summary.promise.advice}"]
     return "\n".join([*lines, *(f"{one.name:<9} {one}" for one in summary.promise.answered_by)])

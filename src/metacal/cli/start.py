@@ -46,6 +46,9 @@ def command(file: str, options: Options) -> None:
     must be right at least 1 - 1/N of the time: mistakes then cost no more than reviewing every row would. And which
     share of the rows can be reviewed? If more would have to be, both ways out are named.
 
+    All rows of FILE are used to fit. They do not judge the gate: its report says "not judged". Keep other labelled rows
+    for `metacal verify`.
+
     \b
     Examples:
       metacal start val.csv
@@ -73,6 +76,10 @@ def command(file: str, options: Options) -> None:
     report = ["report", gate, file, *reading, "-o", page]
     _run(fit)
     _run(report)
+    note(
+        "\nAll rows of the file were used to fit, so the report does not judge the promise. With other labelled rows:\n"
+        f"$ {shlex.join(['metacal', 'verify', gate, 'NEW', *reading])}"
+    )
     _say_budget(gate, review, ["fit", file, *words, "--max-review", f"{review:g}", "-o", gate])
     Path(after).write_text(_next(found, [fit, report], gate, reading, target), encoding="utf-8")
     echo(f"Gate {gate}, report {page}, and how to go on in {after}.")

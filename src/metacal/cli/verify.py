@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import click
 
 from metacal.cli.options import Reading, as_command, between, group, name_option, option
-from metacal.cli.printing import REFUTED, say, wrapped
+from metacal.cli.printing import NOT_SUPPORTED, REFUTED, say, wrapped
 
 surer_than_half = between(
     0.5, 1.0, "one above 0.5, such as 0.95", "is not above 0.5 and below 1; give a confidence such as 0.95"
@@ -34,14 +34,15 @@ def command(artifact: str, file: str, options: Options) -> None:
 
     GATE is what `metacal fit` saved; FILE holds logits and true labels of rows that it has not seen: last week's
     traffic, say. The verdict is kept where what was measured keeps the promise, undecided where it misses it but its
-    interval includes it, refuted where all of the interval lies on the wrong side. Intervals are exact: of the right
+    interval includes it, refuted where all of the interval lies on the wrong side. It is not judged if FILE has rows
+    of the fit, all or some, in any order. Intervals are exact: of the right
     answers that were rejected, or of the wrong ones that were accepted; of both where both are promised, at half of
     1 - C each. A review budget needs no labels; costs of many sizes are tested by betting. Rows that belong together
     (--unit-key) are tested by one row of each unit or, where the promise is about every row, by bets on whole units.
 
     Of a cascade FILE holds the small model's rows and --large the large one's.
 
-    The exit code is 3 when the promise is refuted, 0 when it is kept or undecided.
+    The exit code is 0 when the promise is kept or undecided, 1 when it is not judged, 3 when it is refuted.
 
     \b
     Examples:
@@ -67,13 +68,23 @@ def command(artifact: str, file: str, options: Options) -> None:
     seen = judged(
         gate, given.tables, None if bare and given.truth is None else given.require_truth(), given.found.groups
     )
-    given.tell(len(seen), seen.fitted_here, artifact, "they say nothing new")
+    given.note_rows_without_score(len(seen))
+    given.warn_of_fit_rows(seen.fit_rows, artifact)
     units = None if given.found.units is None else Units(given.found.units).at(seen.rows, len(given.found))
     result = verify_decisions(
-        gate.certificate, seen.accept, seen.correct, options.confidence, seen.losses, seen.names, units
+        gate.certificate,
+        seen.accept,
+        seen.correct,
+        options.confidence,
+        losses=seen.losses,
+        names=seen.names,
+        units=units,
+        fit_rows=seen.fit_rows,
     )
-    more = {"fitted_here": seen.fitted_here, **({} if reading.large is None else {"large": reading.large})}
+    more = {} if reading.large is None else {"large": reading.large}
     answer, text = {"file": file, "artifact": artifact, **result.to_dict(), **more}, f" of {file} through {artifact}"
     say(answer, wrapped(result.text(text)))
     if result.refuted:
         click.get_current_context().exit(REFUTED)
+    if seen.fit_rows is not None:
+        click.get_current_context().exit(NOT_SUPPORTED)

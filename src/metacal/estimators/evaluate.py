@@ -24,6 +24,7 @@ from metacal.metrics.marginal import ByClass
 from metacal.metrics.registry import PROBABILITIES
 from metacal.metrics.resampling import Resampling
 from metacal.promises.certificate import Certificate
+from metacal.promises.fingerprint import FitRows
 from metacal.promises.notes import off_by_class
 from metacal.promises.verdict import Verdict, judge
 from metacal.promises.words import at_least
@@ -65,8 +66,9 @@ class GateEvaluation:
         Through the gate, and the softmax of the logits; `before` is None where there is no gate.
     certificate, verdict : Certificate, Verdict or None
         What was promised, and what these rows say of it.
-    fitted_here : bool
-        Whether these are the rows that the gate was fitted on: a kept promise is then no news.
+    fit_rows : FitRows or None
+        Rows that the gate was fitted on. If there are any, the promise is not judged, and what is measured of
+        calibration is too good.
     answered_by : tuple of Answerer
         Of a cascade: who answers how much, and how right each is.
     """
@@ -75,7 +77,7 @@ class GateEvaluation:
     before: Evaluation | None = None
     certificate: Certificate | None = None
     verdict: Verdict | None = None
-    fitted_here: bool = False
+    fit_rows: FitRows | None = None
     answered_by: tuple[Answerer, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,7 +85,7 @@ class GateEvaluation:
         promise = None
         if self.certificate is not None and self.verdict is not None:
             promise = {"statement": self.certificate.statement, **self.verdict.to_dict()}
-            promise["fitted_here"] = self.fitted_here
+            promise["fit_rows"] = None if self.fit_rows is None else vars(self.fit_rows)
         found = {**self.after.to_dict(), "promise": promise, "uncalibrated": self._uncalibrated()}
         found |= {"answered_by": [one.to_dict() for one in self.answered_by]} if self.answered_by else {}
         return {**found, "calibration": self.caveat}
@@ -116,7 +118,7 @@ class GateEvaluation:
         if self.certificate is not None:
             lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
         if self.verdict is not None:
-            lines += [f"  {own.label}  {own.short}" for own in self.verdict.of_parts[:_FEW]]
+            lines += [f"  {own.part}  {own.short}" for own in self.verdict.of_parts[:_FEW]]
             lines += [f"to do     {self.verdict.advice}"]
         lines += [f"  {one.name:<8}{one}" for one in self.answered_by]
         caveat = [] if self.caveat is None else [wrapped(self.caveat)]
@@ -212,9 +214,17 @@ def measured_columns(gate: Gate, seen: Judged, plan: Resampling, n_bins: int = 1
     result = evaluate_scores(seen.decision.doubt, seen.correct, plan, n_bins, accept=accept, confidence=sure)
     if gate.certificate is None:
         return GateEvaluation(result)
-    verdict = judge(gate.certificate, seen.accept, seen.correct, result.level, seen.losses, seen.names)
+    verdict = judge(
+        gate.certificate,
+        seen.accept,
+        seen.correct,
+        result.level,
+        losses=seen.losses,
+        names=seen.names,
+        fit_rows=seen.fit_rows,
+    )
     answers = answerers(gate, seen, result.level)
-    return GateEvaluation(result, None, gate.certificate, verdict, seen.fitted_here, answers)
+    return GateEvaluation(result, None, gate.certificate, verdict, seen.fit_rows, answers)
 
 
 def answerers(gate: Gate, seen: Judged, level: float) -> tuple[Answerer, ...]:
@@ -248,8 +258,9 @@ def walked(
         room = room_for_table(rows.table, over=ours and not tabled)
     found = measured_rows(through, rows, codes, n_bins, groups, beside=gate is not None, room=room)
     accepted, correct, bare = found.accept, found.top == codes, None
-    fitted_here = gate is not None and gate.fitted_on(found.score, correct)
-    columns = {"accept": accepted, "correct": correct, "by_class": ByClass(found.top, through.classes, fitted_here)}
+    fit_rows = None if gate is None else gate.find_fit_rows(found.score, correct)
+    by_class = ByClass(found.top, through.classes, fitted=fit_rows is not None)
+    columns = {"accept": accepted, "correct": correct, "by_class": by_class}
     if found.before is not None:
         before = found.before
         if tabled and room is not None:
@@ -259,6 +270,13 @@ def walked(
     result = evaluate_rows(found.after, rows.n_classes, plan, n_bins, score=found.score, **columns)
     if gate is None or gate.certificate is None or accepted is None:
         return found, GateEvaluation(result, bare)
-    parts = through.part_names(found.top, groups)
-    verdict = judge(gate.certificate, accepted, correct, plan.level, gate.losses(codes, found.top), parts)
-    return found, GateEvaluation(result, bare, gate.certificate, verdict, fitted_here)
+    verdict = judge(
+        gate.certificate,
+        accepted,
+        correct,
+        plan.level,
+        losses=gate.losses(codes, found.top),
+        names=through.part_names(found.top, groups),
+        fit_rows=fit_rows,
+    )
+    return found, GateEvaluation(result, bare, gate.certificate, verdict, fit_rows)

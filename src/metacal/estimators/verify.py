@@ -54,7 +54,8 @@ def verify(
     Returns
     -------
     Verification
-        Prints itself; `refuted`, `p_value`, `tests` with counts and intervals, `advice`, `to_dict()`.
+        Prints itself; `refuted`, `p_value`, `tests` with counts and intervals, `advice`, `to_dict()`. If rows of the
+        fit are among these rows, in any order, the verdict is "not judged", and there are no tests.
 
     Examples
     --------
@@ -76,7 +77,16 @@ def verify(
         groups, units = (names, units) if own.by_group else (None, row)
     seen = judged(own, given, y, groups)
     together = None if units is None else Units.of(units).at(seen.rows, len(given[0]))
-    return verify_decisions(own.certificate, seen.accept, seen.correct, confidence, seen.losses, seen.names, together)
+    return verify_decisions(
+        own.certificate,
+        seen.accept,
+        seen.correct,
+        confidence,
+        losses=seen.losses,
+        names=seen.names,
+        units=together,
+        fit_rows=seen.fit_rows,
+    )
 
 
 def _truth_for(gate: Gate, y: Any, agrees: Any) -> Any:

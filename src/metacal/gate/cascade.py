@@ -18,7 +18,7 @@ from metacal.gate.table import Table
 from metacal.maps.map import FitMap
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.certificate import Certificate
-from metacal.promises.fingerprint import data_hash
+from metacal.promises.fingerprint import fingerprint_rows
 from metacal.promises.notes import cascade_not_calibrated
 from metacal.promises.parts.thresholds import One
 from metacal.promises.promise import Promise
@@ -192,7 +192,8 @@ def _gate(sources: Sequence[Source], certificate: Certificate, promise: Promise,
     items = tuple(replace(one, score=own.score_name) for one, own in zip(known.items, sources, strict=True))
     stages = tuple(Stage(own, One(one.threshold), one.name) for one, own in zip(items, sources))
     named = replace(certificate, score=items[0].score, stages=replace(known, items=items))
-    return Gate(stages, named, promise, data_hash=data_hash(score, agree))
+    found = fingerprint_rows(score, agree)
+    return Gate(stages, named, promise, data_hash=found.data_hash, sketch=found.sketch)
 
 
 def paired(small: Rows, large: Rows, codes: Codes, scores: tuple[str | Score, str | Score]) -> Paired:

@@ -24,7 +24,7 @@ from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
 from metacal.gate.table import check_score
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.circumstances import Circumstances
-from metacal.promises.fingerprint import data_hash
+from metacal.promises.fingerprint import RowSketch, fingerprint_rows, hash_in_order
 from metacal.promises.notes import declared_extension, pool_without_score
 from metacal.promises.parts.per import Per
 from metacal.promises.promise import Promise, Standing
@@ -353,16 +353,26 @@ class Certifier:
 
     @property
     def fingerprint(self) -> str:
-        """Of the pool: scores, where they are missing, and predictions if there are any."""
+        """Hash of the pool in its order: scores, rows without one, and predictions if there are any.
+
+        Journals refer to rows by their number, so another order is another pool.
+        """
         missing = np.isnan(self.doubts)
         column = missing if self.rows is None else np.where(missing, -1, self.predicted)
-        return f"{self.data_hash}:{hashlib.sha256(column.astype('<i8').data).hexdigest()[:16]}"
+        scores = hash_in_order(self.doubts[~missing])
+        return f"{scores}:{hashlib.sha256(column.astype('<i8').data).hexdigest()[:16]}"
 
     @property
     def data_hash(self) -> str:
-        """Of the scores of the pool alone."""
-        there = self.doubts[~np.isnan(self.doubts)]
-        return data_hash(there, np.zeros(len(there), dtype=bool))
+        """Digest of the scores of the pool, in any order."""
+        scores = self.doubts[~np.isnan(self.doubts)]
+        return fingerprint_rows(scores, np.zeros(len(scores), dtype=bool)).data_hash
+
+    @property
+    def sketch(self) -> RowSketch:
+        """Sample of the rows that have a label; the other rows of the pool may still judge the gate."""
+        scores = self.doubts[self.right != UNKNOWN]
+        return fingerprint_rows(scores, np.zeros(len(scores), dtype=bool)).sketch
 
 
 def check_asked(promise: Any, higher_is: Any) -> None:

@@ -20,7 +20,7 @@ from metacal.gate.ranked import RowParts, certified, parts_by_group
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import fit_confidence
 from metacal.promises.certificate import accepts
-from metacal.promises.fingerprint import data_hash
+from metacal.promises.fingerprint import fingerprint_rows
 from metacal.promises.notes import Note, remarks_on_scores, rows_without_score, upside_down
 from metacal.promises.parts.per import Per
 from metacal.promises.parts.thresholds import policy_of
@@ -103,7 +103,7 @@ def fit_scored(
     good = right if lost is None else lost <= lost.mean()
     found = _remarks(ranking, doubt[seen], good[seen], source, there, ties=marks is None)
     notes = [note.warned() for note in found]  # first: where nothing can be certified they may say why
-    hashed = data_hash(doubt, right)
+    fingerprint = fingerprint_rows(doubt, right)
     scouting = Scouting(random_state, _scale(marks, source, given[there]))
     sample, by = Sample(doubt, right, losses, *(parts or ())), (RELATIVE, source.score_name)
     certificate, for_curve = certified(promise, sample, ranking, by, counted, scouting)
@@ -113,7 +113,8 @@ def fit_scored(
     kept = accepts(own, policy.of(None if parts is None else parts[0][seen]))
     profile = profile_of(ranking, None if curve is None else curve(own[kept]), right[seen][kept])
     source = replace(source, curve=curve).of(certificate)
-    return Gate.of(source, policy, certificate, promise, data_hash=hashed, profile=profile)
+    known_rows = {"data_hash": fingerprint.data_hash, "sketch": fingerprint.sketch, "profile": profile}
+    return Gate.of(source, policy, certificate, promise, **known_rows)
 
 
 def _scale(marks: Any, source: Marks, given: Float) -> Float | None:

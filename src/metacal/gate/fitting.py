@@ -30,7 +30,7 @@ from metacal.maps.map import FitMap, Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.certificate import accepts
-from metacal.promises.fingerprint import data_hash
+from metacal.promises.fingerprint import Fingerprint, fingerprint_rows
 from metacal.promises.notes import (
     Note,
     not_calibrated,
@@ -47,7 +47,7 @@ from metacal.promises.parts.units import Counted
 from metacal.promises.promise import Promise
 from metacal.promises.rules.two_sided import Sided
 from metacal.promises.sequential.profile import Profile, profile_of
-from metacal.rows import Rows, run_rows
+from metacal.rows import Rows
 from metacal.rows.arrays import one_of
 from metacal.rows.executors import started
 from metacal.rows.labels import reject_label_of
@@ -126,7 +126,7 @@ def fit_gate(
         found = ranked_and_certified(there, codes, promise, score, counted, parts, early)
     if there is not rows:
         found = found._replace(rows=rows, certificate=replace(found.certificate, decision_at=at), at=at)
-    rows, (seen, fingerprint, further) = found.rows, _looked_at(found, codes, odd, counted)
+    rows, (seen, pending_fingerprint, further) = found.rows, _looked_at(found, codes, odd, counted)
     of_rows = () if odd is None else (suspicion(looks=odd.kind, lowest=odd.lowest),)
     of_weights = () if weights is None else (weights_not_certified(),)
     certificate = found.certificate.with_notes(*notes, *of_rows, *(one.warned() for one in further), *of_weights)
@@ -153,25 +153,26 @@ def fit_gate(
             if not base.preserves_accuracy and not certificate.quantity.accepting_is_safe:
                 remarks.append(about_answers(rows, base, accept))
         profile = _profile(base, rows, seen, accept, counted, found.at)
-    hashed = fingerprint()
+    fingerprint = pending_fingerprint()
     source = Table(base, classes, found.score, decision_at=certificate.decision_at, **known)
     certificate = certificate.with_notes(*remarks)
-    return Gate.of(source, policy, certificate, promise, reject_label=reject_label, data_hash=hashed, profile=profile)
+    known_rows = {"data_hash": fingerprint.data_hash, "sketch": fingerprint.sketch, "profile": profile}
+    return Gate.of(source, policy, certificate, promise, reject_label=reject_label, **known_rows)
 
 
 def _looked_at(
     found: Certified, codes: Codes | None, odd: Suspicion | None, counted: Counted | None
-) -> tuple[Columns, Callable[[], str], list[Note]]:
-    """What is known of each row, what gives the fingerprint of all, and what else is odd about them."""
+) -> tuple[Columns, Callable[[], Fingerprint], list[Note]]:
+    """Return the columns of the rows, a function that waits for their fingerprint, and notes about the data."""
     rows, seen = found.rows, found.seen
     if isinstance(seen, Counts):
         assert codes is not None
         further = remarks_on_long_rows(rows, found.score, found.certificate, odd)
         columns = decided_columns(rows, codes, found.score, found.certificate.threshold, seen.ranking)
-        return columns, partial(str, seen.fingerprint), further
+        return columns, lambda: seen.fingerprint, further
     many = len(rows) >= WORTH_A_THREAD
-    hashed = seen.values, seen.correct, run_rows(rows.n_classes)
-    fingerprint = started(rows.executor if many else None, data_hash, *hashed, aside=many and rows.on_device)
+    executor = rows.executor if many else None
+    fingerprint = started(executor, fingerprint_rows, seen.values, seen.correct, aside=many and rows.on_device)
     return seen, fingerprint, _further_remarks(rows, seen, odd, counted)
 
 

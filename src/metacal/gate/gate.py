@@ -24,12 +24,12 @@ from metacal.gate.marks import Marks
 from metacal.gate.table import Table
 from metacal.gate.verbs import Verbs
 from metacal.promises.certificate import Certificate
-from metacal.promises.fingerprint import RUN, data_hash
+from metacal.promises.fingerprint import FitRows, RowSketch, find_fit_rows
 from metacal.promises.parts.thresholds import One, Policy, Thresholds, plain_groups, policy_of
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.sequential.profile import Profile
-from metacal.rows import Rows, run_rows
+from metacal.rows import Rows
 from metacal.rows.arrays import one_of
 from metacal.rows.labels import labels_or
 from metacal.rows.validate import room_for_probabilities
@@ -64,7 +64,9 @@ class Gate(Verbs):
     reject_label : label
         What stands in place of the answer where a row is rejected.
     data_hash : str or None
-        A fingerprint of the calibration rows.
+        Digest of the calibration rows, in any order.
+    sketch : RowSketch or None
+        Random sample of the hashes of the calibration rows; it reveals that some of them occur again.
     profile : Profile or None
         What is kept of the calibration rows, for monitors.
 
@@ -85,6 +87,7 @@ class Gate(Verbs):
     promise: Promise | None = field(default=None, compare=False)
     reject_label: Any = -1
     data_hash: str | None = None
+    sketch: RowSketch | None = None
     profile: Profile | None = None
 
     def __post_init__(self) -> None:
@@ -257,22 +260,30 @@ class Gate(Verbs):
         whole = self.certificate is not None and self.promise.is_counted(self.certificate)
         return Losses.graded(1 - codes.astype(np.intp) if whole and np.isin(codes, (0, 1)).all() else 1.0 - codes)
 
-    def fitted_on(self, doubt: Float, correct: Flags | None) -> bool:
-        """Whether these are the very rows that the gate was fitted on, by the fingerprint it has recorded.
+    def find_fit_rows(self, scores: Float, correct: Flags | None) -> FitRows | None:
+        """Find rows that the gate was fitted on among rows that are to judge it.
 
-        `correct` says whether the answer is right; of a cascade, whether its models agree. A gate that was fitted
-        without labels has a fingerprint without them. Rows without a score are in none.
+        Parameters
+        ----------
+        scores : ndarray of shape (n_rows,)
+            Ranking score of each row at the first stage.
+        correct : ndarray of bool, shape (n_rows,), or None
+            Whether each prediction is correct. For a cascade: whether the first model agrees with the last one.
+
+        Returns
+        -------
+        FitRows or None
+            None if no row is known, or if equal scores may be a coincidence (`promises.fingerprint`).
         """
-        if self.data_hash is None or self.certificate is None or len(doubt) < self.certificate.n_rows:
-            return False
-        if self.kind != "cascade" and not self.certificate.labelled:
-            correct = np.zeros(len(doubt), dtype=bool)
-        if correct is None:
-            return False  # nobody can tell
+        if self.data_hash is None or self.sketch is None or self.certificate is None:
+            return None
+        if not self.certificate.every_row_labelled:
+            correct = np.zeros(len(scores), dtype=bool)
         if self.kind == "scores":
-            there = ~np.isnan(doubt)
-            doubt, correct = doubt[there], correct[there]
-        return self.data_hash == data_hash(doubt, correct, run_rows(self.n_classes) if self.n_classes else RUN)
+            has_score = ~np.isnan(scores)
+            scores = scores[has_score]
+            correct = None if correct is None else correct[has_score]
+        return find_fit_rows(self.data_hash, self.sketch, scores, correct)
 
     # ── what it says ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -14,6 +14,7 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags
 from metacal.gate.decision import Decision
 from metacal.gate.gate import Gate, gate_in
+from metacal.promises.fingerprint import FitRows
 from metacal.promises.rules.costs import Losses
 from metacal.rows import Rows
 from metacal.rows.labels import codes_where_known
@@ -36,8 +37,8 @@ class Judged:
         The predicted class or the group of each row, where each has its own promise.
     known : boolean array
         Where a label is known: of a cascade those on which its models agree may lack one.
-    fitted_here : bool
-        Whether these are the very rows that the gate was fitted on.
+    fit_rows : FitRows or None
+        Rows that the gate was fitted on; None if there are none.
     rows : array
         The numbers of these rows among those that were given: of scores, the ones that have one.
     """
@@ -47,7 +48,7 @@ class Judged:
     losses: Losses | None
     names: NDArray[Any] | None
     known: Flags
-    fitted_here: bool
+    fit_rows: FitRows | None
     rows: Codes
 
     @property
@@ -142,9 +143,15 @@ def judged(
     decision = gate.decide(rows, probabilities=probabilities, groups=groups)
     correct = None if codes is None else decision.top == codes
     losses = None if codes is None else gate.losses(codes, decision.top)
-    fitted_here = gate.fitted_on(decision.doubt, correct)
-    known = np.full(len(places), codes is not None)
-    return Judged(decision, correct, losses, gate.part_names(decision.top, groups), known, fitted_here, places)
+    return Judged(
+        decision=decision,
+        correct=correct,
+        losses=losses,
+        names=gate.part_names(decision.top, groups),
+        known=np.full(len(places), codes is not None),
+        fit_rows=gate.find_fit_rows(decision.doubt, correct),
+        rows=places,
+    )
 
 
 def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabilities: bool) -> Judged:
@@ -168,8 +175,16 @@ def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabiliti
             raise InputError(f"{int((~known).sum()):,} rows have no label, and an accuracy needs them all.")
         if missing := int((~known & (decision.top != answers[-1])).sum()):
             raise InputError(f"{missing:,} rows on which the two models disagree have no label; label them.")
-    fitted_here = gate.fitted_on(decision.doubt, np.asarray(answers[0] == answers[-1]))
-    return Judged(decision, correct, losses, None, known, fitted_here, np.arange(len(decision)))
+    models_agree = np.asarray(answers[0] == answers[-1])
+    return Judged(
+        decision=decision,
+        correct=correct,
+        losses=losses,
+        names=None,
+        known=known,
+        fit_rows=gate.find_fit_rows(decision.doubt, models_agree),
+        rows=np.arange(len(decision)),
+    )
 
 
 def _judged_scores(gate: Gate, given: Sequence[Any], truth: Any) -> Judged:
@@ -185,7 +200,15 @@ def _judged_scores(gate: Gate, given: Sequence[Any], truth: Any) -> Judged:
     places, by, m = np.arange(len(decision)), np.asarray(decision.by), agrees.shape[1]
     same = (by >= m) | agrees[places, np.minimum(by, m - 1)]  # whom `agrees` lacks answers as the last one would
     losses = Losses.graded((~same).astype(np.float64))
-    return Judged(decision, same, losses, None, known, gate.fitted_on(decision.doubt, agrees[:, 0]), places)
+    return Judged(
+        decision=decision,
+        correct=same,
+        losses=losses,
+        names=None,
+        known=known,
+        fit_rows=gate.find_fit_rows(decision.doubt, agrees[:, 0]),
+        rows=places,
+    )
 
 
 def check_watchable(gate: Gate) -> None:

@@ -42,7 +42,7 @@ def gate_of(certifier: Certifier) -> Gate:
         source = Table(base, certifier.classes_, certifier.score, certifier.input, recipe, classes_given=given)
         label = reject_label_of(None, certifier.classes_)
     profile = profile_of(_ranking(certifier.doubts))
-    known = {"reject_label": label, "data_hash": certifier.data_hash, "profile": profile}
+    known = {"reject_label": label, "data_hash": certifier.data_hash, "sketch": certifier.sketch, "profile": profile}
     return Gate.of(source, certificate.threshold, certificate, certifier.promise, **known)
 
 

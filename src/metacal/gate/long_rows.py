@@ -2,7 +2,7 @@
 
 Above MOST_SORTED rows nobody holds the scores. Each pass computes them again, block by block, and what comes back of a
 block is how many right and wrong rows lie in which cells (`promises.rules.passes`, which proves that the certificate
-is the one of sorting). The first pass also takes the fingerprint, of runs of rows. What is held of every row is its
+is the one of sorting). The first pass also takes the fingerprint of the rows. What is held of every row is its
 label, which the caller brought, and two flags, which a last pass takes for the base map: accepted, right.
 """
 
@@ -20,14 +20,14 @@ from metacal import kernels
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut
-from metacal.promises import fingerprint
 from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.fingerprint import Fingerprint, fingerprint_rows
 from metacal.promises.notes import Note, many_ties, remarks_on_rows, too_few_errors
 from metacal.promises.promise import ByRanking, Promise
 from metacal.promises.rules.passes import Passes
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import ranks_of
-from metacal.rows import Rows, run_rows
+from metacal.rows import Rows
 from metacal.rows.plausibility import Suspicion
 from metacal.scores import Ranked, Score, grid_of, name_of, score_rows
 
@@ -43,7 +43,7 @@ def counts_instead(rows: Rows, promise: Promise) -> bool:
     Per class, per group, both limits at once, costs, groups and weights of rows are certified by sorting; so are rows
     on a device.
     """
-    many = len(rows) > max(MOST_SORTED, fingerprint.HASHED_WHOLE)
+    many = len(rows) > MOST_SORTED
     whole = rows.keep is None and not rows.on_device
     plain = isinstance(promise, ByRanking) and type(promise).split is Promise.split
     return many and whole and plain
@@ -54,7 +54,7 @@ class Counting:
 
     def __init__(self, rows: Rows, codes: Codes, score: str | Score) -> None:
         self.rows, self.codes, self.score = rows, codes, score
-        self.hashes: list[bytes] = []
+        self.fingerprint: Fingerprint | None = None
 
     def __call__(self, cut: Cut) -> CellCounts:
         """One pass. Careful, a kernel gives no score to a row that is none, or may have masks: then one more."""
@@ -65,50 +65,45 @@ class Counting:
         self.rows = self.rows.looked_over(found_fine=fine)
         return found if fine else self._counted(ranked, cut)
 
-    def _counted(self, fn: Any, cut: Cut) -> CellCounts:
-        run = None if self.hashes else run_rows(self.rows.n_classes)
-        shares = self.rows.fold(fn, partial(_Share, cut, grid_of(self.score), run), self.codes)
-        hashes: list[bytes] = []
-        found = CellCounts.together(cut, _noting(shares, hashes))
-        self.hashes = hashes if run and not found.missing else self.hashes
+    def _counted(self, score_block: Any, cut: Cut) -> CellCounts:
+        needs_fingerprint = self.fingerprint is None
+        gather = partial(_Gathered, cut, grid_of(self.score), needs_fingerprint)
+        fingerprints: list[Fingerprint] = []
+        shares = self.rows.fold(score_block, gather, self.codes)
+        found = CellCounts.together(cut, _set_aside(shares, fingerprints))
+        if needs_fingerprint and not found.missing:
+            self.fingerprint = sum(fingerprints[1:], start=fingerprints[0])
         return found
 
 
-def _noting(shares: Iterator[tuple[CellCounts, list[bytes]]], hashes: list[bytes]) -> Iterator[CellCounts]:
-    for counts, own in shares:
-        hashes += own
+def _set_aside(
+    shares: Iterator[tuple[CellCounts, Fingerprint | None]], fingerprints: list[Fingerprint]
+) -> Iterator[CellCounts]:
+    """Yield the counts of each share of the rows, and append its fingerprint to a list."""
+    for counts, fingerprint in shares:
+        if fingerprint is not None:
+            fingerprints.append(fingerprint)
         yield counts
 
 
-class _Share:
-    """What is gathered of a share of the rows: counts and, if asked for, the hashes of its runs."""
+class _Gathered:
+    """Counts of a share of the rows and, if needed, their fingerprint."""
 
-    def __init__(self, cut: Cut, grid: Grid, run: int | None) -> None:
-        self._counter, self._grid, self._run = Counter(cut), grid, run
-        self._hashes: list[bytes] = []
-        self._begun: list[Float] = []
+    def __init__(self, cut: Cut, grid: Grid, needs_fingerprint: bool) -> None:
+        self._counter, self._grid, self._needs_fingerprint = Counter(cut), grid, needs_fingerprint
+        self._fingerprint: Fingerprint | None = None
 
-    def add(self, both: Float) -> None:
-        """A block: the unrounded score of each row, and whether it is right."""
-        scores, right = self._grid.rounded(both[:, 0]), both[:, 1] > 0.0
-        self._counter.add(scores if self._grid == RELATIVE else RELATIVE.rounded(scores), right)
-        if self._run is not None:
-            self._begun.append(np.column_stack((scores, right)))
-            if sum(map(len, self._begun)) >= self._run:
-                self._hash(self._run)
+    def add(self, score_and_correct: Float) -> None:
+        """Add a block of rows: the unrounded score of each row, and whether its prediction is correct."""
+        scores, correct = self._grid.rounded(score_and_correct[:, 0]), score_and_correct[:, 1] > 0.0
+        self._counter.add(scores if self._grid == RELATIVE else RELATIVE.rounded(scores), correct)
+        if self._needs_fingerprint:
+            own = fingerprint_rows(scores, correct)
+            self._fingerprint = own if self._fingerprint is None else self._fingerprint + own
 
-    def _hash(self, run: int) -> None:
-        rows = np.concatenate(self._begun)
-        whole = len(rows) // run * run or len(rows)
-        for at in range(0, whole, run):
-            self._hashes.append(fingerprint.run_hash(rows[at : at + run, 0], rows[at : at + run, 1] > 0.0))
-        self._begun = [rows[whole:]] if whole < len(rows) else []
-
-    def result(self) -> tuple[CellCounts, list[bytes]]:
-        """Counts, and hashes in the order of the rows; the last run of a table may be short."""
-        if self._begun and self._run is not None:
-            self._hash(self._run)
-        return self._counter.result(), self._hashes
+    def result(self) -> tuple[CellCounts, Fingerprint | None]:
+        """Return the counts and the fingerprint."""
+        return self._counter.result(), self._fingerprint
 
 
 class Columns(NamedTuple):
@@ -123,7 +118,7 @@ class Columns(NamedTuple):
 class Counts(NamedTuple):
     """What is known of rows that were counted."""
 
-    fingerprint: str
+    fingerprint: Fingerprint
     ranking: Ranking
 
 
@@ -147,7 +142,8 @@ def certified_by_counts(rows: Rows, codes: Codes, promise: Promise, score: str |
     passes = Passes(counting, CELLS, ranks_of(len(rows)))
     found = promise.certify(passes)
     found = replace(found, score=name_of(score), threshold=grid_of(score).settled(found.threshold))
-    counts = Counts(fingerprint.joined_hash(counting.hashes), passes.ranking)
+    assert counting.fingerprint is not None
+    counts = Counts(counting.fingerprint, passes.ranking)
     return Certified(counting.rows, score, found, counts)
 
 

@@ -186,6 +186,11 @@ class Certificate:
         return self.traffic.coverage
 
     @property
+    def every_row_labelled(self) -> bool:
+        """Whether the fit knew of every calibration row if it is correct or, in a cascade, if the models agree."""
+        return self.stages is not None or (self.labelled and self.labels is None)
+
+    @property
     def coverage_accuracy(self) -> float:
         """Accuracy of what is accepted of the traffic, on the calibration rows; nan when nothing is."""
         return self.traffic.accuracy if self.labelled else math.nan

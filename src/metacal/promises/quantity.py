@@ -45,7 +45,9 @@ class Quantity(str):
     short : str
         The word for it where there is little room, and the name of its curve in a report; its name by default.
     measured : str
-        What follows a measured percentage: "of the {n_accepted:,} accepted rows are right".
+        What follows a measured percentage: "of the {n:,} accepted rows are right", with the number of rows that it
+        looks at.
+    In these sentences "{name}" stands for the class that the quantity is about.
     bad_rows : str
         The rows that count against the promise: "wrong answers among the accepted".
     bad_among : str
@@ -109,6 +111,14 @@ class Quantity(str):
     def name(self) -> str:
         """What files call it: a plain string."""
         return str(self)
+
+    def about(self, class_name: Any) -> str:
+        """Return the quantity with the class that it is about, if there is one.
+
+        >>> RECALL.about("fraud"), RECALL.about(None)
+        ('recall of fraud', 'recall')
+        """
+        return self.name if class_name is None else f"{self.name} of {class_name}"
 
     @property
     def sign(self) -> str:
@@ -205,7 +215,7 @@ COVERAGE_ACCURACY = Quantity(
     at_most=False,
     sentence="What is accepted is right at least {} of the time",
     short="accuracy",
-    measured="of the {n_accepted:,} accepted rows are right",
+    measured="of the {n:,} accepted rows are right",
     bad_rows="wrong answers among the accepted",
     bad_among="wrong among the accepted",
     bad_share="share of errors",
@@ -227,7 +237,7 @@ COST = Quantity(
     "cost",
     counted=lambda accept, correct: (accept & ~correct, accept),
     sentence="What is accepted costs at most {} a row on average",
-    measured="is what the {n_accepted:,} accepted rows cost on average",
+    measured="is what the {n:,} accepted rows cost on average",
     bad_rows="costly answers among the accepted",
     bad_among="costly among the accepted",
     bad_share="mean cost",
@@ -238,7 +248,7 @@ RISK = Quantity(
     "risk",
     counted=lambda accept, correct: (accept & ~correct, accept),
     sentence="What is accepted has a mean loss of at most {}",
-    measured="is the mean loss of the {n_accepted:,} accepted rows",
+    measured="is the mean loss of the {n:,} accepted rows",
     bad_rows="answers with a loss among the accepted",
     bad_among="with a loss among the accepted",
     bad_share="mean loss",
@@ -277,14 +287,17 @@ DISAGREEMENT = Quantity(
     of_agreement=True,
 )
 #: What promises about rows that are wrongly called by one of two classes have in common.
-_FALSE_ALARMS = {"bad_rows": "rows that are called so and are not", "bad_among": "called so and are not"}
+_FALSE_ALARMS = {
+    "bad_rows": "rows that are called {name} and are not",
+    "bad_among": "called {name} and are not",
+}
 #: P(of the class | called by it).
 PRECISION = Quantity(
     "precision",
     counted=lambda accept, correct: (correct & accept, accept),
     at_most=False,
     sentence="At least {} of what is called {name} is {name}",
-    measured="of the {n_accepted:,} rows called so are right",
+    measured="of the {n:,} rows called {name} are {name}",
     bad_share="share of false alarms",
     **_FALSE_ALARMS,
 )
@@ -295,8 +308,8 @@ RECALL = Quantity(
     counted=lambda accept, correct: (~correct & ~accept, ~correct),
     at_most=False,
     sentence="At least {} of all {name} is caught or sent to review",
-    measured="of the class was caught or sent to review",
-    bad_rows="rows of the class that are missed",
+    measured="of all {name} was caught or sent to review",
+    bad_rows="rows of {name} that are missed",
     bad_among="missed",
     bad_share="share of missed rows",
     of_class=True,
@@ -306,7 +319,7 @@ FALSE_POSITIVE_RATE = Quantity(
     "false-positive rate",
     counted=lambda accept, correct: (~correct & accept, ~correct),
     sentence="At most {} of what is not {name} is called {name}",
-    measured="of what is not of the class was called so",
+    measured="of what is not {name} was called {name}",
     of_class=True,
     **_FALSE_ALARMS,
 )

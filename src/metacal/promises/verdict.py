@@ -1,4 +1,4 @@
-"""Was a promise kept on labelled rows? What was measured, its exact interval, and one word that follows from it."""
+"""Verdict: whether labelled rows show that a promise is kept, with the measured value and its exact interval."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy.special import betainc, ndtri
 from metacal.display import outward
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
-from metacal.promises.parts.part_words import side_of
+from metacal.promises.fingerprint import FitRows
 from metacal.promises.quantity import Quantity
 from metacal.promises.rules import betting, bounds
 from metacal.promises.rules.betting import UnitCounts
@@ -136,7 +136,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What labelled rows say about a promise, by one interval: kept, undecided or refuted.
+    """What labelled rows show about a promise: kept, undecided or refuted; not judged on rows of the fit.
 
     Attributes
     ----------
@@ -152,8 +152,12 @@ class Verdict:
         measured misses the target, which the interval includes: these rows do not decide.
     seen : Seen
         The rows behind it.
-    part, called : str or None, and str, int or None
-        The class or group that it is about; None: all rows. Where groups have two sides, what its rows are called.
+    part : str or None
+        The predicted class or the group whose rows were counted; None: all rows.
+    about : str, int or None
+        For promises about two classes: the class that the quantity is about, as in "recall of fraud".
+    fit_rows : FitRows or None
+        Rows that were part of the fit. If there are any, the rows do not judge the promise: nothing is measured.
     several : tuple of Verdict
         Where there are several: of each promised quantity or, where each class or group has its own promise, of every
         one that rows speak about, the strongest evidence against it first. Numbers and words are then those of the
@@ -170,18 +174,27 @@ class Verdict:
     refuted: bool
     seen: Seen = field(repr=False, compare=False)
     part: str | None = None
-    called: Name | None = None
+    about: Name | None = None
     several: tuple[Verdict, ...] = ()
+    fit_rows: FitRows | None = None
 
     @classmethod
-    def of(cls, seen: Seen, level: float, part: Part | None = None) -> Verdict:
+    def of(cls, seen: Seen, level: float, part: str | None = None, about: Name | None = None) -> Verdict:
         """What was measured, with its interval at this level."""
         promised, target, value = seen.quantity, seen.target, seen.value
         low, high = (None, None) if value is None else seen.interval(level)
         kept = value is not None and promised.kept(value, target)
         refuted = low is not None and high is not None and promised.refuted(low, high, target)
-        about = (None, None) if part is None else (part.whole, part.called)
-        return cls(promised, target, value, low, high, level, kept, refuted, seen, *about)
+        return cls(promised, target, value, low, high, level, kept, refuted, seen, part, about)
+
+    @classmethod
+    def not_judged(cls, certificate: Certificate, fit_rows: FitRows, level: float) -> Verdict:
+        """Build the verdict on rows that were part of the fit."""
+        several = []
+        for promised, target in certificate.limits:
+            nothing = Seen(promised, target, None, 0, 0)
+            several.append(cls(promised, target, None, None, None, level, False, False, nothing, fit_rows=fit_rows))
+        return cls.of_all(several)
 
     @classmethod
     def of_all(cls, several: list[Verdict]) -> Verdict:
@@ -194,8 +207,12 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """Kept, undecided or refuted: the one word for it in Python, on the command line and on every page."""
-        return "refuted" if self.refuted else "kept" if self.kept else "undecided"
+        """Kept, undecided, refuted or not judged: the same word in Python, on the command line and on every page."""
+        if self.fit_rows is not None:
+            return "not judged"
+        if self.refuted:
+            return "refuted"
+        return "kept" if self.kept else "undecided"
 
     @property
     def tests(self) -> tuple[Verdict, ...]:
@@ -208,9 +225,9 @@ class Verdict:
         return () if self.part is None else self.several
 
     @property
-    def label(self) -> str | None:
-        """The class or group, or the side of one, in words; None: all rows."""
-        return None if self.part is None else side_of(self.part, self.called)
+    def measured_quantity(self) -> str:
+        """The quantity with the class that it is about: "recall of fraud"."""
+        return self.quantity.about(self.about)
 
     @property
     def heads(self) -> tuple[Verdict, ...]:
@@ -225,6 +242,8 @@ class Verdict:
     @property
     def advice(self) -> str:
         """What to do now, in one sentence."""
+        if self.fit_rows is not None:
+            return self.fit_rows.advice
         if self.refuted:
             return (
                 "check that these rows and their labels come from the same source as the calibration rows; if they do, "
@@ -270,24 +289,28 @@ class Verdict:
         names = ("target", "value", "low", "high", "level", "kept", "refuted")
         plain = {"quantity": self.quantity.name, **{name: getattr(self, name) for name in names}, "verdict": self.word}
         plain |= {} if self.part is None else {"part": self.part}
-        plain |= {} if self.called is None else {"called": self.called}
+        plain |= {} if self.about is None else {"class": self.about}
         plain |= {"of_parts": [own.to_dict() for own in self.of_parts]} if self.of_parts else {}
         return {**plain, "also": self.several[1].to_dict()} if self.several and not self.of_parts else plain
 
     def __str__(self) -> str:
+        if self.fit_rows is not None:
+            return self.short
         if self.of_parts:
             kept, bad = (sum(getattr(own, name) for own in self.of_parts) for name in ("kept", "refuted"))
             counts = f"{kept:,} kept, {len(self.of_parts) - kept - bad:,} undecided, {bad:,} refuted"
-            return f"{self.word}: of {len(self.of_parts):,}, {counts}; worst {self.label}, {self.of_parts[0].short}"
+            return f"{self.word}: of {len(self.of_parts):,}, {counts}; worst {self.part}, {self.of_parts[0].short}"
         return "; ".join(part.short.rstrip(".") for part in self.tests) + "."
 
     @property
     def short(self) -> str:
         """The word and what was measured, on one line."""
+        if self.fit_rows is not None:
+            return f"{self.word}: {self.fit_rows}."
         if self.value is None or self.low is None or self.high is None:
-            return f"{self.word}: no row here says anything about the {self.quantity}."
+            return f"{self.word}: no row here says anything about the {self.measured_quantity}."
         measured = f"{_digits(self.value, self.target)} {outward(self.low, self.high)}"
-        return f"{self.word}: {self.quantity} {measured}, promised {self.quantity.direction} {self.target:g}."
+        return f"{self.word}: {self.measured_quantity} {measured}, promised {self.quantity.direction} {self.target:g}."
 
 
 def judge(
@@ -298,6 +321,7 @@ def judge(
     losses: Losses | None = None,
     names: NDArray[Any] | None = None,
     units: WholeUnits | None = None,
+    fit_rows: FitRows | None = None,
 ) -> Verdict:
     """Measure on labelled rows what the certificate promises.
 
@@ -305,7 +329,8 @@ def judge(
     cost is promised (`Gate.losses`). `names` are the predicted classes or the groups of the rows, where each has its
     own promise. Where several limits are promised their intervals hold at this level together (Bonferroni), so that a
     promise that is kept is called refuted with probability at most (1 - level) / 2. `units` are those of the rows where
-    they belong together, and every one counts.
+    they belong together, and every one counts. If there are `fit_rows` among the rows, nothing is measured: the verdict
+    is "not judged".
 
     >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> import numpy as np
@@ -314,6 +339,8 @@ def judge(
     >>> print(judge(certificate, np.arange(100) >= 4, right, 0.95))
     kept: miscoverage 0.0400 [0.0110, 0.0993], promised at most 0.05.
     """
+    if fit_rows is not None:
+        return Verdict.not_judged(certificate, fit_rows, level)
     limit, parts = certificate.limits[0], certificate.parts
     seen: list[tuple[Part | None, Seen]] = []
     if parts is None:
@@ -331,7 +358,15 @@ def judge(
     if not seen:
         return Verdict.of(Seen.of(*limit, accept & False, accept & False), level)
     each = round(1.0 - (1.0 - level) / len(seen), 12)  # where so many hold together (Bonferroni)
-    return Verdict.of_all([Verdict.of(one, each, part) for part, one in seen])
+    verdicts = []
+    for subgroup, one in seen:
+        if subgroup is None:
+            verdicts.append(Verdict.of(one, each))
+        else:
+            # The two sides of all rows are about all rows, and no subgroup of them.
+            name = None if parts is None or parts.of_all else subgroup.whole
+            verdicts.append(Verdict.of(one, each, name, subgroup.about))
+    return Verdict.of_all(verdicts)
 
 
 def _digits(value: float, target: float) -> str:

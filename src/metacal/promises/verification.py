@@ -14,6 +14,7 @@ from metacal.errors import InputError
 from metacal.formulas import Flags
 from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import CountedBy
+from metacal.promises.fingerprint import FitRows
 from metacal.promises.parts.units import Units, counted_rows
 from metacal.promises.sample import WholeUnits
 from metacal.promises.verdict import Verdict, judge
@@ -50,7 +51,8 @@ class Verification:
     certificate : Certificate
         What was promised.
     verdict : Verdict
-        What the rows say of it: `verdict.word` is kept, undecided or refuted, `verdict.advice` what to do.
+        What the rows say of it: `verdict.word` is kept, undecided, refuted or, if the rows were part of the fit, not
+        judged; `verdict.advice` is what to do.
     confidence : float
         Of the intervals; a promise that is kept is refuted with probability at most (1 - confidence) / 2.
     n_rows, n_accepted : int
@@ -68,8 +70,8 @@ class Verification:
 
     @property
     def tests(self) -> tuple[Verdict, ...]:
-        """A verdict for each promised limit, or for each class or group, the worst first."""
-        return self.verdict.tests
+        """A verdict for each promised limit, or for each class or group, the worst first; none if not judged."""
+        return () if self.verdict.fit_rows is not None else self.verdict.tests
 
     @property
     def refuted(self) -> bool:
@@ -77,8 +79,10 @@ class Verification:
         return self.verdict.refuted
 
     @property
-    def p_value(self) -> float:
-        """Of all tests together (Bonferroni)."""
+    def p_value(self) -> float | None:
+        """Of all tests together (Bonferroni); None if not judged."""
+        if not self.tests:
+            return None
         return min(1.0, len(self.tests) * min(test.p_value for test in self.tests))
 
     @property
@@ -107,6 +111,7 @@ class Verification:
             "confidence": self.confidence,
             "verdict": self.verdict.word,
             "refuted": self.refuted,
+            "fit_rows": None if self.verdict.fit_rows is None else vars(self.verdict.fit_rows),
             "p_value": self.p_value,
             "tests": [_plain(test) for test in self.tests],
             "advice": self.advice,
@@ -114,12 +119,17 @@ class Verification:
 
     def text(self, source: str = "") -> str:
         """For people; `source` says where the rows come from, as in "5,000 of test.npz"."""
+        head = [
+            f"{self.verdict.word}: {self.certificate.statement}",
+            f"  rows         {self.n_rows:,}{source}, {self.n_accepted:,} accepted{_UNITS[self.units]}",
+        ]
+        if self.verdict.fit_rows is not None:
+            return "\n".join([*head, f"  why          {self.verdict.fit_rows}", f"  what to do   {self.advice}"])
         left = len(self.tests) - _FEW if self.certificate.parts else 0
         rest = [f"  measured     and {left:,} more, with less against them"] if left > 0 else []
         return "\n".join(
             [
-                f"{self.verdict.word}: {self.certificate.statement}",
-                f"  rows         {self.n_rows:,}{source}, {self.n_accepted:,} accepted{_UNITS[self.units]}",
+                *head,
                 *(line for test in self.tests[:_FEW] for line in _lines(test)),
                 *rest,
                 f"  tested       {self.tested}; a kept promise is called refuted by at most "
@@ -136,8 +146,8 @@ class Verification:
 
     def to_frame(self) -> Any:
         """A `pandas.DataFrame`, a row for each promised limit, or for each class or group, the worst first."""
-        columns = ("quantity", "part", "target", "value", "low", "high", "level")
-        plain = [{**_plain(test), "part": test.label} for test in self.tests]
+        columns = ("quantity", "class", "part", "target", "value", "low", "high", "level")
+        plain = [{**_plain(test), "part": test.part, "class": test.about} for test in self.tests]
         more = ("n_bad", "n_rows", "p_value", "verdict")
         return display.frame([{name: test[name] for name in (*columns, *more)} for test in plain])
 
@@ -157,14 +167,14 @@ def _lines(test: Verdict) -> list[str]:
     """Counts, interval and p-value."""
     seen, promised = test.seen, test.quantity
     if test.value is None or test.low is None or test.high is None:
-        return [f"  measured     no row here says anything about the {promised}"]
+        return [f"  measured     no row here says anything about the {test.measured_quantity}"]
     interval, bad, better = outward(test.low, test.high), _bad(test), seen.better
     if test.part is not None:
         return [
-            f"  {test.word:<12} {test.label}: {promised} {test.value:.4f} {interval}, {bad:,} of {seen.n:,} "
-            f"{promised.bad_among}, p-value {test.p_value:.4g}"
+            f"  {test.word:<12} {test.part}: {test.measured_quantity} {test.value:.4f} {interval}, {bad:,} of "
+            f"{seen.n:,} {promised.bad_among.format(name=test.about)}, p-value {test.p_value:.4g}"
         ]
-    counted = f"{bad:,} {promised.bad_rows}, of {seen.n:,}"
+    counted = f"{bad:,} {promised.bad_rows.format(name=test.about)}, of {seen.n:,}"
     if better is not None:
         counted = f"{bad:,} answered worse than by the last model alone, {better:,} better, of {seen.n:,}"
     if promised.mean:
@@ -173,7 +183,8 @@ def _lines(test: Verdict) -> list[str]:
     chance = "at most the chance of such bets to win so much" if bets else "the chance of as many or more"
     level = f"{at_least(test.level)} interval"
     return [
-        f"  measured     {promised} {test.value:.4f}, {level} {interval}, promised {promised.sign} {test.target:g}",
+        f"  measured     {test.measured_quantity} {test.value:.4f}, {level} {interval}, "
+        f"promised {promised.sign} {test.target:g}",
         f"  counted      {counted}",
         f"  p-value      {test.p_value:.4g}: {chance} if the promise is just kept",
     ]
@@ -187,6 +198,7 @@ def verify_decisions(
     losses: Losses | None = None,
     names: NDArray[Any] | None = None,
     units: Units | None = None,
+    fit_rows: FitRows | None = None,
 ) -> Verification:
     """Test on labelled rows what the certificate promises.
 
@@ -200,6 +212,8 @@ def verify_decisions(
 
     Where rows belong together (`units`), counts of them are not binomial. A promise about a random row of a random unit
     is tested on one row of each, drawn at random; one about rows, or means of units, by bets on whole units.
+
+    If there are `fit_rows` among the rows, nothing is tested: the verdict is "not judged".
 
     >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> right = np.ones(1000, dtype=bool)
@@ -219,5 +233,5 @@ def verify_decisions(
         elif certificate.circumstances.whole_units or by == "row":
             known = max(units.largest or 0, certificate.circumstances.largest_unit or 0)
             whole = WholeUnits(codes, max(known, int(np.bincount(codes).max())), mean=by == "mean")
-    verdict = judge(certificate, accept, correct, confidence, losses, names, whole)
+    verdict = judge(certificate, accept, correct, confidence, losses, names, whole, fit_rows)
     return Verification(certificate, verdict, confidence, len(accept), int(accept.sum()), by)

@@ -18,6 +18,7 @@ from metacal.gate.judged import check_measurable, judged
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics.resampling import Resampling
 from metacal.metrics.toplabel import TopLabel
+from metacal.promises.fingerprint import FitRows
 from metacal.promises.verdict import Verdict
 from metacal.promises.words import at_least, at_most
 from metacal.rows import Rows, validate
@@ -159,18 +160,19 @@ class Promise:
         Accept iff score <= threshold; inf accepts everything.
     assumptions, notes : tuple of str
     verdicts : tuple of dict
-        One for each promised quantity: quantity, direction ("at most" or "at least"), target, value, low, high,
+        One for each promised quantity: quantity, class (that it is about, for two
+        classes), direction ("at most" or "at least"), target, value, low, high,
         level, verdict (kept, undecided or refuted), counted (what the value is a share of), limit (the target in
         words), mean (whether it is a mean cost), curve (of `Curves`, which shows it), text (the verdict in words).
-        value, low and high are None when no row speaks about it.
+        value, low and high are None when no row speaks about it, or if the promise is not judged.
     verdict : str
         Kept where every measured value keeps its target, refuted where an interval lies wholly on the wrong side,
-        undecided otherwise.
+        not judged on rows of the fit, undecided otherwise.
     advice : str
         What to do now, in one sentence.
-    fitted_here : bool
-        Whether these look like the very rows the gate was fitted on (same counts at its threshold): the promise is then
-        no news, and calibration looks better than it is.
+    fit_rows : FitRows or None
+        Rows that the gate was fitted on. If there are any, the promise is not judged, and calibration looks better than
+        it is.
     answered_by : tuple of Answerer
         Of a cascade: who answers how much, and how right each is.
     """
@@ -183,7 +185,7 @@ class Promise:
     verdicts: tuple[dict[str, Any], ...]
     verdict: str
     advice: str
-    fitted_here: bool
+    fit_rows: FitRows | None
     answered_by: tuple[Answerer, ...] = ()
 
 
@@ -200,30 +202,28 @@ def promised(gate: Gate, data: Measured) -> Promise | None:
         threshold=gate.threshold,
         assumptions=certificate.assumptions,
         notes=tuple(map(str, certificate.notes)),
-        verdicts=tuple(spoken(part, int(data.accept.sum()), by) for part in verdict.heads),
+        verdicts=tuple(spoken(head, by) for head in verdict.heads),
         verdict=verdict.word,
         advice=verdict.advice,
-        fitted_here=found.fitted_here,
+        fit_rows=found.fit_rows,
         answered_by=found.answered_by,
     )
 
 
-def spoken(part: Verdict, n_accepted: int, by: str = "") -> dict[str, Any]:
+def spoken(part: Verdict, by: str = "") -> dict[str, Any]:
     """One quantity's verdict as the page gets it: no reader has to know what a quantity's name means.
 
     Examples
     --------
     >>> from metacal.promises.quantity import MISCOVERAGE
     >>> from metacal.promises.verdict import Seen
-    >>> told = spoken(Verdict.of(Seen(MISCOVERAGE, 0.1, 0.08, 8, 100), 0.95), 900)
+    >>> told = spoken(Verdict.of(Seen(MISCOVERAGE, 0.1, 0.08, 8, 100), 0.95))
     >>> told["direction"], told["limit"], told["counted"], told["curve"]
     ('at most', '10%', 'of the right answers were rejected', 'miscoverage')
     """
     promised = part.quantity
-    where = "" if part.part is None else f" in {by} {part.label}, where the evidence is worst"
-    counted = promised.measured.format(n_accepted=n_accepted)
-    if where:  # so many are accepted in all, not there
-        counted = counted.replace(f"the {n_accepted:,} ", "the ")
+    where = "" if part.part is None else f" in {by} {part.part}, where the evidence is worst"
+    counted = promised.measured.format(n=part.seen.n, name=part.about)
     return {
         **part.to_dict(),
         "direction": promised.direction,

@@ -31,6 +31,7 @@ from metacal.io.artifact.wrapping import MAX_BYTES, Wrapping, read_file, text_of
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.methods import method_named
 from metacal.promises.certificate import Certificate
+from metacal.promises.fingerprint import RowSketch
 from metacal.promises.parts.thresholds import One, Policy, policy_of
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile
@@ -79,6 +80,7 @@ class Saved:
     promise: Promise | None
     certificate: Certificate | None
     data_hash: str | None
+    sketch: RowSketch | None
     profile: Profile | None
 
 
@@ -116,6 +118,7 @@ def document_of(content: Content) -> Document:
         gate.promise if promised else None,
         gate.certificate,
         gate.data_hash,
+        gate.sketch,
         gate.profile,
     )
     return {name: encode(entry, name) for name, entry in vars(saved).items()}
@@ -162,15 +165,13 @@ def content_of(document: Document) -> Content:
     certificate, promise, profile = saved.certificate, saved.promise, saved.profile
     if (certificate is None) != (promise is None):
         raise ArtifactError("a promise belongs to a certificate, and a certificate to a promise.")
-    if certificate is None and (saved.data_hash, profile) != (None, None):
-        raise ArtifactError("a fingerprint or a profile of calibration rows belongs to a certificate.")
+    _check_fingerprint(saved)
     if certificate is not None:
         check_promise(certificate, promise)  # type: ignore[arg-type]
         if profile is not None and profile.n_rows < certificate.n_rows:
             raise ArtifactError("the profile has fewer rows than the certificate.")
-    if saved.data_hash is not None and not re.fullmatch("sha256:[0-9a-f]{64}", saved.data_hash):
-        raise ArtifactError(f'data_hash must be "sha256:" and 64 hexadecimal digits, not {shown(saved.data_hash)}.')
-    held = {"certificate": certificate, "promise": promise, "data_hash": saved.data_hash, "profile": profile}
+    held: dict[str, Any] = {"certificate": certificate, "promise": promise, "profile": profile}
+    held |= {"data_hash": saved.data_hash, "sketch": saved.sketch}
     gate: Gate = built(Gate, {"stages": _stages(saved.stages, certificate), **held}, "stages")
     gate = replace(gate, reject_label=_reject_label(saved.reject_label, gate))
     if kind != kind_of(gate):
@@ -183,6 +184,16 @@ def content_of(document: Document) -> Content:
             if certificate is not None:
                 check_map(gate.stage(number), gate.n_classes)
     return Content(gate, check_jobs(saved.n_jobs), saved.feature_names)
+
+
+def _check_fingerprint(saved: Saved) -> None:
+    """Raise ArtifactError unless what the file says of its calibration rows can be."""
+    if saved.certificate is None and (saved.data_hash, saved.sketch, saved.profile) != (None, None, None):
+        raise ArtifactError("a fingerprint or a profile of calibration rows belongs to a certificate.")
+    if (saved.data_hash is None) != (saved.sketch is None):
+        raise ArtifactError("data_hash and sketch describe the same calibration rows; a file has both or neither.")
+    if saved.data_hash is not None and not re.fullmatch("sha256:[0-9a-f]{64}", saved.data_hash):
+        raise ArtifactError(f'data_hash must be "sha256:" and 64 hexadecimal digits, not {shown(saved.data_hash)}.')
 
 
 def _reject_label(label: Any, gate: Gate) -> Any:

@@ -76,6 +76,9 @@ class Part:
     called, at : str, int or None, and float
         Of one side of a group of two classes: the class that its rows are called by, and the log-odds above which rows
         of the group are called by the second.
+    about : str, int or None
+        For promises about two classes: the class that `quantity` is about. A recall of one class limits which rows are
+        called by the other one.
 
     >>> Part(("cat",), 40, 39, 0, 0, -math.inf, None, 0.1, 0.01, 0.89, 120).status
     'always rejected'
@@ -96,6 +99,7 @@ class Part:
     target: float | None = field(default=None, metadata=OPTIONAL)
     called: Name | None = field(default=None, metadata=OPTIONAL)
     at: float = field(default=0.0, metadata=OPTIONAL)
+    about: Name | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if self.quantity is not None:
@@ -220,9 +224,10 @@ class Parts:
         """The same where a class has been called by the number of its column."""
 
         def renamed(part: Part) -> Part:
+            about = None if part.about is None else names[int(part.about)]
             if self.by == "class":
-                return replace(part, names=tuple(names[int(name)] for name in part.names))
-            return part if part.called is None else replace(part, called=names[int(part.called)])
+                return replace(part, names=tuple(names[int(name)] for name in part.names), about=about)
+            return part if part.called is None else replace(part, called=names[int(part.called)], about=about)
 
         return replace(self, items=tuple(map(renamed, self.items)))
 

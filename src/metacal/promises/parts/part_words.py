@@ -25,19 +25,24 @@ def side_of(group: Name, called: Name | None) -> str:
 
 
 def claim_of_sides(parts: Parts, at_least: Write, at_most: Write) -> str:
-    """What is promised of either side, the second class first; a recall is that of the other class."""
-    said, names = [], [_class(part) for part in parts.items[:2]]
-    for code in (1, 0):
-        part = parts.items[code]
+    """State the promise of each side, the side of the second class first."""
+    said = []
+    for part in parts.items[1::-1]:
         if part.quantity is not None and part.target is not None:
-            turned = part.quantity.of_class and not part.quantity.at_most
-            said.append(part.quantity.claim(part.target, at_least, at_most, names[1 - code if turned else code]))
+            said.append(part.quantity.claim(part.target, at_least, at_most, part.about))
     return ", and ".join([said[0], *map(lower, said[1:])])
 
 
 def _class(part: Part) -> str:
     """What the rows of a side are called."""
     return str(part.names[0] if part.called is None else part.called)
+
+
+def _promised(part: Part) -> str:
+    """Return the quantity of a side, its class, and its target."""
+    assert part.quantity is not None
+    assert part.target is not None
+    return f"{part.quantity.about(part.about)} {part.target:g}"
 
 
 def called(certificate: Certificate, parts: Parts) -> str:
@@ -73,7 +78,7 @@ def lines_of_sides(parts: Parts, few: int) -> list[tuple[str, str]]:
             name = _class(part)
             if part.threshold == -math.inf:
                 takes = f"; it takes at least {part.rows_needed:,} rows that speak about it" if part.rows_needed else ""
-                why = f"{part.quantity} {part.target:g} is not certified{takes}"
+                why = f"{_promised(part)} is not certified{takes}"
                 lines.append(("closed", f"{of}nothing is called {name}: {why}"))
                 continue
             seen = f"{part.n_accepted:,} of {part.n_rows:,} rows on that side"

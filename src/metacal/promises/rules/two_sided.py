@@ -141,6 +141,7 @@ class Sided(ByPart):
             facts: dict[str, Any] = {"called": name, "at": at} if names else {}
             if side is not None:
                 facts |= {"quantity": side.limits[0][0], "target": float(side.level)}
+                facts |= {"about": sample.classes[side.positive_code(sample.classes)]}
                 facts |= {"delta": None if level is None else side.delta}
                 facts |= {"rows_needed": side.fewest(side.delta) if threshold == -math.inf else None}
             parts.append(Part(names or (name,), threshold=threshold, **ranking.outcome(threshold)._asdict(), **facts))
@@ -165,10 +166,13 @@ class Sided(ByPart):
         sides = self.at_level(level).sides(names)
         for code, part in enumerate(family):
             side, tested = sides.get(code), any(other.delta is not None for other in family)
-            closed, own = part.threshold == -math.inf, (None, None) if side is None else side.limits[0]
+            closed = part.threshold == -math.inf
+            own: tuple[Any, Any, Any] = (None, None, None)
+            if side is not None:
+                own = (*side.limits[0], names[side.positive_code(names)])
             needed = side.fewest(part.delta or side.delta) if side is not None and closed else None
             delta = side.delta if side is not None and tested else 0.0
-            same = (part.quantity, part.target) == own and part.rows_needed == needed
+            same = (part.quantity, part.target, part.about) == own and part.rows_needed == needed
             if not same or not math.isclose(part.delta or 0.0, delta, rel_tol=1e-12):
                 return f"class {names[code]}: it does not belong to the promise {self!r}; fit again"
             wrong = part.n_accepted - part.n_correct_accepted
@@ -207,11 +211,15 @@ class Side(Sided):
     def sides(self, names: Sequence[Name]) -> dict[int, Side]:
         return {self.calls(names): self}
 
-    def calls(self, names: Sequence[Name]) -> int:
-        """The number of the class that rows are called by."""
+    def positive_code(self, names: Sequence[Name]) -> int:
+        """Return the column of the positive class, which the promise is about."""
         if self.positive is not None and self.positive not in list(names):
             raise InputError(f"positive={self.positive!r} is neither of the classes ({', '.join(map(str, names))}).")
-        positive = 1 if self.positive is None else list(names).index(self.positive)
+        return 1 if self.positive is None else list(names).index(self.positive)
+
+    def calls(self, names: Sequence[Name]) -> int:
+        """Return the column of the class that rows are called by."""
+        positive = self.positive_code(names)
         return positive if self.calls_positive else 1 - positive
 
     @property
@@ -251,7 +259,10 @@ class Side(Sided):
         called, what = self.calls(names), self.limits[0][0]
         rows = f"rows that are {names[1 - called]}; there are {int((codes != called).sum()):,}"
         rows = rows if what.of_class else "rows without an error from that end of the scores, or more with some"
-        return f"{what} {self.level:g} cannot be certified: at this delta it takes {self.fewest(self.delta):,} {rows}"
+        promised = what.about(names[self.positive_code(names)])
+        return (
+            f"{promised} {self.level:g} cannot be certified: at this delta it takes {self.fewest(self.delta):,} {rows}"
+        )
 
 
 @dataclass

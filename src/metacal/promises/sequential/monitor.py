@@ -80,6 +80,8 @@ class PromiseMonitor(Monitor):
         The class or group that is watched, several where they are pooled; empty: all rows.
     called : str or int, optional
         Where groups have two sides: the class that the rows which are watched are called by.
+    about : str or int, optional
+        For promises about two classes: the class that the quantity is about.
     capital : Capital
         What the evidence is made of.
     least_probability : float, default 1
@@ -109,6 +111,7 @@ class PromiseMonitor(Monitor):
     capital: Capital | None = None
     least_probability: float = 1.0
     called: Name | None = field(default=None, metadata=OPTIONAL)
+    about: Name | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         self.quantity = quantity(self.quantity)
@@ -147,7 +150,8 @@ class PromiseMonitor(Monitor):
             made = partial(cls, delta=delta / max(1, len(named)), least_probability=least_probability)
             own = [(part.quantity or promised, part.target or target, part) for part in named]
             return tuple(
-                made(each, each.limit_on_bad(limit), parts=part.names, called=part.called) for each, limit, part in own
+                made(each, each.limit_on_bad(limit), parts=part.names, called=part.called, about=part.about)
+                for each, limit, part in own
             )
         if largest is None and any(promised.mean for promised, _ in certificate.limits):
             raise InputError("to watch a cost, say what a row can cost at most: largest=gate.promise.largest.")
@@ -233,7 +237,7 @@ class PromiseMonitor(Monitor):
         >>> both.rows, both.events, abs(both.log_evidence - one.log_evidence - two.log_evidence) < 1e-9
         (80, 20, True)
         """
-        for name in ("quantity", "limit", "delta", "largest", "parts", "called", "least_probability"):
+        for name in ("quantity", "limit", "delta", "largest", "parts", "called", "about", "least_probability"):
             if getattr(self, name) != getattr(other, name):
                 raise InputError(
                     f"monitors of different promises cannot be merged: {name} is {getattr(self, name)!r} in one and "
@@ -243,8 +247,19 @@ class PromiseMonitor(Monitor):
         return replace(self, rows=self.rows + other.rows, events=self.events + other.events, capital=capital)
 
     @property
+    def watched(self) -> str:
+        """The classes or groups that are watched and, for two classes, the quantity with its class."""
+        if self.about is None:
+            return super().watched
+        quantity_name = self.promised.about(self.about)
+        if self.called is None:  # one side of all rows
+            return quantity_name
+        return f"{', '.join(map(str, self.parts))}, {quantity_name}"
+
+    @property
     def seen(self) -> str:
-        seen = f"{round(self.events):,} of {self.rows:,} {self.promised.bad_among}, limit {at_most(self.limit)}"
+        bad_among = self.promised.bad_among.format(name=self.about)
+        seen = f"{round(self.events):,} of {self.rows:,} {bad_among}, limit {at_most(self.limit)}"
         if self.promised.mean:
             mean = self.largest * self.events / max(self.rows, 1)
             seen = f"{self.promised} {mean:.6g} over {self.rows:,} rows, limit {amount(self.largest * self.limit)}"
@@ -260,6 +275,7 @@ class PromiseMonitor(Monitor):
         record = {
             "quantity": self.promised.name,
             "parts": self.watched or None,
+            "class": self.about,
             "limit": self.largest * self.limit,
             "delta": self.delta,
             "rows": self.rows,
@@ -274,8 +290,11 @@ class PromiseMonitor(Monitor):
         return f"{self.seen}: evidence {self.evidence:.3g}, {self._verdict()}."
 
     def _repr_html_(self) -> str:
+        watched = self.watched
+        if self.about is None:
+            watched = f"{self.promised}, {watched}" if self.parts else self.promised.name
         lines = [
-            ("watched", f"{self.promised}{', ' if self.parts else ''}{self.watched}"),
+            ("watched", watched),
             ("seen", self.seen),
             ("evidence", f"{self.evidence:.3g}; {math.exp(min(self.log_peak, 700.0)):.3g} at its highest"),
             ("alarm at", f"{1.0 / self.delta:.6g}"),

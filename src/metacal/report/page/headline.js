@@ -1,5 +1,5 @@
 // The answer in five seconds: what was promised, whether it is kept here, and the four numbers that matter.
-/** @import { Child, Data, Estimate, Maybe, Promised, Verdict } from "./types.js" */
+/** @import { Child, Data, Estimate, FitRows, Maybe, Promised, Verdict } from "./types.js" */
 import { answerers } from "./answerers.js";
 import { badge, tiles } from "./badge.js";
 import { axes, chart } from "./chart.js";
@@ -12,6 +12,7 @@ const VERDICTS = {
   kept: "Kept",
   undecided: "Undecided",
   refuted: "Refuted",
+  "not judged": "Not judged: rows of the fit",
   open: "No promise yet",
 };
 
@@ -38,11 +39,11 @@ const CERTIFICATE = {
  * @param {boolean} off
  */
 function verdictBadge(promise, off) {
-  // The rows that a gate was fitted on cannot judge it, whatever they say.
-  const found = promise && !promise.fitted_here ? promise.verdict : "open";
+  const found = promise ? promise.verdict : "open";
   const mind = off && found === "kept";
-  const text = promise?.fitted_here ? "Not judged: its own rows" : VERDICTS[found];
-  return badge(mind ? "undecided" : found, mind ? `${text}, but confidence is off` : text);
+  const text = VERDICTS[found];
+  const look = found === "not judged" ? "open" : found;
+  return badge(mind ? "undecided" : look, mind ? `${text}, but confidence is off` : text);
 }
 
 /** @param {Data} data */
@@ -56,12 +57,12 @@ export function headline(data) {
       { id: "promise-title", class: promise && promise.statement.length > 90 ? "long" : null },
       promise ? promise.statement : unpromised(data),
     ),
-    promise?.fitted_here &&
+    promise?.fit_rows &&
       make(
         "p",
         { class: "mind undecided" },
         make("strong", {}, "Mind: "),
-        "these look like the very rows the gate was fitted on. Judge it on others.",
+        `${fitRows(promise.fit_rows)}. Rows of the fit cannot judge the gate, and calibration looks better on them than it is.`,
       ),
     data.evaluation.calibration !== null &&
       make("p", { class: "mind undecided" }, make("strong", {}, "Mind: "), data.evaluation.calibration),
@@ -72,16 +73,25 @@ export function headline(data) {
         "Choose a point below; the page shows the command that turns it into a certified promise.",
       ),
   );
-  for (const verdict of promise?.verdicts ?? []) {
+  for (const verdict of promise && !promise.fit_rows ? promise.verdicts : []) {
     host.append(measured(verdict));
     const { value, low, high } = verdict;
     if (value !== null && low !== null && high !== null) gauge(host, verdict, [value, low, high]);
   }
-  if (promise && !promise.fitted_here) {
+  if (promise) {
     host.append(make("p", { class: "measured" }, make("strong", {}, "What to do: "), promise.advice));
   }
   put("tiles", tiles(numbersOf(data)));
   if (promise) put("certificate", answerers(promise), certificate(promise));
+}
+
+/**
+ * How many of the rows were part of the fit.
+ * @param {FitRows} rows
+ */
+function fitRows({ n_fit_rows: known, n_rows: all, is_estimate: estimated }) {
+  if (!estimated && known === all) return `All ${count(all)} rows were part of the fit`;
+  return `${estimated ? "About " : ""}${count(known)} of these ${count(all)} rows were part of the fit`;
 }
 
 /**

@@ -47,8 +47,15 @@ export interface Settings {
   seed: number;
 }
 
-/** What was measured keeps the promise; misses it, perhaps by chance; misses it with the whole interval. */
-export type Word = "kept" | "undecided" | "refuted";
+/** What was measured keeps the promise; misses it, perhaps by chance; misses it with the whole interval; or rows of the fit are not judged. */
+export type Word = "kept" | "undecided" | "refuted" | "not judged";
+
+/** Rows that the gate was fitted on, among those of the report. */
+export interface FitRows {
+  n_fit_rows: number;
+  n_rows: number;
+  is_estimate: boolean;
+}
 
 export interface Promised {
   statement: string;
@@ -59,7 +66,7 @@ export interface Promised {
   verdicts: Verdict[];
   verdict: Word;
   advice: string;
-  fitted_here: boolean;
+  fit_rows: FitRows | null;
   answered_by: Answerer[];
 }
 
