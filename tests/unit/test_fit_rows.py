@@ -37,6 +37,8 @@ class LogitsGate:
     """A gate on logits, and what its verbs read of some rows."""
 
     promise = mc.MinAccuracy(0.9)
+    #: Whether `evaluate` takes such a gate.
+    is_measured = True
 
     def fit(self, rows):
         return mc.MetaCal(self.promise).fit(TABLE[rows], LABELS[rows])
@@ -93,11 +95,13 @@ class TableCascade(LogitsGate):
 
 
 class ScoreCascade(LogitsGate):
+    is_measured = False
+
     def fit(self, rows):
         return mc.Cascade(mc.MaxLoss(0.05)).fit(scores=[MARKS[rows]], agrees=[AGREES[rows]]).gate_
 
     def given(self, rows):
-        return (MARKS[rows], AGREES[rows]), {}
+        return (MARKS[rows],), {"agrees": AGREES[rows]}
 
 
 class Classifier(LogitsGate):
@@ -123,14 +127,16 @@ def test_rows_of_the_fit_do_not_judge_in_any_order(kind):
         assert f"all {N:,} rows were part of the fit" in str(found)
         told = found.to_dict()
         assert (told["verdict"], told["fit_rows"]["n_fit_rows"]) == ("not judged", N)
+    new, new_options = kind().given(NEW)
+    assert mc.verify(fitted, *new, **new_options).verdict.word in ("kept", "undecided", "refuted")
+    if not kind.is_measured:
+        return
     measured = mc.evaluate(fitted, *given, **options, n_resamples=0)
     assert (measured.verdict.word, measured.verdict.kept) == ("not judged", False)
     assert "measured  not judged: all 1,500 rows were part of the fit." in str(measured)
     promise = measured.to_dict()["promise"]
     assert (promise["verdict"], promise["kept"], promise["value"]) == ("not judged", False, None)
-    given, options = kind().given(NEW)
-    assert mc.verify(fitted, *given, **options).verdict.word in ("kept", "undecided", "refuted")
-    assert mc.evaluate(fitted, *given, **options, n_resamples=0).fit_rows is None
+    assert mc.evaluate(fitted, *new, **new_options, n_resamples=0).fit_rows is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -143,7 +149,8 @@ def test_a_partial_overlap_is_not_judged_and_counted(kind):
     assert found.verdict.fit_rows.is_estimate
     assert found.verdict.fit_rows.n_fit_rows == pytest.approx(500, abs=150)
     assert "leave out the rows that were part of the fit" in found.advice
-    assert mc.evaluate(fitted, *given, **options, n_resamples=0).verdict.word == "not judged"
+    if kind.is_measured:
+        assert mc.evaluate(fitted, *given, **options, n_resamples=0).verdict.word == "not judged"
 
 
 def test_the_report_has_the_same_verdict():
