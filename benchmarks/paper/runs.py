@@ -52,8 +52,9 @@ METHODS = {
 #: A method that takes too long for more classes than this is left out of a larger data set.
 MOST_CLASSES = {"dirichlet-odir": 200}
 
-#: What is measured on the test rows of a split. `ece_ts_accepted` is the ECE of temperature scaling on the rows that
-#: the gate accepts, and `ece_gain` is `ece_accepted` less that: what Meta-Cal gains on the same rows.
+#: What is measured on the test rows of a split. `ece_ts_accepted` is the ECE of temperature scaling on the test rows
+#: that the gate accepts, and `ece_gain` is `ece_accepted` less that. `ece_refitted` is the ECE on the same rows of
+#: temperature scaling that was fitted only on rows that the gate accepts, and `ece_gain_refitted` is the difference.
 COLUMNS = (
     "ece_published",
     "ece_debiased",
@@ -62,6 +63,8 @@ COLUMNS = (
     "ece_accepted_debiased",
     "ece_ts_accepted",
     "ece_gain",
+    "ece_refitted",
+    "ece_gain_refitted",
     "coverage",
     "miscoverage",
     "coverage_accuracy",
@@ -213,7 +216,7 @@ def _measured(method: str, split: _Split) -> tuple[Line | None, Line]:
         proba = fitted.predict_proba(split.test_logits)
     seconds = {"fit": round(done - started, 6), "predict": round(time.process_time() - done, 6)}
     if method in RULES:
-        values = _gate_columns(proba, fitted.accepts(split.test_logits), split)
+        values = _gate_columns(fitted, proba, split)
     else:
         values = _columns(proba, np.ones(len(proba), dtype=bool), proba.argmax(axis=1) == split.test_labels, split)
     rounded = {name: round(value, 7) if math.isfinite(value) else None for name, value in values.items()}
@@ -243,13 +246,20 @@ def _columns(
     }
 
 
-def _gate_columns(proba: NDArray[Any], accept: NDArray[np.bool_], split: _Split) -> dict[str, float]:
-    """Measure a gate, and temperature scaling on the rows that the gate accepts."""
+def _gate_columns(gate: mc.MetaCal, proba: NDArray[Any], split: _Split) -> dict[str, float]:
+    """Measure a gate, and on the rows that it accepts also temperature scaling, fitted on all rows and on such rows."""
+    accept = gate.accepts(split.test_logits)
     correct = split.test_logits.argmax(axis=1) == split.test_labels
     values = _columns(proba, accept, correct, split)
-    scaled = top_label(split.scaled_proba, split.test_labels)
-    on_accepted = metrics.ece(scaled.confidence[accept], scaled.correct[accept]) if accept.any() else math.nan
-    return {**values, "ece_ts_accepted": on_accepted, "ece_gain": values["ece_accepted"] - on_accepted}
+    fit_accept = gate.accepts(split.fit_logits)
+    if accept.any() and fit_accept.any():
+        refitted = mc.TemperatureScaling().fit(split.fit_logits[fit_accept], split.fit_labels[fit_accept])
+        labels = split.test_labels[accept]
+        values["ece_ts_accepted"] = metrics.ece(split.scaled_proba[accept], labels)
+        values["ece_gain"] = values["ece_accepted"] - values["ece_ts_accepted"]
+        values["ece_refitted"] = metrics.ece(refitted.predict_proba(split.test_logits[accept]), labels)
+        values["ece_gain_refitted"] = values["ece_accepted"] - values["ece_refitted"]
+    return values
 
 
 def _fitted(method: str, logits: NDArray[Any], labels: NDArray[Any], beta: float, seed: tuple[int, ...]) -> Any:
