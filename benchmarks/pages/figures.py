@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pages.numbers import loaded
+from benchmarks.selective.held_out import TOP_FIFTH
+from benchmarks.tables.held_out import by_cell
 
 Compute = Callable[[Any], float]
 
@@ -142,6 +144,19 @@ def _distinct(results: Any, key: str) -> float:
     return len({row[key] for row in results["rows"]})
 
 
+def _held_out(results: Any, rare: bool, ours_best: bool) -> float:
+    """Count the held-out cells of sets where correct rows are rare, or of the others; all, or those that ours leads."""
+    shares = {one["set"]: one["accuracy"] for one in results["sets"]}
+    count = 0
+    for (name, _, _), cell in by_cell(results).items():
+        if (shares[name] < 0.5) != rare:
+            continue
+        rivals = [row for rule, row in cell.items() if row["valid"] and rule != TOP_FIFTH]
+        beaten = any(row["lead"] < -5e-5 for row in rivals)
+        count += not (ours_best and beaten)
+    return count
+
+
 _SIZES = (300, 1000, 5000)
 _ENDS = {"min": min, "max": max}
 #: Name -> the result it comes from, and how.
@@ -167,6 +182,11 @@ FIGURES: dict[str, tuple[str, Compute]] = {
         for name in ("auto", "probmetrics", "temperature")
     },
     "quality-cells": ("quality/quality", _cells),
+    **{
+        f"held-out-{kind}-{word}": ("selective-held-out", partial(_held_out, rare=kind == "rare", ours_best=best))
+        for kind in ("rare", "usual")
+        for word, best in (("cells", False), ("led", True))
+    },
     "base-harmed": ("default-base", _harmed),
     "block-seconds": ("scale-cost", _block_seconds),
     "scheduler-cores": ("scale-cost", _scheduler_cores),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.selective.held_out import TOP_FIFTH
 from benchmarks.selective.rules import RULES
 from benchmarks.tables.markdown import number, table
 
@@ -11,9 +12,27 @@ Results = dict[str, Any]
 Cells = dict[tuple[str, float, int], dict[str, Any]]
 
 #: The rules of the tables; the result holds more.
-_SHOWN = ("certified", "sgr", "ltt-sequence", "ltt-bonferroni", "ltt-sequence-even", "ltt-bonferroni-even", "plug-in")
+_SHOWN = (
+    "certified",
+    TOP_FIFTH,
+    "sgr",
+    "ltt-sequence",
+    "ltt-bonferroni",
+    "ltt-sequence-even",
+    "ltt-bonferroni-even",
+    "plug-in",
+)
 #: Differences of mean coverage below this are no difference.
 _SAME = 5e-5
+
+
+def title_of(rule: str) -> str:
+    """Return what tables call a rule."""
+    return "metacal, top fifth" if rule == TOP_FIFTH else RULES[rule].title
+
+
+def _is_valid(rule: str) -> bool:
+    return rule == TOP_FIFTH or RULES[rule].valid
 
 
 def by_cell(results: Results) -> Cells:
@@ -28,10 +47,10 @@ def comparison(results: Results) -> list[str]:
     """Coverage and violation rate of every set, target and size; the valid rule that accepts most in bold."""
     lines = []
     for (name, beta, n), cell in by_cell(results).items():
-        best = max(row["coverage"] for row in cell.values() if row["valid"])
+        best = max(row["coverage"] for rule, row in cell.items() if row["valid"] and rule != TOP_FIFTH)
         oracle = number(cell["certified"]["oracle"], 3)
         lines.append([f"`{name}`", f"{beta:g}", f"{n:,}", oracle, *(_cell(cell[rule], best) for rule in _SHOWN)])
-    titles = [RULES[rule].title + ("" if RULES[rule].valid else " ✗") for rule in _SHOWN]
+    titles = [title_of(rule) + ("" if _is_valid(rule) else " ✗") for rule in _SHOWN]
     return table(["set", "beta", "n", "oracle", *titles], lines)
 
 
@@ -39,12 +58,12 @@ def leads(results: Results) -> list[str]:
     """How much more than each valid rival the certified rule accepts, and in how many cells."""
     cells = list(by_cell(results).values())
     lines = []
-    for rival in (rule for rule in _SHOWN if RULES[rule].valid and rule != "certified"):
+    for rival in (rule for rule in _SHOWN if _is_valid(rule) and rule not in ("certified", TOP_FIFTH)):
         lead = [cell[rival]["lead"] for cell in cells]
         more = sum(value > _SAME for value in lead)
         fewer = sum(value < -_SAME for value in lead)
         extent = [number(value, 3) for value in (min(lead), sum(lead) / len(lead), max(lead))]
-        lines.append([RULES[rival].title, f"{more} of {len(cells)}", f"{fewer} of {len(cells)}", *extent])
+        lines.append([title_of(rival), f"{more} of {len(cells)}", f"{fewer} of {len(cells)}", *extent])
     return table(["rival", "ours accepts more", "the rival does", "smallest lead", "mean", "largest"], lines)
 
 
