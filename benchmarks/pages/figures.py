@@ -144,6 +144,12 @@ def _distinct(results: Any, key: str) -> float:
     return len({row[key] for row in results["rows"]})
 
 
+def _ranker_changes(results: Any, key: str, sign: int) -> float:
+    """Count the networks on which the logistic ranker changes a number by two standard errors in one direction."""
+    rankers = [row["logistic"] for row in results["rows"]]
+    return sum(sign * ranker[key] > 2.0 * ranker["errors"][key] for ranker in rankers)
+
+
 def _held_out(results: Any, rare: bool, ours_best: bool) -> float:
     """Count the held-out cells of sets where correct rows are rare, or of the others; all, or those that ours leads."""
     shares = {one["set"]: one["accuracy"] for one in results["sets"]}
@@ -165,6 +171,9 @@ FIGURES: dict[str, tuple[str, Compute]] = {
     "accuracy-loss": ("accuracy-rule", _worst_gain),
     **{f"auto-loss-{n}": ("score-choice", partial(_auto_loss, n=n)) for n in (1000, 5000)},
     **{f"ranker-cost-{end}": ("rankers", partial(_ranker_cost, choose=choose)) for end, choose in _ENDS.items()},
+    "ranker-type-2-lower": ("rankers", partial(_ranker_changes, key="type_2_at_alpha", sign=-1)),
+    "ranker-type-2-higher": ("rankers", partial(_ranker_changes, key="type_2_at_alpha", sign=1)),
+    "ranker-ece-lower": ("rankers", partial(_ranker_changes, key="ece", sign=-1)),
     "dirichlet-below-temperature": ("calibrators", _dirichlet_below),
     "dirichlet-lowest": ("calibrators", _dirichlet_lowest),
     "gp-changed": ("calibrators", _gp_changed),
