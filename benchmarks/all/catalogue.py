@@ -235,7 +235,7 @@ _PARTS = {
     "ties": "benchmarks.ties --data {one} --jobs {jobs} --out {out}",
     "ties-labels": "benchmarks.ties_labels --data {data} --draws 5 --jobs {jobs} --out {out}",
     "two-sided": "benchmarks.two_sided --draws 5 --processes {jobs} -o {out}",
-    "units": "benchmarks.units --gates 5 --jobs {jobs} --out {out}",
+    "units": "benchmarks.units --gates 20 --jobs {jobs} --out {out}",
 }
 
 #: Name -> result, in the order of the alphabet.
