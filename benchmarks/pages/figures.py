@@ -173,11 +173,18 @@ def _dirichlet_ece(results: Any, method: str, sign: int, among: str = "") -> flo
     return sum(sign * _apart(by[name, method], by[name, "ts"], "ece_published") > 2.0 for name in names)
 
 
-def _gates(results: Any, ending: str, column: str, sign: int) -> float:
-    """Count the gates (two on each set) whose paired difference is two standard errors on one side of 0."""
+def _not_below_scaling(results: Any, method: str, column: str) -> float:
+    """Count the sets on which the mean of a column is not below that of temperature scaling."""
+    mean = {(row["data"], row["method"]): row["columns"][column]["mean"] for row in results["rows"]}
+    names = [data for data, kind in mean if kind == method]
+    return sum(mean[name, method] >= mean[name, "ts"] for name in names)
+
+
+def _gates(results: Any, methods: tuple[str, ...], column: str, sign: int) -> float:
+    """Count the gates, set by set, whose paired difference is two standard errors on one side of 0."""
     count = 0
     for row in results["rows"]:
-        if row["method"] in (f"meta-mis{ending}", f"meta-acc{ending}"):
+        if row["method"] in methods:
             gain = row["columns"][column]
             count += sign * gain["mean"] > 2.0 * gain["sd"] / gain["n"] ** 0.5
     return count
@@ -216,9 +223,19 @@ FIGURES: dict[str, tuple[str, Compute]] = {
         for word, sign in (("lower", -1), ("higher", 1))
     },
     **{
-        f"gates-{column}-{word}": ("paper/paper", partial(_gates, ending="-paper", column=column, sign=sign))
+        f"{name}-{column}-{word}": ("paper/paper", partial(_gates, methods=methods, column=column, sign=sign))
+        for name, methods in (
+            ("gates", ("meta-mis-paper", "meta-acc-paper")),
+            ("mis-gates", ("meta-mis-paper",)),
+            ("acc-gates", ("meta-acc-paper",)),
+        )
         for column in ("ece_gain", "ece_gain_refitted")
         for word, sign in (("lower", -1), ("higher", 1))
+    },
+    **{
+        f"{method}-{column}-not-lower": ("paper/paper", partial(_not_below_scaling, method=method, column=column))
+        for method in ("meta-mis-paper", "meta-acc-paper")
+        for column in ("ece_published", "ece_debiased")
     },
     "gp-changed": ("calibrators", _gp_changed),
     "largest-standard-error": ("paper/paper", _largest_standard_error),

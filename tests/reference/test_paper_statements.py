@@ -40,7 +40,7 @@ def test_proposition_1_second_half_an_estimate_exceeds_the_error():
 
 
 def test_proposition_2_the_supremum_over_maps_is_one_for_every_classifier():
-    """"sup over B and g" leaves nothing to minimise: confidence 1 for an incorrect class on every row reaches 1."""
+    """ "sup over B and g" leaves nothing to minimise: confidence 1 for an incorrect class on every row reaches 1."""
     rng = np.random.default_rng(2)
     for n_classes in (2, 5, 10):
         labels = rng.integers(0, n_classes, 50)
