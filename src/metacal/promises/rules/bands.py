@@ -169,9 +169,7 @@ def certified_accuracy(scores: ArrayLike, correct: ArrayLike, thresholds: ArrayL
     return selective_accuracy_bound(*_accepted(scores, correct, thresholds), delta)
 
 
-def largest_supporting_threshold(
-    scores: ArrayLike, correct: ArrayLike, accuracy: float, delta: float
-) -> float | None:
+def largest_supporting_threshold(scores: ArrayLike, correct: ArrayLike, accuracy: float, delta: float) -> float | None:
     """Find the largest sample score at which `certified_accuracy` is at least `accuracy`.
 
     Returns None if there is no such score.

@@ -218,9 +218,7 @@ class AfterLooking(Promise):
         thresholds = bands.run_ends(sample.score, sample.right)
         step = math.ceil(len(thresholds) / _MESSAGE_THRESHOLDS)
         share = 1.0 / len(self.limits)
-        return bands.certified_frontier(
-            sample.score, sample.right, self.delta, thresholds[:: max(step, 1)], share
-        )
+        return bands.certified_frontier(sample.score, sample.right, self.delta, thresholds[:: max(step, 1)], share)
 
     def _infeasible_accuracy(self, sample: Sample, beta: float) -> InfeasibleTargetError:
         best = rounded_down(float(self._frontier(sample).beta.max(initial=0.0)))
@@ -228,9 +226,7 @@ class AfterLooking(Promise):
         message += f"certify at every threshold at once is {best:.4f}; lower the target or use more rows."
         return InfeasibleTargetError(message, target=beta, best=best)
 
-    def _infeasible_pair(
-        self, sample: Sample, beta: float, alpha: float, miscoverage: float
-    ) -> InfeasibleTargetError:
+    def _infeasible_pair(self, sample: Sample, beta: float, alpha: float, miscoverage: float) -> InfeasibleTargetError:
         """Build the error for a threshold that supports `beta`, but not `alpha`."""
         smallest = rounded_up(miscoverage)
         accuracy = rounded_down(self._frontier(sample).best_accuracy(alpha))

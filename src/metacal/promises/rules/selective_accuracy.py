@@ -68,7 +68,8 @@ function without using derivatives", 1997.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import betaincinv
@@ -90,16 +91,9 @@ _TOLERANCE = 1e-12
 _ROUNDING = 1e-9
 #: Stands for an infinite logarithm.
 _HUGE = 1e6
-#: Gauss-Legendre nodes and weights on [0, 1]. For up to a million rows they give the bound to
-#: within 1e-8 (tests/unit/test_selective_accuracy.py).
-_LEGENDRE_NODES, _LEGENDRE_WEIGHTS = np.polynomial.legendre.leggauss(48)
-_NODES: Float = (1.0 + _LEGENDRE_NODES) / 2.0
-_WEIGHTS: Float = _LEGENDRE_WEIGHTS / 2.0
 
 
-def selective_accuracy_bound(
-    n_correct: Codes, n_incorrect: Codes, n_rows: int, delta: float
-) -> Float:
+def selective_accuracy_bound(n_correct: Codes, n_incorrect: Codes, n_rows: int, delta: float) -> Float:
     """Compute lower bounds on the selective accuracy, valid at every threshold at once.
 
     The proof is in the docstring of this module. If a threshold accepts too few rows, its bound
@@ -133,9 +127,7 @@ def selective_accuracy_bound(
     return bound
 
 
-def supports_accuracy(
-    n_correct: Codes, n_incorrect: Codes, n_rows: int, accuracy: float, delta: float
-) -> Flags:
+def supports_accuracy(n_correct: Codes, n_incorrect: Codes, n_rows: int, accuracy: float, delta: float) -> Flags:
     """Check whether `selective_accuracy_bound` is at least `accuracy`, without computing it.
 
     Examples
@@ -150,7 +142,7 @@ def supports_accuracy(
         chunk = candidates[start : start + _CHUNK]
         mixture = _Mixture.of_counts(n_correct[chunk], n_incorrect[chunk], n_rows, delta)
         error_rates = np.full(len(chunk), 1.0 - accuracy)
-        supported[chunk] = mixture.log_value(error_rates) >= mixture.log_limit - _ROUNDING
+        supported[chunk] = mixture.gap(error_rates) >= -_ROUNDING
     return supported
 
 
@@ -178,9 +170,7 @@ class _Mixture:
     log_limit: float
 
     @classmethod
-    def of_counts(
-        cls, n_correct: Codes, n_incorrect: Codes, n_rows: int, delta: float
-    ) -> _Mixture:
+    def of_counts(cls, n_correct: Codes, n_incorrect: Codes, n_rows: int, delta: float) -> _Mixture:
         """Build the mixture from the numbers of accepted rows."""
         n_accepted = n_correct + n_incorrect
         level = local_level(n_rows, COVERAGE_SHARE * delta / 2.0)
@@ -200,36 +190,61 @@ class _Mixture:
 
     def take(self, index: Codes) -> _Mixture:
         """Return the mixture at some of its thresholds."""
-        return _Mixture(
+        return replace(
+            self,
             n_correct=self.n_correct[index],
             n_incorrect=self.n_incorrect[index],
             log_coverage=self.log_coverage[:, index],
-            log_smallest=self.log_smallest,
-            log_largest=self.log_largest,
-            log_limit=self.log_limit,
         )
 
-    def log_value(self, error_rate: Float) -> Float:
-        """Compute log Z at one error rate per threshold: the smaller value of step 6."""
+    def at_end(self, end: Codes) -> _Mixture:
+        """Return the mixture with one end of the coverage at each threshold, 0 or 1."""
+        return replace(self, log_coverage=self.log_coverage[end, np.arange(len(end))][None, :])
+
+    def log_values(self, error_rate: Float) -> Float:
+        """Compute log Z at one error rate per threshold, for each end of the coverage."""
+        nodes, weights = self._quadrature()
         rate = error_rate[:, None]
         log_start = self.log_smallest - self.log_coverage
         log_stop = np.minimum(self.log_largest - self.log_coverage, np.log(error_rate))
         length = np.maximum(log_stop - log_start, 0.0)
         # The nodes of an empty window have weight 0, but their ratios must be finite.
         log_start = np.minimum(log_start, log_stop)
-        difference = np.exp(log_start[..., None] + length[..., None] * _NODES)
+        difference = np.exp(log_start[..., None] + length[..., None] * nodes)
         difference = np.minimum(difference, rate * (1.0 - 1e-12))
         log_ratio = self.n_incorrect * np.log1p(-difference / rate)
         log_ratio += self.n_correct * np.log1p(difference / (1.0 - rate))
         peak = log_ratio.max(axis=-1)
-        integral = length * (np.exp(log_ratio - peak[..., None]) @ _WEIGHTS)
+        # A sum, unlike a matrix product, has the same bits for any number of thresholds.
+        integral = length * (np.exp(log_ratio - peak[..., None]) * weights).sum(axis=-1)
         with np.errstate(divide="ignore"):
             log_integral = peak + np.log(integral)
-        return np.asarray(log_integral.min(axis=0) - math.log(self.log_largest - self.log_smallest))
+        return np.asarray(log_integral - math.log(self.log_largest - self.log_smallest))
+
+    def gaps(self, error_rate: Float) -> Float:
+        """Compute log Z less its limit for each end of the coverage, kept finite."""
+        return np.clip(self.log_values(error_rate) - self.log_limit, -_HUGE, _HUGE)
 
     def gap(self, error_rate: Float) -> Float:
-        """Compute log Z less its limit, kept finite."""
-        return np.clip(self.log_value(error_rate) - self.log_limit, -_HUGE, _HUGE)
+        """Compute log Z less its limit, for the end of the coverage at which it is smaller."""
+        return np.asarray(self.gaps(error_rate).min(axis=0))
+
+    def _quadrature(self) -> tuple[Float, Float]:
+        """Return nodes and weights that are dense enough.
+
+        The integrand has a peak whose width in log s is about 1 / sqrt(2 log_limit). For up to a
+        million rows, more nodes change no bound by more than 1e-8
+        (tests/unit/test_selective_accuracy.py).
+        """
+        length = self.log_largest - self.log_smallest
+        return _legendre(8 * math.ceil(2.0 + (1.0 + length) * math.sqrt(max(self.log_limit, 1.0)) / 3.0))
+
+
+@lru_cache(maxsize=64)
+def _legendre(n_nodes: int) -> tuple[Float, Float]:
+    """Return Gauss-Legendre nodes and weights on [0, 1]."""
+    nodes, weights = np.polynomial.legendre.leggauss(n_nodes)
+    return (1.0 + nodes) / 2.0, weights / 2.0
 
 
 def _largest_error_rate(mixture: _Mixture) -> Float:
@@ -245,18 +260,31 @@ def _largest_error_rate(mixture: _Mixture) -> Float:
     low = 1.0 - betaincinv(n_correct, n_incorrect + 1.0, level)
     high = 1.0 - betaincinv(n_correct, n_incorrect + 1.0, level * math.exp(-_BRACKET))
     low_gap = mixture.gap(low)
-    high_gap = mixture.gap(high)
+    high_gaps = mixture.gaps(high)
+    high_gap = high_gaps.min(axis=0)
     extends_to_one = high_gap < 0.0
     low = np.where(extends_to_one, high, low)
     low_gap = np.where(extends_to_one, high_gap, low_gap)
     high = np.where(extends_to_one, 1.0, high)
     high_gap = np.where(extends_to_one, _HUGE, high_gap)
-    return _crossing(mixture, low, low_gap, high, high_gap)
+    # One end of the coverage usually decides in the whole bracket. If the other has a smaller value
+    # at the crossing, both ends are evaluated from there on.
+    deciding = mixture.at_end(high_gaps.argmin(axis=0))
+    error_rate = _crossing(deciding, low, low_gap, high, high_gap)
+    gap = np.where(error_rate < 1.0, mixture.gap(np.minimum(error_rate, 1.0 - 1e-15)), 0.0)
+    undecided = np.flatnonzero(gap < -_ROUNDING)
+    if len(undecided):
+        error_rate[undecided] = _crossing(
+            mixture.take(undecided),
+            error_rate[undecided],
+            gap[undecided],
+            high[undecided],
+            high_gap[undecided],
+        )
+    return error_rate
 
 
-def _crossing(
-    mixture: _Mixture, low: Float, low_gap: Float, high: Float, high_gap: Float
-) -> Float:
+def _crossing(mixture: _Mixture, low: Float, low_gap: Float, high: Float, high_gap: Float) -> Float:
     """Shrink brackets by Chandrupatla's method, and return their upper ends.
 
     The names are those of the method: x1 is the newest end of a bracket, x2 the other end, and x3
