@@ -176,7 +176,7 @@ class Exits:
         return self.coverage or self.accuracy or self.miscoverage
 
 
-def surprising_thresholds(population: Population, scores: Floats, correct: Flags, log_ratio: float = 1.8) -> Floats:
+def surprising_thresholds(population: Population, scores: Floats, correct: Flags, log_ratio: float = 2.5) -> Floats:
     """Return the thresholds at which counts of these rows are surprising under the truth.
 
     Only there can a band be left, so other thresholds need no band. Counts are surprising if the

@@ -80,8 +80,8 @@ def test_each_band_alone_stays_and_is_not_idle(embedded_set):
     """At delta = 0.3 each, so that a band that is too wide would be noticed as well as one that is too narrow."""
     population = population_of(embedded_set)
     left = np.zeros(3)
-    for scores, correct in draws(embedded_set, 500, 200):
-        at = surprising_thresholds(population, scores, correct, log_ratio=1.2)
+    for scores, correct in draws(embedded_set, 300, 200):
+        at = surprising_thresholds(population, scores, correct, log_ratio=1.5)
         bands = OperatingBands(
             miscoverage=miscoverage_band(scores[correct], 0.3, at),
             accuracy=accuracy_band(scores, correct, 0.3, at),
@@ -117,7 +117,7 @@ class BoundTable:
         return [bool((truth < lower - 1e-12).any()), bool((truth > upper + 1e-12).any())]
 
 
-@pytest.mark.parametrize("n", [20, 35, 60, 100])
+@pytest.mark.parametrize("n", [20, 45, 100])
 def test_the_accuracy_band_holds_where_the_surest_rows_are_incorrect(n):
     """Calibrated levels were left in 16% of these draws at n = 20, and in 12% at n = 100."""
     table = BoundTable(n, DELTA)
@@ -128,12 +128,11 @@ def test_the_accuracy_band_holds_where_the_surest_rows_are_incorrect(n):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", HARD_POPULATIONS)
+@pytest.mark.parametrize("name", HARDEST)
 def test_all_three_bands_hold_on_populations_made_to_break_them(name):
-    for n in (20, 100):
-        rng = np.random.default_rng(n)
-        left = sum(drawn_exits(HARD_POPULATIONS[name], n, DELTA, rng).any for _ in range(100))
-        assert left / 100 <= limit(DELTA, 100)
+    rng = np.random.default_rng(0)
+    left = sum(drawn_exits(HARD_POPULATIONS[name], 50, DELTA, rng).any for _ in range(150))
+    assert left / 150 <= limit(DELTA, 150)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 50])

@@ -118,13 +118,15 @@ def selective_accuracy_bound(n_correct: Codes, n_incorrect: Codes, n_rows: int, 
     >>> selective_accuracy_bound(np.array([0, 500, 980]), np.array([0, 0, 20]), 1000, 0.1).round(4)
     array([0.    , 0.9905, 0.9662])
     """
-    bound = np.zeros(len(n_correct))
-    positive = np.flatnonzero(n_correct > 0)
+    pairs = np.stack([n_correct, n_incorrect]).astype(np.int64)
+    (correct, incorrect), inverse = np.unique(pairs, axis=1, return_inverse=True)
+    bound = np.zeros(len(correct))
+    positive = np.flatnonzero(correct > 0)
     for start in range(0, len(positive), _CHUNK):
         chunk = positive[start : start + _CHUNK]
-        mixture = _Mixture.of_counts(n_correct[chunk], n_incorrect[chunk], n_rows, delta)
+        mixture = _Mixture.of_counts(correct[chunk], incorrect[chunk], n_rows, delta)
         bound[chunk] = 1.0 - _largest_error_rate(mixture)
-    return bound
+    return bound[inverse.reshape(-1)]
 
 
 def supports_accuracy(n_correct: Codes, n_incorrect: Codes, n_rows: int, accuracy: float, delta: float) -> Flags:
