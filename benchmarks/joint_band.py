@@ -152,7 +152,8 @@ def threshold_of_joint_band(scores: Floats, correct: Flags, beta: float) -> floa
     return largest_supporting_threshold(scores, correct, beta, DELTA)
 
 
-RULES = {"two bands": threshold_of_two_bands, "joint": threshold_of_joint_band}
+#: The key of each rule in the results.
+RULES = {"before": threshold_of_two_bands, "now": threshold_of_joint_band}
 
 
 def coverage(path: str, n_rows: int, beta: float) -> dict[str, Any] | None:
@@ -184,7 +185,7 @@ def coverage(path: str, n_rows: int, beta: float) -> dict[str, Any] | None:
         "n": n_rows,
         "beta": beta,
         **{name: round(float(np.mean(values)), 4) for name, values in shares.items()},
-        "broken": round(n_broken["joint"] / COVERAGE_DRAWS, 4),
+        "broken": round(n_broken["now"] / COVERAGE_DRAWS, 4),
     }
 
 

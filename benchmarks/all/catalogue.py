@@ -45,6 +45,7 @@ class Entry:
         return self.alone and not self.timed and self.seconds <= 10
 
 
+_BANDS = ("promises/rules/bands.py", "promises/rules/levels.py", "promises/rules/selective_accuracy.py")
 _ANSWERS = (
     "promises/rules/staged.py",
     "promises/rules/max_risk.py",
@@ -63,7 +64,7 @@ def _entries() -> list[Entry]:
         Entry("answers", "benchmarks.answers --data {data} --jobs {jobs} -o {out}",
               ("benchmarks/answers.py", *_ANSWERS), 900, alone=False),
         Entry("bands", "benchmarks.bands exits --jobs {jobs} --out {out}",
-              ("benchmarks/bands.py", "promises/rules/bands.py", "promises/rules/levels.py"), 150),
+              ("benchmarks/bands.py", "benchmarks/score_populations.py", *_BANDS), 3000),
         Entry("billion-rows", "benchmarks.billion --rows 1e9 --jobs {jobs} --out {out}",
               ("benchmarks/billion.py", *_ACCURACY, _RANK), 400, timed=True),
         Entry("calibrators", "benchmarks.calibrators --jobs {jobs} --out {out}",
@@ -117,7 +118,7 @@ def _entries() -> list[Entry]:
               ("benchmarks/paper/runs.py", "promises/rules/paper.py", *_ACCURACY, _RANK, "maps/temperature.py",
                "maps/ensemble.py", "maps/gp.py", "metrics/binning.py"), 5400, alone=False),
         Entry("joint-band", "benchmarks.joint_band --data {data} --jobs {jobs} --out {out}",
-              ("benchmarks/joint_band.py", "promises/rules/bands.py", "promises/rules/levels.py"), 2000, alone=False),
+              ("benchmarks/joint_band.py", "benchmarks/score_populations.py", *_BANDS), 4000, alone=False),
         Entry("false-coverage", "benchmarks.false_coverage --data {data} --jobs {jobs} --out {out}",
               ("benchmarks/false_coverage.py", "promises/parts/per.py", *_ACCURACY), 2000, alone=False),
         Entry("ties", "benchmarks.ties --data {data} --jobs {jobs} --out {out}",
