@@ -106,6 +106,10 @@ class Ranking:
             self._last = batch, RankedErrors(stop[:, -1:], stop[:, 0:-1:2], stop[:, 1::2], wrong)
         return self._last[1]
 
+    def statistic(self, area: Callable[[RankedErrors], Float]) -> Statistic:
+        """Make a statistic from a function of the counts. Its interval is that of the plain bootstrap."""
+        return lambda batch: area(self.errors(batch))
+
     def weighted(self, count: int, random: np.random.Generator) -> Iterator[WeightedResamples]:
         """Yield `count` resamples with exponential row weights, a few at a time.
 
