@@ -133,6 +133,8 @@ def _entries() -> list[Entry]:
               ("benchmarks/promises.py", "promises/rules/paper.py", *_ACCURACY, _RANK), 400),
         Entry("how-many-rows", "benchmarks.rows_needed --data {data} --cases 1000 --jobs {jobs} --out {out}",
               ("benchmarks/rows_needed.py", "promises/rules/rows_needed.py", *_SEQUENCE), 900, alone=False),
+        Entry("how-many-rows-unseen", "benchmarks.rows_needed_unseen --data {data} --jobs {jobs} --out {out}",
+              ("benchmarks/rows_needed_unseen.py", "promises/rules/rows_needed.py", *_SEQUENCE), 120, alone=False),
         Entry("rankers", "benchmarks.rankers --jobs {jobs} --out {out}",
               ("benchmarks/rankers.py", "scores/learned.py", *_ACCURACY), 400),
         Entry("read-files", "benchmarks.files.read --out {out}",
