@@ -314,9 +314,9 @@ def area_limits(
             raised[name].append(high)
     limits = {}
     for name in statistics:
-        low = np.quantile(np.concatenate(lowered[name]), tail, method="inverted_cdf")
-        high = np.quantile(np.concatenate(raised[name]), 1.0 - tail, method="inverted_cdf")
-        limits[name] = float(low), float(high)
+        lower_limit = np.quantile(np.concatenate(lowered[name]), tail, method="inverted_cdf")
+        upper_limit = np.quantile(np.concatenate(raised[name]), 1.0 - tail, method="inverted_cdf")
+        limits[name] = float(lower_limit), float(upper_limit)
     return limits
 
 
