@@ -6,7 +6,7 @@ import pytest
 from benchmarks.area_intervals import AREAS, made_populations
 from metacal.metrics import auroc, interval
 from metacal.metrics.intervals import clopper_pearson
-from metacal.metrics.ranking import Ranking
+from metacal.metrics.ranking import Ranking, area_limits
 from metacal.metrics.registry import METRICS
 from metacal.metrics.resampling import Resampling, Target
 
@@ -51,3 +51,15 @@ def test_auroc_against_very_many_correct_rows_is_a_proportion():
     found = interval(auroc, score, correct, n_resamples=10_000)
     exact = clopper_pearson(13, 20)
     assert (found.low, found.high) == pytest.approx((exact.low, exact.high), abs=0.01)
+
+
+def test_merging_the_blocks_of_many_errors_hardly_moves_the_limits(monkeypatch):
+    random = np.random.default_rng(0)
+    correct = random.random(4_000) > 0.4
+    score = random.normal(0.0, 1.0, 4_000) + 1.5 * ~correct
+    statistics = {area: METRICS[area].prepared(Ranking(score, correct)) for area in AREAS}
+    merged = area_limits(statistics, 1_000, 0.025, np.random.default_rng(1))
+    monkeypatch.setattr("metacal.metrics.ranking._SINGLE_BLOCKS", 4_000)
+    single = area_limits(statistics, 1_000, 0.025, np.random.default_rng(2))
+    for area in AREAS:
+        assert merged[area] == pytest.approx(single[area], abs=0.12 * (single[area][1] - single[area][0]))

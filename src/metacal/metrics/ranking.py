@@ -39,7 +39,9 @@ from metacal.metrics.registry import Input, register, value
 from metacal.metrics.toplabel import bool_column, number_column, refuse_correct_first, refuse_where, same_length
 
 #: Numbers in one array of weighted resamples; a few such arrays fit into the cache.
-_BATCH_ELEMENTS = 1 << 18
+_BATCH_ELEMENTS = 1 << 16
+#: Blocks of equal score that are resampled one by one; later blocks are merged into as many.
+_SINGLE_BLOCKS = 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,26 +112,17 @@ class Ranking:
         """Make a statistic from a function of the counts. Its interval is that of the plain bootstrap."""
         return lambda batch: area(self.errors(batch))
 
-    def weighted(self, count: int, random: np.random.Generator) -> Iterator[WeightedResamples]:
-        """Yield `count` resamples with exponential row weights, a few at a time.
-
-        The weights of k rows add up to a gamma variable of shape k. One draw for each run of rows is therefore enough.
-        """
+    def runs(self) -> Runs:
+        """Count the correct and the incorrect rows along the ranking."""
         counted = self.errors(np.ones((1, len(self)), dtype=np.intp))
         incorrect = counted.wrong[0]
-        correct = counted.stop[0] - counted.start[0] - incorrect
-        gaps = np.diff(counted.start[0], prepend=0.0) - np.append(0.0, counted.stop[0] - counted.start[0])[:-1]
-        last_gap = counted.n_rows[0] - counted.stop[0, -1:] if len(incorrect) else counted.n_rows[0]
-        step = max(1, _BATCH_ELEMENTS // (len(incorrect) + 1))
-        for first in range(0, count, step):
-            n_drawn = min(step, count - first)
-            yield WeightedResamples.of(
-                gaps=random.standard_gamma(gaps, (n_drawn, len(gaps))),
-                correct=random.standard_gamma(correct, (n_drawn, len(correct))),
-                incorrect=random.standard_gamma(incorrect, (n_drawn, len(incorrect))),
-                last_gap=random.standard_gamma(last_gap, (n_drawn, 1)),
-                unseen=random.standard_exponential((n_drawn, 2)),
-            )
+        size = counted.stop[0] - counted.start[0]
+        stop_before = np.concatenate(([0.0], counted.stop[0]))
+        return Runs(
+            gaps=np.append(counted.start[0], counted.n_rows[0]) - stop_before,
+            correct=size - incorrect,
+            incorrect=incorrect,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,6 +189,66 @@ class WeightedErrors(RankedErrors):
 
 
 @dataclass(frozen=True, eq=False)
+class Runs:
+    """Numbers of rows along a ranking, the surest first.
+
+    Attributes
+    ----------
+    gaps : array of blocks + 1 entries
+        Correct rows before each block that holds an incorrect row, and after the last block.
+    correct, incorrect : arrays
+        Rows in each block.
+    """
+
+    gaps: Float
+    correct: Float
+    incorrect: Float
+
+    def merged(self) -> Runs:
+        """Merge neighbouring blocks, if there are so many that resamples would be slow.
+
+        The first blocks stay as they are, because they count most in an AURC.
+        """
+        n_blocks = len(self.incorrect)
+        if n_blocks <= 2 * _SINGLE_BLOCKS:
+            return self
+        later = np.linspace(_SINGLE_BLOCKS, n_blocks, _SINGLE_BLOCKS, endpoint=False).astype(np.intp)
+        first_blocks = np.concatenate([np.arange(_SINGLE_BLOCKS), later])
+        gaps_inside = self.gaps[:-1].copy()
+        gaps_inside[first_blocks] = 0.0
+        return Runs(
+            gaps=self.gaps[np.append(first_blocks, n_blocks)],
+            correct=np.add.reduceat(self.correct + gaps_inside, first_blocks),
+            incorrect=np.add.reduceat(self.incorrect, first_blocks),
+        )
+
+    def resampled(self, count: int, random: np.random.Generator) -> Iterator[WeightedResamples]:
+        """Yield `count` resamples with exponential row weights, a few at a time.
+
+        The weights of k rows add up to a gamma variable of shape k. One draw for each run of rows is therefore enough.
+        """
+        step = max(1, _BATCH_ELEMENTS // len(self.gaps))
+        for first in range(0, count, step):
+            n_drawn = min(step, count - first)
+            weights = [
+                random.standard_gamma(run, (n_drawn, len(run))) for run in (self.gaps, self.correct, self.incorrect)
+            ]
+            yield WeightedResamples(weighted_errors(*weights), random.standard_exponential((n_drawn, 2)))
+
+    def errors(self) -> WeightedErrors:
+        """Return the runs themselves as one resample in which every row has weight one."""
+        return weighted_errors(self.gaps[None], self.correct[None], self.incorrect[None])
+
+
+def weighted_errors(gaps: Float, correct: Float, incorrect: Float) -> WeightedErrors:
+    """Place the blocks of resamples from the weights of their runs, arrays of shape (resamples, runs)."""
+    size = correct + incorrect
+    stop = np.cumsum(gaps[:, :-1] + size, axis=1)
+    total = gaps.sum(axis=1, keepdims=True) + size.sum(axis=1, keepdims=True)
+    return WeightedErrors(total, stop - size, stop, incorrect)
+
+
+@dataclass(frozen=True, eq=False)
 class WeightedResamples:
     """Resamples with exponential row weights, and the weights of two unseen rows.
 
@@ -209,26 +262,6 @@ class WeightedResamples:
 
     seen: WeightedErrors
     unseen: Float
-
-    @classmethod
-    def of(cls, gaps: Float, correct: Float, incorrect: Float, last_gap: Float, unseen: Float) -> WeightedResamples:
-        """Build resamples from the weights of runs of rows.
-
-        Parameters
-        ----------
-        gaps : array of shape (resamples, blocks)
-            The correct rows between the block before and this block.
-        correct, incorrect : arrays of shape (resamples, blocks)
-            The rows of each block.
-        last_gap : array of shape (resamples, 1)
-            The rows behind the last block.
-        unseen : array of shape (resamples, 2)
-            The unseen rows.
-        """
-        size = correct + incorrect
-        stop = np.cumsum(gaps + size, axis=1)
-        total = (gaps + size).sum(axis=1, keepdims=True) + last_gap
-        return cls(WeightedErrors(total, stop - size, stop, incorrect), unseen)
 
     def unfavourable(self, *, both_kinds: bool) -> WeightedErrors:
         """Put an unseen incorrect row first, and with `both_kinds` an unseen correct row last."""
@@ -307,7 +340,9 @@ def area_limits(
     lowered: dict[str, list[Float]] = {name: [] for name in statistics}
     raised: dict[str, list[Float]] = {name: [] for name in statistics}
     ranking = next(iter(statistics.values())).ranking
-    for resamples in ranking.weighted(count, random):
+    runs = ranking.runs()
+    merged = runs.merged()
+    for resamples in merged.resampled(count, random):
         for name, statistic in statistics.items():
             low, high = statistic.bounding_areas(resamples)
             lowered[name].append(low)
@@ -316,7 +351,9 @@ def area_limits(
     for name in statistics:
         lower_limit = np.quantile(np.concatenate(lowered[name]), tail, method="inverted_cdf")
         upper_limit = np.quantile(np.concatenate(raised[name]), 1.0 - tail, method="inverted_cdf")
-        limits[name] = float(lower_limit), float(upper_limit)
+        # Merging blocks moves the area a little. The limits are moved back by as much.
+        moved = float(statistics[name].area(runs.errors())[0] - statistics[name].area(merged.errors())[0])
+        limits[name] = float(lower_limit) + moved, float(upper_limit) + moved
     return limits
 
 
