@@ -75,6 +75,7 @@ class Entry:
         return self.alone and not self.timed and self.seconds <= 10
 
 
+_BANDS = ("promises/rules/bands.py", "promises/rules/levels.py", "promises/rules/selective_accuracy.py")
 _ANSWERS = (
     "promises/rules/staged.py",
     "promises/rules/max_risk.py",
@@ -92,8 +93,10 @@ def _entries() -> list[Entry]:
               ("benchmarks/answer_adversaries.py", *_ANSWERS), 500),
         Entry("answers", "benchmarks.answers --data {data} --jobs {jobs} -o {out}",
               ("benchmarks/answers.py", *_ANSWERS), 900, alone=False),
+        Entry("area-intervals", "benchmarks.area_intervals --data {data} --jobs {jobs} --out {out}",
+              ("benchmarks/area_intervals.py", "metrics/ranking.py", "metrics/resampling.py"), 7000, alone=False),
         Entry("bands", "benchmarks.bands exits --jobs {jobs} --out {out}",
-              ("benchmarks/bands.py", "promises/rules/bands.py", "promises/rules/levels.py"), 150),
+              ("benchmarks/bands.py", "benchmarks/score_populations.py", *_BANDS), 3000),
         Entry("billion-rows", "benchmarks.billion --rows 1e9 --jobs {jobs} --out {out}",
               ("benchmarks/billion.py", *_ACCURACY, _RANK), 400, timed=True),
         Entry("calibrators", "benchmarks.calibrators --jobs {jobs} --out {out}",
@@ -148,11 +151,12 @@ def _entries() -> list[Entry]:
                "maps/ensemble.py", "maps/gp.py", "maps/affine.py", "metrics/binning.py", "metrics/gaps.py"), 2400,
               alone=False),
         Entry("joint-band", "benchmarks.joint_band --data {tuned} --jobs {jobs} --out {out}",
-              ("benchmarks/joint_band.py", "promises/rules/bands.py", "promises/rules/levels.py"), 2000, alone=False),
+              ("benchmarks/joint_band.py", "benchmarks/score_populations.py", *_BANDS), 4000, alone=False),
         Entry("false-coverage", "benchmarks.false_coverage --data {tuned} --jobs {jobs} --out {out}",
               ("benchmarks/false_coverage.py", "promises/parts/per.py", *_ACCURACY), 2000, alone=False),
         Entry("ties", "benchmarks.ties --data {tuned} --jobs {jobs} --out {out}",
-              ("benchmarks/ties.py", "benchmarks/experiments/pilot_scores.py", "promises/scouts.py", *_SEQUENCE),
+              ("benchmarks/ties.py", "benchmarks/experiments/pilot_scores.py", "promises/scouts.py",
+               *_BANDS, *_SEQUENCE),
               1500, alone=False),
         Entry("ties-labels", "benchmarks.ties_labels --data {data} --jobs {jobs} --out {out}",
               ("benchmarks/ties_labels.py", "gate/certifier.py", "promises/scouts.py", *_SEQUENCE), 2000, alone=False),
@@ -162,6 +166,8 @@ def _entries() -> list[Entry]:
               ("benchmarks/promises.py", "promises/rules/paper.py", *_ACCURACY, _RANK), 400),
         Entry("how-many-rows", "benchmarks.rows_needed --data {data} --cases 1000 --jobs {jobs} --out {out}",
               ("benchmarks/rows_needed.py", "promises/rules/rows_needed.py", *_SEQUENCE), 900, alone=False),
+        Entry("how-many-rows-unseen", "benchmarks.rows_needed_unseen --data {data} --jobs {jobs} --out {out}",
+              ("benchmarks/rows_needed_unseen.py", "promises/rules/rows_needed.py", *_SEQUENCE), 120, alone=False),
         Entry("rankers", "benchmarks.rankers --jobs {jobs} --out {out}",
               ("benchmarks/rankers.py", "scores/learned.py", "promises/rules/paper.py", "maps/temperature.py",
                *_ACCURACY), 250),

@@ -108,6 +108,10 @@ class World(Disk):
         # The worst there is: a time that ticks, and nothing else that would tell one file from another.
         return Stamp(len(self.files[path]), self.files.written_ns[path], self.files.written_ns[path], 0)
 
+    def exists(self, path: str) -> bool:
+        self._fate()
+        return path in self.files
+
     def checksum(self, path: str) -> str:
         self._fate()
         if path not in self.files:

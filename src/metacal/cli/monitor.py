@@ -129,16 +129,17 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal monitor cascade.json answers.jsonl --state watch.journal
     """  # noqa: D301
     _check_options(artifact, file, options)
-    from metacal.cli.intake import Intake, Quarantine, Shown, watched
+    from metacal.cli.intake import Intake, Quarantine, Shown, open_journal, watched
     from metacal.cli.sources import source_of
-    from metacal.io.artifact.watch import MONITOR
-    from metacal.io.journal import Journal
     from metacal.report.status import lines
 
     new = _new_watch(artifact, file, options)
     options = replace(options, reading=replace(options.reading, unit_key=options.unit_key))
     with contextlib.ExitStack() as stack:
-        journal = None if options.state is None else stack.enter_context(Journal(options.state, MONITOR))
+        journal = None
+        if options.state is not None:
+            journal = open_journal(options, file)
+            stack.push(journal)
         kept = _kept(journal, new)
         source = source_of(kept, artifact, file, options)
         quarantine = None if options.put_aside is None else Quarantine(options.put_aside)

@@ -23,6 +23,8 @@ from metacal.errors import BusyError, InputError
 
 #: Of a folder that may be written but not listed, and on file systems (some that are shared) without such a thing.
 _UNSYNCABLE = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP)
+#: No space left, and no space left for this user.
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _LOCKED = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 #: Where the byte that Windows locks lies: beyond the text, so that others can read who holds the lock.
 _FAR = 1 << 30
@@ -71,6 +73,10 @@ class Disk:
             if stat.S_ISREG(status.st_mode):
                 return Stamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
         return None
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is anything under this name: a file, a folder, or a link to nothing."""
+        return os.path.lexists(path)
 
     def checksum(self, path: str) -> str:
         """A checksum of all bytes of a file."""
@@ -177,7 +183,8 @@ class Disk:
             os.ftruncate(file, 0)
             os.lseek(file, 0, os.SEEK_SET)  # Windows looks for its byte elsewhere, and cannot write by position
             since = time.strftime("%Y-%m-%d %H:%M:%S")  # what others are told of this process
-            os.write(file, f"process {os.getpid()} on {socket.gethostname()} since {since}".encode())
+            with contextlib.suppress(OSError):  # The lock holds on a full disk too; others then read no name in it.
+                os.write(file, f"process {os.getpid()} on {socket.gethostname()} since {since}".encode())
             try:
                 yield
             finally:
@@ -296,6 +303,21 @@ def plain_write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         raise InputError(f"cannot write {shown}: {parent} is not a folder; choose a path inside a folder.") from None
     except OSError as error:
         raise InputError(f"cannot write {shown}: {error.strerror or error}.") from error
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return whether an error, or one that caused it, is that no space is left on the disk.
+
+    Examples
+    --------
+    >>> is_disk_full(OSError(errno.ENOSPC, "No space left on device")), is_disk_full(OSError(errno.EACCES, "denied"))
+    (True, False)
+    """
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+            return True
+        error = error.__cause__
+    return False
 
 
 def sync_folder(path: str) -> None:

@@ -239,6 +239,19 @@ def path_in(name: str) -> str:
     return urlsplit(name).path if _is_web(name) else name
 
 
+def without_query(name: str) -> str:
+    """Return a web address without its query, which may hold a signature that changes; other names as they are.
+
+    Examples
+    --------
+    >>> without_query("https://host/a.csv?signature=0.1"), without_query("logs/what?.csv")
+    ('https://host/a.csv', 'logs/what?.csv')
+    """
+    if not _is_web(name):
+        return name
+    return urlsplit(name)._replace(query="", fragment="").geturl()
+
+
 @contextlib.contextmanager
 def _plain_errors(url: str) -> Iterator[None]:
     """What anybody on the way says, in one line."""
