@@ -233,12 +233,12 @@ def hostile_ties(results: Results) -> list[str]:
 
 
 def joint_band(results: Results) -> list[str]:
-    """AfterLooking's coverage as a share of the oracle's, before and with the joint band."""
+    """AfterLooking's coverage as a share of the oracle's, with two bands and with the accuracy band."""
     rows = [
         (f"{r['n']:,}", number(r["beta"], 2), str(r["sets"]), number(r["before"], 3), number(r["now"], 3))
         for r in results["summary"]
     ]
-    return table(("n", "β", "sets", "two bands on distribution functions", "the joint band"), rows)
+    return table(("n", "β", "sets", "two bands on distribution functions", "the accuracy band"), rows)
 
 
 def false_coverage(results: Results) -> list[str]:

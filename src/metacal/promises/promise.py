@@ -379,7 +379,7 @@ def cannot_certify(
         can = f"the best certifiable on these {n:,} rows {promise.surely} is {at_best}"
     do = f"{loosen}, or improve the model"
     if needed is not None:
-        do = f"{loosen}; about {needed:,} rows would certify it in 4 of 5 cases"
+        do = f"{loosen}; about {needed:,} rows may be enough (a rough estimate)"
     said, ((_, target), *_) = f"{what} cannot be certified: {can}; {do}.", promise.limits
     if needed is None and ruled_out is not None:
         said += f" {ruled_out}"

@@ -331,12 +331,12 @@ def why_rejected(part: Part) -> str:
 
     >>> from metacal.promises.parts.part import Part
     >>> why_rejected(Part(("cat",), 40, 39, 0, 0, -math.inf, None, 0.1, 0.01, 0.89, 120))
-    '40 rows, 39 right, certify 0.89 at most; about 120 rows would do in 4 of 5 cases'
+    '40 rows, 39 right, certify 0.89 at most; about 120 rows may be enough (a rough estimate)'
     """
     if not part.n_rows:
         return f"no calibration row; it takes at least {part.rows_needed:,}"
     can = "" if part.best is None else f", certify {rounded_down(part.best):g} at most"
-    do = "" if part.rows_needed is None else f"; about {part.rows_needed:,} rows would do in 4 of 5 cases"
+    do = "" if part.rows_needed is None else f"; about {part.rows_needed:,} rows may be enough (a rough estimate)"
     return f"{part.n_rows:,} rows, {part.n_correct:,} right{can}{do}"
 
 

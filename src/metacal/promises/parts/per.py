@@ -220,7 +220,7 @@ class Per(Promise):
         if needed and parts.sides:
             do = f"it takes at least {min(needed):,} rows of one group that speak about it; lower the target"
         elif needed:
-            do = f"lower the target; about {min(needed):,} rows of one {self.by} would certify it in 4 of 5 cases"
+            do = f"lower the target; about {min(needed):,} rows of one {self.by} may be enough (a rough estimate)"
         of = f"any {self.by} of these {n_rows:,} rows ({len(parts.families)} of them)"
         said = f"{quantity} {target:g} cannot be certified for {of} {self.surely};{can} {do}."
         return InfeasibleTargetError(said, target=target, best=best, rows_needed=min(needed, default=None))

@@ -163,7 +163,7 @@ class MinAccuracy(OfUnits, ByRanking, OneThreshold):
             ruled_out = ruled_out_words(ranking, self.beta, self.delta, "is that accurate")
             return cannot_certify(self, what, n, best, f"{best or 0.0:.4f}", needed, "lower the target", ruled_out)
         # Of the others nothing is known, nor of what more rows would show.
-        more = "" if needed is None else f"; about {needed:,} would certify it in 4 of 5 cases"
+        more = "" if needed is None else f"; about {needed:,} may be enough (a rough estimate)"
         said = f"{what} cannot be certified: {labels:,} of {n:,} labels show that, whatever the others are"
         said += f"; begin anew with a lower target or with more rows{more}."
         return InfeasibleTargetError(said, target=self.beta, best=best, rows_needed=needed)

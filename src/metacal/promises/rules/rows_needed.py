@@ -10,8 +10,12 @@ likely it makes the rows, over how likely it makes it that so many rows certify 
 A rule that certifies N rows does so where at some rank m of a few that N fixes at most c errors are found. Given the
 profile, the score at rank m stands at a share U ~ Beta(m, N - m + 1) of the population, and E_m ~ Bin(m, mean error up
 to U): three values of U, and the best of the ranks. The number of rows is where the chance, averaged over the profiles,
-is 4 of 5. So it is 4 of 5 on average over samples and over populations such as the prior expects, not on every
-population: from so few rows they cannot be told apart. `python -m benchmarks.rows_needed` measures both.
+is `CHANCE`.
+
+**The number is a rough estimate, and `CHANCE` is not the chance that it is enough.** It would be on average over
+populations such as the prior expects. A sample that certifies nothing holds too few errors to tell populations apart.
+`python -m benchmarks.rows_needed_unseen` measures how far off the number is on real sets that played no part in
+choosing the constants: on most of them so many rows are enough less often than `CHANCE`.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from metacal.rows.draws import generator
 #: From a number of rows the ranks that are tested first, rising, and how many errors may be found up to each.
 Plan = Callable[[int], Sequence[tuple[int, int]]]
 
-#: In how many cases so many rows shall certify.
+#: The chance of certifying that defines the number of rows, by the profiles; on a real set it is often lower.
 CHANCE = 0.8
 #: No number is named beyond so many times as many rows, or so many: the profile says nothing so far out.
 _TIMES, _MOST = 50, 20_000
@@ -63,7 +67,9 @@ def resampled(n: int, certifies: Callable[[Codes], bool]) -> int | None:
 
 
 def rows_needed(ranking: Ranking, plan: Plan) -> int | None:
-    """About how many rows of this kind would be certified in 4 of 5 cases, to two digits; None: no such number.
+    """Estimate how many rows would certify the target, to two digits; None if these rows support no estimate.
+
+    The estimate is rough. It assumes that new rows look like these, and may be off by a factor of three or more.
 
     >>> from metacal.promises.rules.accuracy import MinAccuracy
     >>> rng = np.random.default_rng(0)
