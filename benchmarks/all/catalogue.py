@@ -93,8 +93,6 @@ def _entries() -> list[Entry]:
               ("benchmarks/answer_adversaries.py", *_ANSWERS), 500),
         Entry("answers", "benchmarks.answers --data {data} --jobs {jobs} -o {out}",
               ("benchmarks/answers.py", *_ANSWERS), 900, alone=False),
-        Entry("area-intervals", "benchmarks.area_intervals --data {data} --jobs {jobs} --out {out}",
-              ("benchmarks/area_intervals.py", "metrics/ranking.py", "metrics/resampling.py"), 7000, alone=False),
         Entry("bands", "benchmarks.bands exits --jobs {jobs} --out {out}",
               ("benchmarks/bands.py", "benchmarks/score_populations.py", *_BANDS), 3000),
         Entry("billion-rows", "benchmarks.billion --rows 1e9 --jobs {jobs} --out {out}",
