@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from metacal.metrics.proper import BrierDecomposition as BrierDecomposition
     from metacal.metrics.proper import brier_decomposition as brier_decomposition
     from metacal.metrics.ranking import *  # noqa: F403
-    from metacal.metrics.risk_coverage import RiskCoverageCurve as RiskCoverageCurve
-    from metacal.metrics.risk_coverage import risk_coverage_curve as risk_coverage_curve
     from metacal.metrics.resampling import bootstrap as bootstrap
     from metacal.metrics.resampling import interval as interval
+    from metacal.metrics.risk_coverage import RiskCoverageCurve as RiskCoverageCurve
+    from metacal.metrics.risk_coverage import risk_coverage_curve as risk_coverage_curve
     from metacal.metrics.selective import *  # noqa: F403
     from metacal.metrics.streaming import StreamingAccuracy as StreamingAccuracy
     from metacal.metrics.streaming import StreamingBrier as StreamingBrier
