@@ -54,6 +54,7 @@ from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows import Rows, run_rows, validate
 from metacal.rows.arrays import on_host, one_of
+from metacal.rows.draws import generator
 from metacal.rows.executors import started
 from metacal.rows.labels import reject_label_of
 from metacal.rows.plausibility import Suspicion, warn_of_suspicion
@@ -229,7 +230,9 @@ def _profile(
     chosen = np.flatnonzero(accept if counted is None else accept & counted.mask(len(rows)))
     if rows.on_device or not len(chosen):
         return profile_of(seen.ranking)
-    chosen = chosen[:: -(-len(chosen) * rows.n_classes // _LOOKED_AT)]
+    most = max(1, _LOOKED_AT // rows.n_classes)
+    if len(chosen) > most:
+        chosen = np.sort(chosen[generator(0).permutation(len(chosen))[:most]])
     confidence = rows.picked(chosen).collect(partial(_confidence, base), np.broadcast_to(at, len(rows))[chosen])
     return profile_of(seen.ranking, confidence, seen.correct[chosen])
 

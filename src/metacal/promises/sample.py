@@ -15,6 +15,7 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
 from metacal.kernels.keys import ranked
+from metacal.rows.draws import RowDraws
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
@@ -160,6 +161,13 @@ class Sample(Evidence):
         """The same rows, which somebody has sorted already."""
         self.__dict__["ranking"] = known
         return self
+
+    def draws(self, random_state: int | None = None) -> RowDraws:
+        """Return the source of random draws from these rows, derived from all their columns."""
+        losses = None if self.losses is None else self.losses.answered
+        columns = self.score, self.correct, losses, self.part, self.truth
+        units = None if self.units is None else np.unique(self.units.code, return_inverse=True)[1]
+        return RowDraws(*columns, units=units, random_state=random_state)
 
     def take(self, rows: Flags | Codes) -> Sample:
         """Some of the rows, by a flag for each or by their places."""
