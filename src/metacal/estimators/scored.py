@@ -78,7 +78,7 @@ class ScoreGate(GateEstimator, kw_only=False):
         units: Units | ArrayLike | None = None,
         importance: Importance | ArrayLike | None = None,
         groups: ArrayLike | None = None,
-        random_state: int = 0,
+        random_state: int | None = None,
         prior: Any = None,
     ) -> Self:
         """Choose the threshold from a score per row and whether the row is right.
@@ -104,8 +104,9 @@ class ScoreGate(GateEstimator, kw_only=False):
             How much each row counts where new rows come from somewhere else; certified with a declared `largest`.
         groups : array of shape (n,), optional
             The group of each row, for a promise per group.
-        random_state : int
-            Draws the rows that count, with `units` or `importance`, and those that are set aside.
+        random_state : int, optional
+            Seed of the draw of the rows that count, with `units` or `importance`, and of those that are set aside. By
+            default it is derived from the rows; a seed that you give is recorded in the certificate.
         prior : array, (score, correct), gate or SameSource of these, optional
             Scores of other rows, unlabelled or older, wherever they come from: they choose the value at which the tests
             of an accuracy begin. Of older rows with their labels, or an older gate, how errors went with the score

@@ -46,7 +46,7 @@ from metacal.promises.notes import (
 )
 from metacal.promises.parts.per import Per
 from metacal.promises.parts.thresholds import policy_of
-from metacal.promises.parts.units import Counted
+from metacal.promises.parts.units import Counted, RowSelection
 from metacal.promises.promise import Promise
 from metacal.promises.rules.memory import Memory
 from metacal.promises.rules.two_sided import Sided
@@ -75,7 +75,7 @@ def fit_gate(
     fit_map: FitMap,
     *,
     weights: Float | None = None,
-    counted: Counted | None = None,
+    selection: RowSelection | None = None,
     classes: NDArray[Any] | None = None,
     groups: Any = None,
     notes: Sequence[Note] = (),
@@ -92,11 +92,11 @@ def fit_gate(
     codes, for a promise that looks at no labels, the map is the softmax, and the decision the largest logit's.
 
     `fit_map(rows, codes, weights)` is a method's fit function, its options bound; which rows it gets is for
-    `promise.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those of `counted`
-    (`metacal.promises.parts.units`). `groups` has the group of each row, for a promise per group. `notes` go into the
-    certificate. `known` are further fields of its source: `input`, `recipe`, `classes_given`. Of two classes the
-    `decision` may be "calibrated": at even odds, learned from some of the rows (`gate.sides`). `prior` has older rows,
-    or an older gate, which say where tests begin (`promises.rules.memory`).
+    `promise.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those that `selection`
+    draws (`metacal.promises.parts.units`). `groups` has the group of each row, for a promise per group. `notes` go
+    into the certificate. `known` are further fields of its source: `input`, `recipe`, `classes_given`. Of two classes
+    the `decision` may be "calibrated": at even odds, learned from some of the rows (`gate.sides`). `prior` has older
+    rows, or an older gate, which say where tests begin (`promises.rules.memory`).
 
     Log loss and ECE of the accepted rows with the map and without are compared by cross-fitting (`gate.helping`), by
     `refit` where fitting leaves traces. If the map does not help, the certificate says so; with `gives_way` it is the
@@ -124,9 +124,10 @@ def fit_gate(
     odd = warn_of_suspicion(rows.table, input)
     memory = None if prior is None else _remembered(prior, promise, classes, input)
     there, at, early = rows, 0.0, None
+    counted: RowSelection | Counted | None = selection
     if decision == "calibrated" and codes is not None:
         rows = rows.looked_over()
-        there, at, counted = learned_decision(rows, codes, counted)
+        there, at, counted = learned_decision(rows, codes, selection)
     parts = parts_of_rows(promise, there, classes, groups)
     if isinstance(promise, Sided | Per) and promise.sided:
         found = certified_sides(rows, codes, promise, counted, classes, parts)
@@ -135,7 +136,7 @@ def fit_gate(
         found = ranked_and_certified(there, codes, promise, score, counted, parts, early, memory)
     if there is not rows:
         found = found._replace(rows=rows, certificate=replace(found.certificate, decision_at=at), at=at)
-    rows, (seen, fingerprint, further) = found.rows, _looked_at(found, codes, odd, counted)
+    rows, (seen, fingerprint, further) = found.rows, _looked_at(found, codes, odd)
     of_rows = () if odd is None else (suspicion(looks=odd.kind, lowest=odd.lowest),)
     of_weights = () if weights is None else (weights_not_certified(),)
     certificate = found.certificate.with_notes(*notes, *of_rows, *(one.warned() for one in further), *of_weights)
@@ -161,7 +162,7 @@ def fit_gate(
                 base, remarks = _checked_help(base, refit or fit_map, fitting, accept[own], gives_way, classes)
             if not base.preserves_accuracy and not certificate.quantity.accepting_is_safe:
                 remarks.append(about_answers(rows, base, accept))
-        profile = _profile(base, rows, seen, accept, counted, found.at)
+        profile = _profile(base, rows, seen, accept, found.counted, found.at)
     hashed = fingerprint()
     check_other_rows(prior, hashed)
     source = Table(base, classes, found.score, decision_at=certificate.decision_at, **known)
@@ -170,7 +171,7 @@ def fit_gate(
 
 
 def _looked_at(
-    found: Certified, codes: Codes | None, odd: Suspicion | None, counted: Counted | None
+    found: Certified, codes: Codes | None, odd: Suspicion | None
 ) -> tuple[Columns, Callable[[], str], list[Note]]:
     """What is known of each row, what gives the fingerprint of all, and what else is odd about them."""
     rows, seen = found.rows, found.seen
@@ -182,7 +183,7 @@ def _looked_at(
     many = len(rows) >= WORTH_A_THREAD
     hashed = seen.values, seen.correct, run_rows(rows.n_classes)
     fingerprint = started(rows.executor if many else None, data_hash, *hashed, aside=many and rows.on_device)
-    return seen, fingerprint, _further_remarks(rows, seen, odd, counted)
+    return seen, fingerprint, _further_remarks(rows, seen, odd, found.counted)
 
 
 def _remembered(prior: Any, promise: Promise, classes: NDArray[Any], input: str) -> Callable[[str | Score], Memory]:

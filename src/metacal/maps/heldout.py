@@ -1,7 +1,7 @@
 """Rows as a map has them that was fitted without them, and as the softmax has them: does calibration help here?
 
-Cross-fitting on some of the rows, drawn at random: they are dealt out into folds, whatever their order, and each fold is
-mapped by what is fitted on the others. A temperature, one with a uniform part, and the usual base map cost two walks
+Cross-fitting on some of the rows, drawn at random: they are dealt out into folds, whatever their order, and each fold
+is mapped by what is fitted on the others. A temperature, one with a uniform part, and the usual base map cost two walks
 over those rows and no more (`Seen` says the rest), wherever the table lies; the others are fitted anew, where that is
 affordable.
 """

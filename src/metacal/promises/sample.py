@@ -40,14 +40,15 @@ class Evidence(ABC):
 
 
 class WholeUnits(NamedTuple):
-    """Units whose every row counts: the number of each row's unit, how many rows one can have, the seed of draws.
+    """Clusters whose every row counts: the number of each row's cluster, and how many rows a cluster can have.
 
-    With `mean` a unit counts as one, by the mean of those of its rows that are looked at, if there are any.
+    The clusters are numbered in random order (`RowDraws.unit_numbers`): the first ones are pilot clusters, and the
+    others are bet on in the order of their numbers. With `mean` a cluster counts as one, by the mean of those of its
+    rows that are looked at, if there are any.
     """
 
     code: Codes
     largest: int
-    seed: int = 0
     mean: bool = False
 
     @property

@@ -1,24 +1,27 @@
 """Random numbers: generators, and draws from rows that decide what a certificate says.
 
-**Draws that certify.** Some certificates depend on a random draw: one row of each cluster, rows kept in proportion to
-their weights, pilot rows, the order in which losses are bet on. If the user could try twenty seeds and keep the best
-certificate, the promise would fail far more often than delta allows. So the seed of such a draw is derived from the rows
-(`RowDraws`): the same rows always give the same draw. The order of the rows has no influence. Rows are brought into a
-canonical order before they are drawn, so that shuffling or sorting a file gives the same certificate. The names of
+**Draws that certify.** Some certificates depend on a random draw: one row of each cluster, rows
+kept in proportion to their weights, pilot rows, the order in which losses are bet on. If the user
+could try twenty seeds and keep the best certificate, the promise would fail far more often than
+delta allows. So the seed of such a draw is derived from the rows (`RowDraws`): the same rows always
+give the same draw. The order of the rows has no influence. Rows are brought into a canonical order
+before they are drawn, so that shuffling or sorting a file gives the same certificate. The names of
 clusters have no influence either.
 
-**What is assumed.** The digest of the rows is treated as independent of the outcome of the draw, as if every set of rows
-had a seed of its own that was drawn beforehand. SplitMix64 and SHA-256 make the seed; no proof says that they do this
-for every population, and simulations show no deviation (`benchmarks/derived_seeds.py`). The assumption needs columns
-that take many values together. Rows that are equal in every column at hand are interchangeable, and which of them is
-drawn depends on the order of the rows. Whoever changes the rows on purpose (drops one, rescales a score) gets another
-draw: a derived seed prevents an easy search, not a fraud.
+**What is assumed.** The digest of the rows is treated as independent of the outcome of the draw, as
+if every set of rows had a seed of its own that was drawn beforehand. SplitMix64 and SHA-256 make
+the seed; no proof says that they do this for every population, and simulations show no deviation
+(`benchmarks/derived_seeds.py`). The assumption needs columns that take many values together. Rows
+that are equal in every column at hand are interchangeable, and which of them is drawn depends on
+the order of the rows. Whoever changes the rows on purpose (drops one, rescales a score) gets
+another draw: a derived seed prevents an easy search, not a fraud.
 
-**A seed that the user gives** is mixed with the digest. It is recorded in the certificate, because somebody who tried
-several seeds has used up the confidence that the certificate states.
+**A seed that the user gives** is mixed with the digest. It is recorded in the certificate, because
+somebody who tried several seeds has used up the confidence that the certificate states.
 
-**Generators.** `generator` separates our random numbers from those that a caller draws from the same seed. Without this
-the scores that a caller makes with `default_rng(0).random(n)` would decide which of their rows are drawn.
+**Generators.** `generator` separates our random numbers from those that a caller draws from the
+same seed. Without this the scores that a caller makes with `default_rng(0).random(n)` would decide
+which of their rows are drawn.
 """
 
 from __future__ import annotations
@@ -119,7 +122,7 @@ class RowDraws:
 
     @cached_property
     def _unit_ranks(self) -> NDArray[np.intp]:
-        """The place of each cluster in the canonical order of clusters. Clusters with equal rows are interchangeable."""
+        """The place of each cluster in an order that follows from its rows, not from its number."""
         ranks = np.empty(len(self._unit_hashes), dtype=np.intp)
         ranks[_stable_order(self._unit_hashes)] = np.arange(len(ranks))
         return ranks
