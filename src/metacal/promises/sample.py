@@ -164,8 +164,13 @@ class Sample(Evidence):
         return self
 
     def draws(self, random_state: int | None = None) -> RowDraws:
-        """Return the source of random draws from these rows, derived from all their columns."""
-        losses = None if self.losses is None else self.losses.answered
+        """Return the source of random draws from these rows, derived from all their columns.
+
+        Losses that follow from correctness are left out, so that promises that mean the same draw the same rows.
+        """
+        losses = None
+        if self.losses is not None and not self.losses.all_or_nothing:
+            losses = self.losses.answered
         columns = self.score, self.correct, losses, self.part, self.truth
         units = None if self.units is None else np.unique(self.units.code, return_inverse=True)[1]
         return RowDraws(*columns, units=units, random_state=random_state)
