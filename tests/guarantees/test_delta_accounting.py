@@ -52,7 +52,7 @@ def test_the_starts_of_whole_clusters_share_delta(monkeypatch):
         return plain(values, limit, level, **options)
 
     monkeypatch.setattr(betting, "is_below", spied)
-    certificate = mc.MinAccuracy(BETA, DELTA).certify(in_clusters(np.arange(0, 110, 14)))
+    certificate = mc.MinAccuracy(BETA, DELTA).certify(in_clusters(np.arange(0, 130, 11)))
     assert certificate.accepts_everything
     assert levels[0] == pytest.approx(0.9 * DELTA)
     assert levels[1:] == pytest.approx([0.1 * DELTA] * (len(levels) - 1))  # the first share is lost
