@@ -4,6 +4,7 @@
     nox -s "tests-3.12(newest, c, all)"                      one cell
     nox -s tests-3.14 -- tests/unit                          other tests than the quick ones of .ci/smoke
     METACAL_DIST=dist nox -s tests                           of the wheels in dist/, not of the source
+    nox -s sanitize                                          the C kernel under AddressSanitizer and UBSan
 
 A session installs metacal as a user would, without the repository on the path.
 """
@@ -91,6 +92,15 @@ def coverage(session: nox.Session) -> None:
     session.run("coverage", "combine", "-q")
     session.run("coverage", "report", f"--fail-under={COVERAGE}")
     session.run("coverage", "html", "-q", "-d", "ci-artifacts/coverage")
+
+
+@nox.session(python=OLDEST_PYTHON)
+def sanitize(session: nox.Session) -> None:
+    """Kernel tests on a C kernel that is built with AddressSanitizer and UndefinedBehaviorSanitizer."""
+    if shutil.which("gcc") is None:
+        session.skip("the sanitizers of GCC are used; it is not here")
+    session.install(".[test]", "setuptools")
+    session.run("bash", ".ci/sanitize", *session.posargs, external=True)
 
 
 @nox.session(python=OLDEST_PYTHON)

@@ -1,7 +1,8 @@
 """Behind metacal.promises.rules.levels and .bands: the table of local levels, how often true curves leave their bands.
 
 python -m benchmarks.bands levels        # print the table of metacal.promises.rules.levels (about 5 minutes)
-python -m benchmarks.bands exits         # 500 draws of 1,000 and 5,000 rows from each set into results/bands.json
+python -m benchmarks.bands exits         # results/bands.json: 500 draws of 1,000 and 5,000 rows from each set, and
+                                         # 2,000 draws of 20 to 300 rows from each of the populations that are hardest
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv, gammaln
 
 from benchmarks.experiments.pool import in_order
+from benchmarks.score_populations import HARD_POPULATIONS, Population, TablePopulation, drawn_exits
 from metacal import datasets
-from metacal.promises.rules.bands import operating_bands
 from metacal.promises.rules.levels import LEVELS
 from metacal.rows import Rows
 from metacal.scores import score_rows
 
 HERE = Path(__file__).resolve().parent
 DRAWS, DELTA = 500, 0.1
+HARD_DRAWS, HARD_SIZES = 2000, (20, 50, 100, 300)
 
 
 def exit_probability(n: int, level: float) -> float:
@@ -69,22 +71,27 @@ def print_levels() -> None:
         print(",".join([f"order {2**power}", *(f"{value:.5g}" for value in exits)]), flush=True)
 
 
-def exits(name: str, n: int) -> dict[str, object]:
-    """The share of draws in which the true miscoverage, accuracy, coverage or any of them leaves its band anywhere."""
+def exits_of_set(name: str, n_rows: int) -> dict[str, object]:
+    """Measure how often the true curves of a data set leave their bands."""
     data = datasets.load(name, folder=None if name in datasets.names() else HERE / "data")
-    scores, correct = score_rows(Rows(data.logits), "entropy"), data.logits.argmax(axis=1) == data.labels
-    thresholds, codes = np.unique(scores, return_inverse=True)
-    rows, right = np.cumsum(np.bincount(codes)), np.cumsum(np.bincount(codes, correct))
-    truth = [1 - right / right[-1], right / rows, rows / rows[-1]]
-    rng, left = np.random.default_rng(n), np.zeros(4)
-    for _ in range(DRAWS):
-        drawn = rng.integers(0, len(scores), n)
-        found = operating_bands(scores[drawn], correct[drawn], DELTA, thresholds)
-        bands = found.miscoverage, found.accuracy, found.coverage
-        out = [bool(((t < b.lower) | (t > b.upper)).any()) for t, b in zip(truth, bands, strict=True)]
-        left += [*out, any(out)]
+    scores = score_rows(Rows(data.logits), "entropy")
+    correct = data.logits.argmax(axis=1) == data.labels
+    population = TablePopulation.of(scores, correct)
+    return {"set": name, "n": n_rows, **exit_rates(population, n_rows, DRAWS)}
+
+
+def exits_of_population(name: str, n_rows: int) -> dict[str, object]:
+    """Measure how often the true curves of a population made for it leave their bands."""
+    rates = exit_rates(HARD_POPULATIONS[name], n_rows, HARD_DRAWS)
+    return {"population": name, "n": n_rows, **rates}
+
+
+def exit_rates(population: Population, n_rows: int, draws: int) -> dict[str, float]:
+    """Measure the share of draws in which each curve, and any of them, leaves its band anywhere."""
+    rng = np.random.default_rng(n_rows)
+    found = [drawn_exits(population, n_rows, DELTA, rng) for _ in range(draws)]
     names = ("miscoverage", "accuracy", "coverage", "any")
-    return {"set": name, "n": n, **dict(zip(names, (left / DRAWS).round(4).tolist()))}
+    return {name: round(float(np.mean([getattr(exits, name) for exits in found])), 4) for name in names}
 
 
 def main() -> None:
@@ -98,8 +105,16 @@ def main() -> None:
         print_levels()
         return
     sets = (*datasets.names(), *datasets.names(folder=HERE / "data"))
-    rows = list(in_order(exits, [(name, n) for name in sets for n in (1000, 5000)], options.jobs))
-    options.out.write_text(json.dumps({"draws": DRAWS, "delta": DELTA, "rows": rows}, indent=1) + "\n")
+    set_tasks = [(name, n_rows) for name in sets for n_rows in (1000, 5000)]
+    hard_tasks = [(name, n_rows) for name in HARD_POPULATIONS for n_rows in HARD_SIZES]
+    document = {
+        "draws": DRAWS,
+        "delta": DELTA,
+        "rows": list(in_order(exits_of_set, set_tasks, options.jobs)),
+        "hard draws": HARD_DRAWS,
+        "hard": list(in_order(exits_of_population, hard_tasks, options.jobs)),
+    }
+    options.out.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

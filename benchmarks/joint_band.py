@@ -1,12 +1,18 @@
-"""AfterLooking: how often the joint band on an accuracy is left, and how much is accepted under it.
+"""Measure the band on the selective accuracy: how often it is left, and how much it accepts.
 
     python -m benchmarks.joint_band --data FOLDER [--jobs 16] [--out benchmarks/results/joint-band.json]
 
-Violations: 2,000 draws from each of more than forty populations of n = 300, 1,000 and 5,000 rows, where the chance of
-an error is the same for all rows (flat), rises, falls, steps or goes up and down with the score, or is that of a logits
-file; the share of draws in which the true accuracy of what some threshold accepts lies below its bound. Coverage: of
-`AfterLooking(beta=...)` on each file, as a share of the oracle's, with the band that it had before.
-About 3 minutes on 16 cores.
+Exits: 2,000 draws of 20 to 1,000 rows and 1,000 draws of 5,000 rows from each population. The error
+rate is the same for all rows (flat), rises, falls, steps or goes up and down with the score, is drawn
+at random, or is that of a logits file. `score_populations.HARD_POPULATIONS` holds the ones on which a
+band that was calibrated by simulation failed. Each side of the band has all of delta. A side is left
+if the true selective accuracy lies beyond it at any threshold, including those between two scores of
+the sample.
+
+Coverage: of `AfterLooking(beta=...)` on each file, as a share of the coverage of the best threshold
+for the whole file, with this band and with two bands on distribution functions.
+
+About 4 minutes on 16 cores.
 """
 
 from __future__ import annotations
@@ -18,22 +24,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import bdtr
 
 from benchmarks.accuracy_rule import columns
 from benchmarks.experiments.pool import in_order
-from metacal.promises.rules.bands import certified_accuracy, lowest_accuracy, run_ends
-from metacal.promises.rules.levels import joint_levels, local_level, quantiles_at
+from benchmarks.score_populations import (
+    HARD_POPULATIONS,
+    Flags,
+    Floats,
+    Population,
+    StepPopulation,
+    TablePopulation,
+    accepted_counts,
+    log_likelihood_ratio,
+)
+from metacal.promises.rules.bands import largest_supporting_threshold, run_ends
+from metacal.promises.rules.levels import local_level, quantiles_at
+from metacal.promises.rules.selective_accuracy import selective_accuracy_bound
 
 HERE = Path(__file__).resolve().parent
-DELTA, SIZES, DRAWS = 0.1, (300, 1000, 5000), 2000
-FLAT = (0.5, 0.4, 0.3, 0.2, 0.1, 0.05)
+DELTA = 0.1
+#: Draws of each population, and of the largest samples, which take longest.
+DRAWS, LARGE_DRAWS, LARGE = 2000, 1000, 5000
+SIZES = (20, 50, 100, 300, 1000, 5000)
+COVERAGE_SIZES, TARGETS, COVERAGE_DRAWS = (100, 300, 1000, 5000), (0.9, 0.95, 0.97), 400
+RANDOM_POPULATIONS = 32
 
-Column = NDArray[np.float64]
-#: The chance of an error at a score between 0 and 1.
-CHANCES: dict[str, Callable[[Column], Column]] = {
-    **{f"flat {r:g}": lambda u, r=r: np.full(len(u), r) for r in FLAT},
+#: Error rate at a score between 0 and 1.
+ERROR_RATES: dict[str, Callable[[Floats], Floats]] = {
+    **{f"flat {r:g}": lambda u, r=r: np.full(len(u), r) for r in (0.5, 0.4, 0.3, 0.2, 0.1, 0.05)},
     **{f"rising {a:g} to {b:g}": lambda u, a=a, b=b: a + (b - a) * u for a in (0.0, 0.1) for b in (0.3, 0.6, 0.9)},
     **{f"falling {a:g} to {b:g}": lambda u, a=a, b=b: a + (b - a) * u for a in (0.3, 0.6, 0.9) for b in (0.0, 0.1)},
     **{f"power {p:g}": lambda u, p=p: u**p for p in (0.5, 2.0, 4.0, 8.0, 16.0)},
@@ -41,74 +59,154 @@ CHANCES: dict[str, Callable[[Column], Column]] = {
     **{f"step down at {s:g}": lambda u, s=s: np.where(u < s, 0.5, 0.02) for s in (0.01, 0.1, 0.5)},
     "four steps": lambda u: np.select([u < 0.3, u < 0.6, u < 0.85], [0.002, 0.02, 0.1], 0.6),
     **{f"waves of {k}": lambda u, k=k: 0.25 + 0.24 * np.sin(2 * np.pi * k * u) for k in (1, 3, 10, 30)},
-    **{f"late waves of {k}": lambda u, k=k: 0.25 - 0.24 * np.cos(2 * np.pi * k * np.log(u + 1e-9)) for k in (1, 2)},
+    **{f"late waves of {k}": lambda u, k=k: 0.25 - 0.24 * np.cos(2 * np.pi * k * np.log(u)) for k in (1, 2)},
 }
 
 
-def drawn_from(name: str, truth: tuple[Column, Column] | None, n: int, rng: np.random.Generator) -> tuple[Column, ...]:
-    """Scores, errors, and the true error rate below any score, at a fine grid of scores."""
-    if truth is None:
-        u = rng.random(n)
-        return u, rng.random(n) < CHANCES[name](u)
-    rows = rng.integers(0, len(truth[0]), n)
-    return truth[0][rows], truth[1][rows]
+def smooth_population(error_rate: Callable[[Floats], Floats]) -> StepPopulation:
+    """Approximate an error rate by steps that are narrow at the sure end."""
+    edges = np.unique(np.concatenate([[0.0], np.geomspace(1e-5, 1.0, 300), np.linspace(0.0, 1.0, 401)]))
+    middles = (edges[1:] + edges[:-1]) / 2.0
+    return StepPopulation(edges=edges, error_rates=error_rate(middles))
 
 
-def violations(name: str, path: str | None, n: int) -> dict[str, Any]:
-    """The share of draws in which the truth lies below its bound at some threshold."""
-    truth = None
-    if path is None:
-        grid = (np.arange(200_000) + 0.5) / 200_000
-        rates = np.cumsum(CHANCES[name](grid)) / np.arange(1, len(grid) + 1)
-    else:
-        scores, correct = columns(Path(path))
-        truth = scores, ~correct
-        grid, rates = scores, np.cumsum(~correct) / np.arange(1, len(scores) + 1)
-    largest, rng, left = joint_levels(n, DELTA)[1].max(), np.random.default_rng([n, sum(map(ord, name))]), 0
-    for _ in range(DRAWS):
-        score, wrong = drawn_from(name, truth, n, rng)
-        order = np.argsort(score, kind="stable")
-        score, errors = score[order], np.cumsum(wrong[order])
-        ranks = np.arange(1, n + 1)
-        below = np.append(score[1:], np.inf)  # the widest threshold that accepts the same rows
-        at = np.searchsorted(grid, below) - 1
-        own = np.searchsorted(grid, score, side="right") - 1
-        worst = np.maximum(rates[np.maximum(at, 0)], rates[np.maximum(own, 0)])
-        # No bound can fail where the truth is not unlikely at the largest of the levels.
-        close = np.flatnonzero((bdtr(errors, ranks, worst) <= 1.001 * largest) & (below > score))
-        bound = lowest_accuracy(ranks[close] - errors[close], errors[close], n, DELTA)
-        left += bool((worst[close] > 1.0 - bound + 1e-12).any())
-    return {"population": name, "n": n, "left": round(left / DRAWS, 4)}
+def random_population(seed: int) -> StepPopulation:
+    """Draw a population of one to five steps. Half have error rates 0 and 1, a quarter have ties."""
+    rng = np.random.default_rng(seed)
+    n_steps = int(rng.integers(1, 6))
+    inner_edges = np.sort(rng.random(n_steps) ** rng.choice([1.0, 3.0]))
+    error_rates = rng.random(n_steps + 1)
+    if seed % 2:
+        error_rates = np.round(error_rates)
+    return StepPopulation.of(inner_edges.tolist(), error_rates.tolist(), tied=seed % 4 == 0)
 
 
-def former_bound(scores: Column, correct: NDArray[np.bool_], at: Column, delta: float) -> Column:
-    """The bound before: two bands on distribution functions, at .8 and .2 of half of delta."""
-    n, (right, wrong) = len(scores), (np.searchsorted(np.sort(scores[own]), at, "right") for own in (correct, ~correct))
-    low = quantiles_at(right, n, local_level(n, 0.2 * delta / 2))
-    high = 1.0 - quantiles_at(n - wrong, n, local_level(n, 0.8 * delta / 2))
-    return low / (low + high)
+def population_named(name: str, path: str | None) -> Population:
+    """Return a population by its name, or that of a logits file."""
+    if path is not None:
+        return TablePopulation.of(*columns(Path(path)))
+    if name in HARD_POPULATIONS:
+        return HARD_POPULATIONS[name]
+    if name in ERROR_RATES:
+        return smooth_population(ERROR_RATES[name])
+    return random_population(int(name.removeprefix("random ")))
 
 
-def coverage(path: str, n: int, beta: float, draws: int = 400) -> dict[str, Any]:
-    """What is accepted, before and now, as a share of the oracle's, and how often the promise is broken."""
-    scores, correct = columns(Path(path))
-    values, codes = np.unique(scores, return_inverse=True)
-    rows, right = np.cumsum(np.bincount(codes)), np.cumsum(np.bincount(codes, correct))
-    kept = np.flatnonzero(right >= beta * rows)
-    oracle = int(rows[kept[-1]]) if len(kept) else 0
-    rng, found = np.random.default_rng([n, int(1000 * beta)]), {"before": [], "now": []}
-    broken = 0
-    for _ in range(draws if 0.05 * len(scores) < oracle < len(scores) else 0):
-        drawn = rng.integers(0, len(scores), n)
-        at = run_ends(scores[drawn], correct[drawn])
-        for name, bound in (("before", former_bound), ("now", certified_accuracy)):
-            good = np.flatnonzero(bound(scores[drawn], correct[drawn], at, DELTA) >= beta)
-            last = int(np.searchsorted(values, at[good[-1]], side="right")) - 1 if len(good) else -1
-            accepted = int(rows[last]) if last >= 0 else 0
-            found[name].append(min(1.0, accepted / oracle))
-            broken += name == "now" and last >= 0 and right[last] < beta * rows[last] - 1e-9
-    shares = {name: round(float(np.mean(own)), 4) if own else None for name, own in found.items()}
-    return {"set": Path(path).stem, "n": n, "beta": beta, **shares, "broken": round(broken / draws, 4)}
+def exits(name: str, path: str | None, n_rows: int) -> dict[str, Any]:
+    """Measure the share of draws in which the true accuracy lies below or above its bound."""
+    population = population_named(name, path)
+    rng = np.random.default_rng([n_rows, sum(map(ord, name))])
+    n_below = n_above = 0
+    draws = LARGE_DRAWS if n_rows >= LARGE else DRAWS
+    for _ in range(draws):
+        scores, correct = population.draw(n_rows, rng)
+        thresholds = population.extreme_thresholds(scores)
+        accuracy = population.curves(thresholds).accuracy
+        n_accepted, n_correct = accepted_counts(scores, correct, thresholds)
+        # The band is constant where the counts are, so only the extremes of the truth matter there.
+        starts = np.flatnonzero(np.diff(n_accepted, prepend=-1))
+        lowest = np.minimum.reduceat(accuracy, starts)
+        highest = np.maximum.reduceat(accuracy, starts)
+        n_correct = n_correct[starts]
+        n_incorrect = n_accepted[starts] - n_correct
+        n_below += _exceeds(n_correct, n_incorrect, lowest, n_rows)
+        n_above += _exceeds(n_incorrect, n_correct, 1.0 - highest, n_rows)
+    return {
+        "population": name,
+        "n": n_rows,
+        "left": round(n_below / draws, 4),
+        "left above": round(n_above / draws, 4),
+    }
+
+
+def _exceeds(n_hits: np.ndarray, n_misses: np.ndarray, truth: Floats, n_rows: int) -> bool:
+    """Check whether a lower bound on the share of hits exceeds the truth at any threshold."""
+    n_accepted = n_hits + n_misses
+    log_ratio = log_likelihood_ratio(n_hits, n_accepted, truth)
+    # A bound exceeds the truth only if this reaches log(1 / DELTA). Some slack is left for mistakes.
+    is_doubtful = (n_hits > truth * n_accepted) & (log_ratio >= -0.7 * np.log(DELTA))
+    doubtful = np.flatnonzero(is_doubtful)
+    bound = selective_accuracy_bound(n_hits[doubtful], n_misses[doubtful], n_rows, DELTA)
+    return bool((bound > truth[doubtful] + 1e-12).any())
+
+
+def threshold_of_two_bands(scores: Floats, correct: Flags, beta: float) -> float | None:
+    """Find the largest threshold that two bands on distribution functions support.
+
+    The bands bound the shares of correct and of incorrect rows below a threshold, at .2 and .8 of
+    half of delta.
+    """
+    thresholds = run_ends(scores, correct)
+    n_rows = len(scores)
+    n_accepted, n_correct = accepted_counts(scores, correct, thresholds)
+    n_incorrect = n_accepted - n_correct
+    lowest_correct = quantiles_at(n_correct, n_rows, local_level(n_rows, 0.2 * DELTA / 2))
+    level = local_level(n_rows, 0.8 * DELTA / 2)
+    highest_incorrect = 1.0 - quantiles_at(n_rows - n_incorrect, n_rows, level)
+    supported = lowest_correct / (lowest_correct + highest_incorrect) >= beta
+    return float(thresholds[supported][-1]) if supported.any() else None
+
+
+def threshold_of_joint_band(scores: Floats, correct: Flags, beta: float) -> float | None:
+    """Find the largest threshold that the band on the selective accuracy supports."""
+    return largest_supporting_threshold(scores, correct, beta, DELTA)
+
+
+#: The key of each rule in the results.
+RULES = {"before": threshold_of_two_bands, "now": threshold_of_joint_band}
+
+
+def coverage(path: str, n_rows: int, beta: float) -> dict[str, Any] | None:
+    """Measure coverage as a share of the best, and how often a promise is broken.
+
+    Returns None if the best threshold of the file accepts everything or next to nothing.
+    """
+    population = TablePopulation.of(*columns(Path(path)))
+    reaches = np.flatnonzero(population.n_correct >= beta * population.n_rows)
+    best = int(population.n_rows[reaches[-1]]) if len(reaches) else 0
+    n_population = len(population.scores)
+    if not 0.05 * n_population < best < n_population:
+        return None
+    rng = np.random.default_rng([n_rows, int(1000 * beta)])
+    shares: dict[str, list[float]] = {name: [] for name in RULES}
+    n_broken = dict.fromkeys(RULES, 0)
+    for _ in range(COVERAGE_DRAWS):
+        scores, correct = population.draw(n_rows, rng)
+        for name, rule in RULES.items():
+            threshold = rule(scores, correct, beta)
+            if threshold is None:
+                shares[name].append(0.0)
+                continue
+            truth = population.curves(np.array([threshold]))
+            shares[name].append(min(1.0, float(truth.coverage[0]) * n_population / best))
+            n_broken[name] += bool(truth.accuracy[0] < beta - 1e-12)
+    return {
+        "set": Path(path).stem,
+        "n": n_rows,
+        "beta": beta,
+        **{name: round(float(np.mean(values)), 4) for name, values in shares.items()},
+        "broken": round(n_broken["now"] / COVERAGE_DRAWS, 4),
+    }
+
+
+def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Average the coverage over the files, for each size and target."""
+    summary = []
+    for n_rows, beta in dict.fromkeys((row["n"], row["beta"]) for row in rows):
+        same = [row for row in rows if (row["n"], row["beta"]) == (n_rows, beta)]
+        means = {name: round(float(np.mean([row[name] for row in same])), 4) for name in RULES}
+        summary.append({"n": n_rows, "beta": beta, "sets": len(same), **means})
+    return summary
+
+
+def logits_files(folder: Path) -> list[str]:
+    """Return the files of a folder that hold logits."""
+    found = []
+    for path in sorted(folder.glob("*.npz")):
+        with np.load(path) as file:
+            if "logits" in file.files:
+                found.append(str(path))
+    return found
 
 
 def main() -> None:
@@ -118,21 +216,20 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "joint-band.json")
     options = parser.parse_args()
-    files = sorted(map(str, options.data.glob("*.npz")))
-    sources = [(name, None) for name in CHANCES] + [(Path(path).stem, path) for path in files]
-    band = list(in_order(violations, [(*source, n) for n in SIZES for source in sources], options.jobs))
-    asked = [(path, n, beta) for path in files for n in SIZES for beta in (0.95, 0.97)]
-    kept = [row for row in in_order(coverage, asked, options.jobs) if row["now"] is not None]
-    summary = []
-    for n, beta in dict.fromkeys((row["n"], row["beta"]) for row in kept):
-        own = [row for row in kept if (row["n"], row["beta"]) == (n, beta)]
-        before, now = (round(float(np.mean([row[key] for row in own])), 4) for key in ("before", "now"))
-        summary.append({"n": n, "beta": beta, "sets": len(own), "before": before, "now": now})
-    worst = max(band, key=lambda row: row["left"])
-    flat = min(row["left"] for row in band if row["population"] == "flat 0.5")
-    print(f"{len(sources)} populations; worst {worst}; flat 0.5 at least {flat}")
+    files = logits_files(options.data)
+    names = [*HARD_POPULATIONS, *ERROR_RATES, *(f"random {seed}" for seed in range(RANDOM_POPULATIONS))]
+    sources = [*((name, None) for name in dict.fromkeys(names)), *((Path(path).stem, path) for path in files)]
+    # The largest samples take longest, so they are drawn first.
+    exit_tasks = [(*source, n_rows) for n_rows in reversed(SIZES) for source in sources]
+    band = list(in_order(exits, exit_tasks, options.jobs))
+    coverage_tasks = [(path, n, beta) for n in reversed(COVERAGE_SIZES) for path in files for beta in TARGETS]
+    rows = [row for row in in_order(coverage, coverage_tasks, options.jobs) if row is not None]
+    rows.sort(key=lambda row: (row["n"], row["beta"], row["set"]))
+    summary = summarise(rows)
+    worst = max(band, key=lambda row: max(row["left"], row["left above"]))
+    print(f"{len(sources)} populations; the band was left most often by {worst}")
     print(*summary, sep="\n")
-    document = {"draws": DRAWS, "delta": DELTA, "populations": len(sources), "band": band, "coverage": kept}
+    document = {"draws": DRAWS, "delta": DELTA, "populations": len(sources), "band": band, "coverage": rows}
     text = json.dumps({**document, "summary": summary}, indent=1)
     options.out.write_text(text + "\n", encoding="utf-8")
 

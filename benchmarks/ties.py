@@ -45,6 +45,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import bdtr, log_softmax
 
 import metacal as mc
+from benchmarks.experiments.pilot_scores import with_pilot_scores
 from benchmarks.experiments.pool import in_order
 from benchmarks.experiments.results_file import same_rows
 from benchmarks.selective import mapie
@@ -112,7 +113,7 @@ def set_aside(draw: Draw, beta: float, delta: float) -> float:
 
 def other_rows(draw: Draw, beta: float, delta: float) -> float:
     """The same with other rows that choose."""
-    ranking = Scouting(older=draw.other).of(Sample(draw.score, draw.right)).ranking
+    ranking = with_pilot_scores(Sample(draw.score, draw.right), draw.other).ranking
     return _threshold(ranking, last_passed(ranking, beta, delta))
 
 
@@ -126,7 +127,7 @@ def skip(draw: Draw, beta: float, delta: float) -> float:
 def a_tenth(draw: Draw, beta: float, delta: float) -> float:
     """As `set_aside`, with more rows that choose."""
     aside = draw.rng.random(len(draw.score)) < 0.1
-    ranking = Scouting(older=draw.score[aside]).of(Sample(draw.score[~aside], draw.right[~aside])).ranking
+    ranking = with_pilot_scores(Sample(draw.score[~aside], draw.right[~aside]), draw.score[aside]).ranking
     return _threshold(ranking, last_passed(ranking, beta, delta))
 
 

@@ -26,6 +26,7 @@ import numpy as np
 from scipy.special import expit
 
 import metacal as mc
+from benchmarks.experiments.pilot_scores import with_pilot_scores
 from metacal.promises.sample import Sample, even_odds
 from metacal.promises.scouts import Scouting
 
@@ -123,7 +124,7 @@ def outcome(
             return bool(share and chance[accept].mean() < promise.beta - 1e-12), share
         sample = Sample(s, positive, truth=positive.astype(np.intp))
         if promise.scouted:  # MAPIE is given the quantiles of other scores: so is this
-            sample = Scouting(older=population.others, labels=promise.asks_labels).of(sample)
+            sample = with_pilot_scores(sample, population.others, Scouting(labels=promise.asks_labels))
         certificate = promise.certify(sample)
     except mc.InfeasibleTargetError:
         return False, 0.0

@@ -6,7 +6,7 @@ First, once: ask both models some hundred questions with `"logprobs": true`, wri
 model's response and whether the two answers are the same, and certify the threshold:
 
     metacal cascade both.jsonl --score-key 'mean(small.choices[0].logprobs.content[*].logprob)' \
-        --correct-key same --max-loss 0.01 -o cascade.json
+        --agree-key same --max-loss 0.01 -o cascade.json
 
 Then this router asks the small model, and the large one only where the certificate does not cover the answer.
 """

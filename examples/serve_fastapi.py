@@ -11,8 +11,13 @@ Attach a fitted gate to the classifier, then serve the file:
     GET  /metrics    for Prometheus
     GET  /healthz    whether the service is up
 
-What cannot be read is answered with 422 and a reason, too large a body with 413: JSON is taken by the letter (no NaN or
-Infinity, no key twice), and an input is a finite number, never a text, true or null.
+What cannot be read is answered with 422 and a reason, too large a body with 413, one that does not arrive in time with
+408: JSON is taken by the letter (no NaN or Infinity, no key twice), and an input is a finite number, never a text, true
+or null.
+
+No single request stops the others. A body is counted before it is parsed: it may hold at most twice the values, lists
+and objects that the model can use. Parsing and inference run in threads, not in the event loop. How many requests a
+client may send is for the proxy in front of the service to limit.
 
 Needs: onnxruntime, fastapi, uvicorn, prometheus-client, and metacal for the monitor of the promise
 (`pip install "metacal[onnx,monitor]" fastapi uvicorn`).
@@ -20,18 +25,23 @@ Needs: onnxruntime, fastapi, uvicorn, prometheus-client, and metacal for the mon
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
+import math
 import os
 import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import onnxruntime
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -40,8 +50,13 @@ from metacal.io.artifact.audit import certificate_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.sequential.monitor import PromiseMonitor
 
-#: The most items in one request, and the most bytes.
-MOST_ITEMS, MOST_BYTES = 1024, 16 * 2**20
+#: The most items, bytes, numbers and lists in one request. Python parses JSON at one go, during which no other request
+#: is served: so many take about a tenth of a second.
+MOST_ITEMS, MOST_BYTES, MOST_VALUES, MOST_LISTS = 1024, 4 * 2**20, 2**18, 2**15
+#: The most bytes of feedback: 256 for each of MOST_ITEMS outcomes.
+MOST_FEEDBACK_BYTES = 256 * MOST_ITEMS
+#: A client that has not sent its body after so many seconds is not waited for.
+BODY_SECONDS = 20.0
 #: Answers that wait for their truth; the oldest are forgotten first.
 MOST_WAITING = 100_000
 
@@ -76,31 +91,98 @@ class Outcomes(Strict):
 Sent = TypeVar("Sent", bound=Strict)
 
 
-def body_of(kind: type[Sent]) -> Callable[[Request], Awaitable[Sent]]:
-    """What reads the body of a request as one of these, or answers 422."""
+@dataclass(frozen=True)
+class BodyLimit:
+    """How large a body may be, and how much it may hold. Counting is quick, parsing is not."""
+
+    n_bytes: int
+    n_values: int
+    n_lists: int
+    n_objects: int
+    n_keys: int
+
+    @classmethod
+    def for_inputs(cls, shape: list[Any]) -> BodyLimit:
+        """Return the limit of a batch of items of this shape; a dimension that is no number may have any length.
+
+        It is twice what a batch can use, so that one that is a little too large is parsed and answered in detail.
+        """
+        n_values, n_lists = MOST_VALUES, MOST_LISTS
+        if all(isinstance(length, int) for length in shape):
+            n_values = min(MOST_VALUES, 2 * MOST_ITEMS * math.prod(shape))
+            lists_of_an_item = sum(math.prod(shape[:depth]) for depth in range(len(shape)))
+            n_lists = min(MOST_LISTS, 1 + 2 * MOST_ITEMS * lists_of_an_item)
+        return cls(MOST_BYTES, n_values, n_lists, n_objects=64, n_keys=64)
+
+    def check(self, body: bytes) -> None:
+        """Raise HTTPException if a body is too large or holds too much."""
+        if len(body) > self.n_bytes:
+            raise HTTPException(413, f"the body is over {self.n_bytes:,} bytes; send smaller batches")
+        counts = (
+            ("values", body.count(b","), self.n_values),
+            ("lists", body.count(b"["), self.n_lists),
+            ("objects", body.count(b"{"), self.n_objects),
+            ("keys", body.count(b":"), self.n_keys),
+        )
+        for name, count, most in counts:
+            if count > most:
+                raise HTTPException(422, f"the body holds more than {most:,} {name}; send smaller batches")
+
+
+#: An outcome has two commas and two colons of its own; others may stand in a label.
+FEEDBACK_LIMIT = BodyLimit(
+    n_bytes=MOST_FEEDBACK_BYTES,
+    n_values=6 * MOST_ITEMS,
+    n_lists=1 + MOST_ITEMS,
+    n_objects=1 + MOST_ITEMS,
+    n_keys=1 + 4 * MOST_ITEMS,
+)
+
+
+def body_of(kind: type[Sent], limit: BodyLimit) -> Callable[[Request], Awaitable[Sent]]:
+    """Return a dependency that reads the body of a request as `kind`, or answers 408, 413 or 422."""
 
     async def read(request: Request) -> Sent:
         content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content != "application/json":
             raise HTTPException(422, "send JSON, with the content type application/json")
         try:
-            text = (await request.body()).decode("utf-8")
-            found = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_each_key_once)
-        except RecursionError:
-            raise HTTPException(422, "the body is nested too deeply") from None
-        except ValueError as error:  # of the encoding, of the JSON, of a number with thousands of digits
-            raise HTTPException(422, f"the body is not JSON: {_readable(error)}") from None
-        try:
-            return kind.model_validate(found)
-        except ValidationError as error:  # without what was sent: NaN and half characters are no JSON to answer with
-            said = [f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in error.errors()[:5]]
-            raise HTTPException(422, _readable("; ".join(said))) from None
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await request.body()
+        except TimeoutError:
+            raise HTTPException(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
+        limit.check(body)
+        return await run_in_threadpool(_parse, body, kind)
 
     return read
 
 
+def _parse(body: bytes, kind: type[Sent]) -> Sent:
+    """Read a body as JSON by the letter, and as `kind`. Raise HTTPException if it is not."""
+    try:
+        text = body.decode("utf-8")
+        found = json.loads(
+            text, parse_constant=_refuse_constant, parse_int=_short_int, object_pairs_hook=_each_key_once
+        )
+    except RecursionError:
+        raise HTTPException(422, "the body is nested too deeply") from None
+    except ValueError as error:  # of the encoding, of the JSON, of a number with thousands of digits
+        raise HTTPException(422, f"the body is not JSON: {_readable(error)}") from None
+    try:
+        return kind.model_validate(found)
+    except ValidationError as error:  # without what was sent: NaN and half characters are no JSON to answer with
+        said = [f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in error.errors()[:5]]
+        raise HTTPException(422, _readable("; ".join(said))) from None
+
+
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no number in JSON")
+
+
+def _short_int(digits: str) -> int:
+    if len(digits) > 20:  # the time that int takes grows with the square of the length
+        raise ValueError("a whole number beyond 64 bits")
+    return int(digits)
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -282,9 +364,12 @@ def create_app(path: str | Path | None = None) -> FastAPI:
     watch = Watch(model.certificate)
     app = FastAPI(title="Gated classifier", description=model.certificate.statement)
     app.add_middleware(LimitBody)
+    read_batch = body_of(Batch, BodyLimit.for_inputs(model.shape))
+    read_outcomes = body_of(Outcomes, FEEDBACK_LIMIT)
+    classes = set(model.classes)
 
     @app.post("/predict")
-    def predict(batch: Annotated[Batch, Depends(body_of(Batch))]) -> Answers:
+    def predict(batch: Batch = Depends(read_batch)) -> Answers:  # noqa: B008
         try:
             answers = model.decide(model.read(batch.inputs))
         except ValueError as error:
@@ -293,8 +378,8 @@ def create_app(path: str | Path | None = None) -> FastAPI:
         return Answers(predictions=answers)
 
     @app.post("/feedback")
-    def feedback(truths: Annotated[Outcomes, Depends(body_of(Outcomes))]) -> Counted:
-        strangers = [outcome.label for outcome in truths.outcomes if outcome.label not in model.classes]
+    def feedback(truths: Outcomes = Depends(read_outcomes)) -> Counted:  # noqa: B008
+        strangers = [outcome.label for outcome in truths.outcomes if outcome.label not in classes]
         if strangers:
             raise HTTPException(422, f"{strangers[0]!r} is not one of the model's classes")
         return watch.labelled(truths.outcomes)
@@ -311,4 +396,7 @@ def create_app(path: str | Path | None = None) -> FastAPI:
     def healthz() -> dict[str, str]:
         return {"status": "ok"}
 
+    # A batch makes many lists, after which Python looks through all that was ever loaded for garbage. There is none.
+    gc.collect()
+    gc.freeze()
     return app

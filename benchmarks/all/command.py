@@ -16,8 +16,10 @@ import click
 
 from benchmarks.all.catalogue import CATALOGUE, Entry
 from benchmarks.all.compare import different
+from benchmarks.all.data_folders import linked_folders
 from benchmarks.all.fingerprint import ROOT, fingerprints
-from benchmarks.all.stamp import stamp
+from benchmarks.all.same_as import refusal
+from benchmarks.all.stamp import stamp, stamp_of
 from benchmarks.all.state import ACCEPTED, State, accepted, states
 from metacal.cli.printing import echo
 
@@ -31,8 +33,8 @@ from metacal.cli.printing import echo
 @click.option(
     "--same-as",
     metavar="COMMIT",
-    help="Run nothing: stamp the results named, which were measured with the code of COMMIT, since the present code "
-    "gives the same numbers as that on fewer draws.",
+    help="Run a seeded part of the results named with the code of COMMIT, which they were measured with, and with the "
+    "present code. Stamp those whose numbers are equal to the last digit; refuse the others.",
 )
 @click.option("--data", metavar="FOLDER", default=os.environ.get("METACAL_DATA", ""), help="More logits.")
 @click.option("--jobs", type=int, default=os.cpu_count() or 1, help="Processes.")
@@ -53,7 +55,8 @@ def command(
     Without a name all are run that are stale. A result holds a fingerprint of each module it is about: --stale
     compares. Results that were not measured again stand in accepted-stale.json with a reason, and the pages say so;
     the list may only get shorter. Where code was rewritten and nothing that it computes has changed, --same-as stamps
-    what was measured before: compare both on fewer draws first, digit by digit; times are measured again.
+    what was measured before, after it has run old and new code on few draws and compared every digit. Times, and
+    commands without such a part, are refused: measure these again.
 
     \b
     Examples:
@@ -68,10 +71,9 @@ def command(
     if stale:
         _list([one for one in chosen if one.stale])
     elif same_as is not None:
-        if not names or any(CATALOGUE[name].timed for name in names):
-            raise click.ClickException("name the results that were compared, none of them times.")
-        for one in chosen:
-            stamp(one.entry.path, f"python -m {one.entry.command}", fingerprints(one.entry.subject), same_as)
+        if not names:
+            raise click.UsageError("--same-as needs the names of the results to compare.")
+        _stamp_if_same([one.entry for one in chosen], same_as, data, jobs)
     elif accept is not None:
         _accept([one.entry.name for one in chosen if one.stale], accept, anew=bool(names))
     else:
@@ -89,6 +91,23 @@ def _list(stale: list[State]) -> None:
     echo(f"{len(stale)} of {len(CATALOGUE)} results are stale.")
 
 
+def _stamp_if_same(entries: list[Entry], commit: str, data: str, jobs: int) -> None:
+    """Stamp each result whose part comes out the same with old and present code; fail if one does not."""
+    refused = []
+    for entry in entries:
+        code = fingerprints(entry.subject)
+        reason = refusal(entry, commit, stamp_of(entry.path), data, jobs)
+        if not reason and fingerprints(entry.subject) != code:
+            reason = f"{entry.name}: its code changed while it ran."
+        if reason:
+            refused.append(reason)
+            continue
+        stamp(entry.path, f"python -m {entry.command}", code, commit)
+        echo(f"{entry.name}: python -m {entry.part} gives the same with the code of {commit}; stamped.")
+    if refused:
+        raise click.ClickException("\n".join(refused))
+
+
 def _accept(names: list[str], reason: str, *, anew: bool) -> None:
     """Put results on the list of those that may be stale; take the others off it. `anew`: known reasons, too."""
     stale = {one.entry.name for one in states() if one.stale}
@@ -103,9 +122,11 @@ def _run(entry: Entry, data: str, jobs: int, output: Path | None, *, check: bool
     code = fingerprints(entry.subject)
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / entry.path.name
-        filled = entry.command.format(data=data or ".", jobs=jobs, out=made, folder=folder)
         begun = time.perf_counter()
-        done = subprocess.run([sys.executable, "-m", *shlex.split(filled)], cwd=ROOT, check=False, stdout=sys.stderr)
+        with linked_folders(data) as folders:
+            filled = entry.command.format(jobs=jobs, out=made, folder=folder, **folders)
+            arguments = [sys.executable, "-m", *shlex.split(filled)]
+            done = subprocess.run(arguments, cwd=ROOT, check=False, stdout=sys.stderr)
         echo(f"{entry.name}: exit status {done.returncode}, {time.perf_counter() - begun:.0f} s")
         if done.returncode or not made.is_file() or fingerprints(entry.subject) != code:
             return False

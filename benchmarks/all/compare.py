@@ -1,37 +1,76 @@
-"""Two results of one command: the same, up to rounding; of times (and of "seconds" anywhere) only the places."""
+"""Comparison of two results of one command: the same, up to rounding or to the last digit."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+
+#: Keys whose values are times.
+TIMES = frozenset({"seconds"})
 
 
-def different(committed: object, made: object, *, timed: bool = False, where: str = "") -> str:
-    """The first place where they differ; empty where they do not.
+def different(
+    committed: object,
+    made: object,
+    *,
+    timed: bool = False,
+    exact: bool = False,
+    skip: Collection[str] = TIMES,
+    where: str = "",
+) -> str:
+    """Find the first place where two results differ.
+
+    Parameters
+    ----------
+    committed, made : object
+        The results as JSON gives them.
+    timed : bool
+        Whether the numbers are times; then only the keys and lengths are compared.
+    exact : bool
+        Whether every digit counts. Without it, numbers may differ by rounding.
+    skip : collection of str
+        Keys that are not compared, wherever they are.
+    where : str
+        The path of the two objects inside the results.
+
+    Returns
+    -------
+    str
+        The place and both values; empty if there is no difference.
 
     Examples
     --------
     >>> different({"a": [0.1, 2]}, {"a": [0.1 + 1e-12, 2]})
     ''
+    >>> different({"a": [0.0, 2]}, {"a": [1e-12, 2]}, exact=True)
+    '/a/0: 0.0 is committed, 1e-12 comes out'
     >>> different({"a": [0.1, 2]}, {"a": [0.1, 3]})
     '/a/1: 2 is committed, 3 comes out'
     >>> different({"seconds": 0.1}, {"seconds": 0.2}, timed=True)
     ''
     """
     if isinstance(committed, dict) and isinstance(made, dict):
-        if committed.keys() != made.keys():
+        if committed.keys() - set(skip) != made.keys() - set(skip):
             return f"{where or '/'}: other keys"
-        pairs = [(str(key), value, made[key]) for key, value in committed.items() if key != "seconds"]
+        pairs = [(str(key), value, made[key]) for key, value in committed.items() if key not in skip]
     elif isinstance(committed, list) and isinstance(made, list):
         if len(committed) != len(made):
             return f"{where or '/'}: {len(committed)} entries are committed, {len(made)} come out"
         pairs = [(str(k), one, other) for k, (one, other) in enumerate(zip(committed, made))]
     else:
-        return "" if timed or _same(committed, made) else f"{where}: {committed!r} is committed, {made!r} comes out"
-    found = (different(one, other, timed=timed, where=f"{where}/{key}") for key, one, other in pairs)
-    return next((text for text in found if text), "")
+        if timed or _same(committed, made, exact):
+            return ""
+        return f"{where}: {committed!r} is committed, {made!r} comes out"
+    for key, one, other in pairs:
+        found = different(one, other, timed=timed, exact=exact, skip=skip, where=f"{where}/{key}")
+        if found:
+            return found
+    return ""
 
 
-def _same(one: object, other: object) -> bool:
+def _same(one: object, other: object, exact: bool) -> bool:
     if isinstance(one, float) and isinstance(other, int | float):
-        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
+        if math.isnan(one):
+            return math.isnan(other)
+        return one == other if exact else math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
     return one == other

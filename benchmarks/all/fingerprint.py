@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Where the source of a subject lies: a module of the package, or of the benchmarks.
-PLACES = (ROOT / "src" / "metacal", ROOT)
 #: What types are made of, where an assignment names one.
 _TYPES = {"NDArray", "Float", "Flags", "Codes", "Array", "Callable", "tuple", "list", "dict"}
 #: Fields of the syntax tree that say nothing about what is computed.
@@ -71,15 +69,21 @@ def _is_type(value: ast.expr) -> bool:
     return getattr(value.value if isinstance(value, ast.Subscript) else value, "id", "") in _TYPES
 
 
-def source_of(name: str) -> Path | None:
-    """The file of a subject, `promises/rules/accuracy.py` or `benchmarks/cascade.py`; None where there is none."""
-    return next((place / name for place in PLACES if (place / name).is_file()), None)
+def source_of(name: str, root: Path = ROOT) -> Path | None:
+    """Find the file of a subject, `promises/rules/accuracy.py` or `benchmarks/cascade.py`; None if there is none."""
+    places = (root / "src" / "metacal", root)
+    return next((place / name for place in places if (place / name).is_file()), None)
+
+
+def fingerprints_in(root: Path, subject: Iterable[str]) -> dict[str, str]:
+    """Compute the fingerprint of each module of a subject in a tree of sources; empty if the file is not there."""
+    found = {name: source_of(name, root) for name in subject}
+    return {name: fingerprint(path.read_text(encoding="utf-8")) if path else "" for name, path in found.items()}
 
 
 def fingerprints(subject: Iterable[str]) -> dict[str, str]:
-    """Subject -> fingerprint of its present code; an empty one where the file is gone."""
-    found = {name: source_of(name) for name in subject}
-    return {name: fingerprint(path.read_text(encoding="utf-8")) if path else "" for name, path in found.items()}
+    """Compute the fingerprint of the present code of each module; empty if the file is gone."""
+    return fingerprints_in(ROOT, subject)
 
 
 def changed(made: Mapping[str, str], subject: Iterable[str]) -> list[str]:

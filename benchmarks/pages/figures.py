@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pages.numbers import loaded
+from benchmarks.selective.held_out import TOP_FIFTH
+from benchmarks.tables.held_out import by_cell
 
 Compute = Callable[[Any], float]
 
@@ -72,7 +74,7 @@ def _gp_changed(results: Any) -> float:
 
 def _largest_standard_error(results: Any) -> float:
     """Standard error of a mean ECE over the splits, of the calibrated methods on CIFAR's networks: the largest."""
-    elsewhere = ("cifar100-resnet110-mit", "langid176-sentences")
+    elsewhere = ("cifar100-resnet110-mit", "langid176-sentences", "imagenet5000-efficientnet-lite0")
     rows = [row for row in results["rows"] if row["method"] in ("ts", "ets", "gpc") and row["data"] not in elsewhere]
     own = [row["columns"]["ece_published"] for row in rows]
     return float(max(one["sd"] / one["n"] ** 0.5 for one in own))
@@ -142,6 +144,65 @@ def _distinct(results: Any, key: str) -> float:
     return len({row[key] for row in results["rows"]})
 
 
+def _ranker_changes(results: Any, key: str, sign: int) -> float:
+    """Count the networks on which the logistic ranker changes a number by two standard errors in one direction."""
+    rankers = [row["logistic"] for row in results["rows"]]
+    return sum(sign * ranker[key] > 2.0 * ranker["errors"][key] for ranker in rankers)
+
+
+def _keeps_accuracy(results: Any) -> float:
+    """Count the sets on which GPC has the accuracy of no calibration, to the last digit of the mean."""
+    accuracy = {
+        (row["data"], row["method"]): row["columns"]["coverage_accuracy"]["mean"]
+        for row in results["rows"]
+        if row["method"] in ("uncal", "gpc")
+    }
+    return sum(accuracy[name, "uncal"] == accuracy[name, "gpc"] for name in {data for data, _ in accuracy})
+
+
+def _apart(row: Any, other: Any, column: str) -> float:
+    """Return the difference of two means of one column, in standard errors."""
+    one, two = row["columns"][column], other["columns"][column]
+    return float((one["mean"] - two["mean"]) / np.hypot(one["sd"] / one["n"] ** 0.5, two["sd"] / two["n"] ** 0.5))
+
+
+def _dirichlet_ece(results: Any, method: str, sign: int, among: str = "") -> float:
+    """Count the sets on which the ECE of Dirichlet calibration is above (+1) or below (-1) temperature scaling's."""
+    by = {(row["data"], row["method"]): row for row in results["rows"]}
+    names = [data for data, kind in by if kind == method and among in data]
+    return sum(sign * _apart(by[name, method], by[name, "ts"], "ece_published") > 2.0 for name in names)
+
+
+def _not_below_scaling(results: Any, method: str, column: str) -> float:
+    """Count the sets on which the mean of a column is not below that of temperature scaling."""
+    mean = {(row["data"], row["method"]): row["columns"][column]["mean"] for row in results["rows"]}
+    names = [data for data, kind in mean if kind == method]
+    return sum(mean[name, method] >= mean[name, "ts"] for name in names)
+
+
+def _gates(results: Any, methods: tuple[str, ...], column: str, sign: int) -> float:
+    """Count the gates, set by set, whose paired difference is two standard errors on one side of 0."""
+    count = 0
+    for row in results["rows"]:
+        if row["method"] in methods:
+            gain = row["columns"][column]
+            count += sign * gain["mean"] > 2.0 * gain["sd"] / gain["n"] ** 0.5
+    return count
+
+
+def _held_out(results: Any, rare: bool, ours_best: bool) -> float:
+    """Count the held-out cells of sets where correct rows are rare, or of the others; all, or those that ours leads."""
+    shares = {one["set"]: one["accuracy"] for one in results["sets"]}
+    count = 0
+    for (name, _, _), cell in by_cell(results).items():
+        if (shares[name] < 0.5) != rare:
+            continue
+        rivals = [row for rule, row in cell.items() if row["valid"] and rule != TOP_FIFTH]
+        beaten = any(row["lead"] < -5e-5 for row in rivals)
+        count += not (ours_best and beaten)
+    return count
+
+
 _SIZES = (300, 1000, 5000)
 _ENDS = {"min": min, "max": max}
 #: Name -> the result it comes from, and how.
@@ -150,8 +211,32 @@ FIGURES: dict[str, tuple[str, Compute]] = {
     "accuracy-loss": ("accuracy-rule", _worst_gain),
     **{f"auto-loss-{n}": ("score-choice", partial(_auto_loss, n=n)) for n in (1000, 5000)},
     **{f"ranker-cost-{end}": ("rankers", partial(_ranker_cost, choose=choose)) for end, choose in _ENDS.items()},
+    "ranker-type-2-lower": ("rankers", partial(_ranker_changes, key="type_2_at_alpha", sign=-1)),
+    "ranker-type-2-higher": ("rankers", partial(_ranker_changes, key="type_2_at_alpha", sign=1)),
+    "ranker-ece-lower": ("rankers", partial(_ranker_changes, key="ece", sign=-1)),
     "dirichlet-below-temperature": ("calibrators", _dirichlet_below),
     "dirichlet-lowest": ("calibrators", _dirichlet_lowest),
+    "gpc-keeps-accuracy": ("paper/paper", _keeps_accuracy),
+    **{
+        f"{method}-ece-{word}": ("paper/paper", partial(_dirichlet_ece, method=method, sign=sign))
+        for method in ("dirichlet", "dirichlet-odir")
+        for word, sign in (("lower", -1), ("higher", 1))
+    },
+    **{
+        f"{name}-{column}-{word}": ("paper/paper", partial(_gates, methods=methods, column=column, sign=sign))
+        for name, methods in (
+            ("gates", ("meta-mis-paper", "meta-acc-paper")),
+            ("mis-gates", ("meta-mis-paper",)),
+            ("acc-gates", ("meta-acc-paper",)),
+        )
+        for column in ("ece_gain", "ece_gain_refitted")
+        for word, sign in (("lower", -1), ("higher", 1))
+    },
+    **{
+        f"{method}-{column}-not-lower": ("paper/paper", partial(_not_below_scaling, method=method, column=column))
+        for method in ("meta-mis-paper", "meta-acc-paper")
+        for column in ("ece_published", "ece_debiased")
+    },
     "gp-changed": ("calibrators", _gp_changed),
     "largest-standard-error": ("paper/paper", _largest_standard_error),
     **{
@@ -167,6 +252,11 @@ FIGURES: dict[str, tuple[str, Compute]] = {
         for name in ("auto", "probmetrics", "temperature")
     },
     "quality-cells": ("quality/quality", _cells),
+    **{
+        f"held-out-{kind}-{word}": ("selective-held-out", partial(_held_out, rare=kind == "rare", ours_best=best))
+        for kind in ("rare", "usual")
+        for word, best in (("cells", False), ("led", True))
+    },
     "base-harmed": ("default-base", _harmed),
     "block-seconds": ("scale-cost", _block_seconds),
     "scheduler-cores": ("scale-cost", _scheduler_cores),

@@ -16,6 +16,7 @@ from benchmarks.selective import tables as selective_tables
 from benchmarks.tables import calibrators as calibrators_tables
 from benchmarks.tables import cost as cost_tables
 from benchmarks.tables import default_base as default_base_tables
+from benchmarks.tables import held_out as held_out_tables
 from benchmarks.tables import kills as kills_tables
 from benchmarks.tables import labels as labels_tables
 from benchmarks.tables import machine as machine_tables
@@ -62,6 +63,8 @@ TABLES: dict[str, Table] = {
     "table-1-paper": _paper(paper_tables.table_1, own=True),
     "table-1": _paper(paper_tables.table_1),
     "table-2": Table("paper/paper", _seconds),
+    "table-1-debiased": _paper(paper_tables.debiased_table),
+    "dirichlet": _paper(paper_tables.dirichlet_table),
     "dilution": _paper(paper_tables.dilution_table),
     "order": _paper(paper_tables.order_table),
     "promises": _paper(paper_tables.promise_table),
@@ -92,6 +95,10 @@ TABLES: dict[str, Table] = {
     "base-rows": Table("promises", promises_tables.base_rows),
     "rankers": Table("rankers", promises_tables.rankers),
     "rankers-order": Table("rankers", promises_tables.rankers_order),
+    "rankers-errors": Table("rankers", promises_tables.rankers_errors),
+    "rankers-ece": Table("rankers", promises_tables.rankers_ece),
+    "held-out": Table("selective-held-out", held_out_tables.comparison),
+    "held-out-leads": Table("selective-held-out", held_out_tables.leads),
     "affine": Table("calibrators", calibrators_tables.affine),
     "class-offsets": Table("many-classes", many_classes.offsets),
     "thousand-classes": Table("many-classes", many_classes.thousand),
@@ -127,7 +134,6 @@ TABLES: dict[str, Table] = {
     "default-base": Table("default-base", default_base_tables.accepted),
     "default-base-sets": Table("default-base", default_base_tables.by_set),
     "joint-band": Table("joint-band", rules_tables.joint_band),
-    "memory": Table("memory", rules_tables.memory),
     "false-coverage": Table("false-coverage", rules_tables.false_coverage),
     "ties": Table("ties", rules_tables.ties),
     "ties-peers": Table("ties", rules_tables.ties_peers),

@@ -18,8 +18,11 @@ from metacal.cli.printing import echo, say_json
 @click.option("--draws", type=DRAWS, default=1000, show_default=True, help="Draws behind the violation rates.")
 @click.option(
     "--methods", metavar="LIST", default="all", show_default=True,
-    help="uncal, ts, ets, gpc, meta-mis-paper, meta-acc-paper, meta-mis, meta-acc.",
+    help="uncal, ts, ets, gpc, meta-mis-paper, meta-acc-paper, meta-mis, meta-acc, dirichlet, dirichlet-odir.",
 )  # fmt: skip
+@click.option(
+    "--keep", metavar="DIR", help="Data sets that are not run: as they stand in DIR, of the same splits and draws."
+)
 @click.option("--logits", metavar="FILE", help="Run it on this file of yours: logits and labels, in any format.")
 @click.option(
     "--min-accuracy", type=float, metavar="B", help="With --logits: the accuracy promised.  [default: half way to 1]"
@@ -27,7 +30,14 @@ from metacal.cli.printing import echo, say_json
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Which splits and draws.")
 @request_options("bench-paper")
 def command(
-    runs: int, draws: int, methods: str, logits: str | None, min_accuracy: float | None, seed: int, request: Request
+    runs: int,
+    draws: int,
+    methods: str,
+    keep: str | None,
+    logits: str | None,
+    min_accuracy: float | None,
+    seed: int,
+    request: Request,
 ) -> None:
     """Run the experiments of the Meta-Cal paper, with the paper's figures beside what comes out.
 
@@ -44,6 +54,7 @@ def command(
       python -m benchmarks paper
       python -m benchmarks paper --data benchmarks/data --data more-logits -o bench-paper
       python -m benchmarks paper --runs 5 --methods uncal,ts,meta-acc --sets cifar10-resnet110
+      python -m benchmarks paper --sets cifar10-wrn32 --data benchmarks/data --keep benchmarks/results/paper -o again
       python -m benchmarks paper --logits mine.npz --runs 20
       python -m benchmarks paper --list
       python -m benchmarks paper --from benchmarks/results/paper
@@ -67,6 +78,8 @@ def command(
         own = None if logits is None else your_file(logits, Path(request.output), min_accuracy)
         sets, folder = run(run_task, settings, request, own)
         results, seconds = paper_output.collect(sets, folder)
+        if keep is not None:
+            results, seconds = paper_output.keeping(results, seconds, Path(keep))
         told = None if own is None else verdicts(own, settings)
     if request.source is None or request.output != "bench-paper":
         written = paper_output.write(results, seconds, Path(request.output))

@@ -126,7 +126,7 @@ def results(rows: Sequence[Row], headers: Sequence[Line]) -> dict[str, Any]:
 def _row(found: Found, header: Line, method: str, splits: Sequence[Line], accepted: Sequence[int]) -> Row:
     file = found.file
     measured = [split[method] for split in splits if split[method] is not None]
-    spreads = {name: Spread.of(values[name] for values in measured) for name in COLUMNS}
+    spreads = {name: Spread.of(values.get(name) for values in measured) for name in COLUMNS}
     violation = coverage = oracle = missed = target = None
     if method in RULES:
         accuracy = "acc" in method

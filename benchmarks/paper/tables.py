@@ -14,6 +14,9 @@ from benchmarks.tables.markdown import number, table
 #: Rows by data set, in order.
 Sets = dict[str, dict[str, Row]]
 
+#: Temperature scaling on the accepted rows, and how much lower the gate's ECE is.
+_ON_ACCEPTED = (("ece_ts_accepted", "ece_gain"), ("ece_refitted", "ece_gain_refitted"))
+_DIRICHLET = ("dirichlet", "dirichlet-odir")
 _GATES = ("meta-mis-paper", "meta-mis", "meta-acc-paper", "meta-acc")
 
 
@@ -61,14 +64,39 @@ def table_2(sets: Sets, seconds: dict[str, dict[str, dict[str, Any]]]) -> list[s
     return table(["data", "network", "set", *(METHODS[method] for method in methods)], lines)
 
 
+def debiased_table(sets: Sets) -> list[str]:
+    """ECE of all rows as the paper counts it, and the same without the bias of a finite sample."""
+    methods = [*REPRODUCES, "meta-mis", "meta-acc"]
+    methods = [method for method in methods if any(method in rows for rows in sets.values())]
+    lines = []
+    for name, rows in sets.items():
+        cells = [_plain_and_debiased(rows[method]) if method in rows else "-" for method in methods]
+        lines.append([f"`{name}`", *cells])
+    return table(["set", *(METHODS[method] for method in methods)], lines)
+
+
+def dirichlet_table(sets: Sets) -> list[str]:
+    """ECE of Dirichlet calibration beside temperature scaling and the paper's Meta-Cals, as the paper counts it."""
+    methods = ("ts", *_DIRICHLET, "meta-mis-paper", "meta-acc-paper")
+    head = ["set", *(METHODS[method] for method in methods), *(f"{METHODS[m]} against TS" for m in _DIRICHLET)]
+    lines = []
+    for name, rows in sets.items():
+        cells = [_mean(rows[method], "ece_published", 5) if method in rows else "-" for method in methods]
+        verdicts = [_word(rows[m], rows["ts"], "ece_published") if m in rows else "-" for m in _DIRICHLET]
+        lines.append([f"`{name}`", *cells, *verdicts])
+    return table(head, lines)
+
+
 def dilution_table(sets: Sets) -> list[str]:
-    """ECE three ways: all rows as published, all rows with ties in parts, accepted rows."""
+    """ECE three ways: all rows as published, all rows with ties in parts, accepted rows; there also that of TS."""
     head = [
         "set",
         "method",
         "ECE, as published",
         "ECE, ties in parts",
         "ECE of accepted",
+        "TS on the same rows",
+        "TS fitted on accepted rows",
         "coverage",
         "NLL of accepted",
     ]
@@ -77,7 +105,8 @@ def dilution_table(sets: Sets) -> list[str]:
         for method in ("ts", *_GATES):
             if method in rows:
                 row = rows[method]
-                ece = [_mean(row, column, 5) for column in ("ece_published", "ece", "ece_accepted")]
+                columns = ("ece_published", "ece", "ece_accepted", "ece_ts_accepted", "ece_refitted")
+                ece = [_mean(row, column, 5) for column in columns]
                 lines.append(
                     [f"`{name}`", METHODS[method], *ece, _mean(row, "coverage", 3), _mean(row, "nll_accepted")]
                 )
@@ -85,13 +114,18 @@ def dilution_table(sets: Sets) -> list[str]:
 
 
 def order_table(sets: Sets) -> list[str]:
-    """Whether each Meta-Cal has a lower ECE than temperature scaling, three ways of counting; in standard errors."""
-    head = ["set", "method", "as published", "ties in parts", "accepted rows only"]
+    """Whether each Meta-Cal has a lower ECE than temperature scaling, three ways of counting; in standard errors.
+
+    On the accepted rows, temperature scaling is measured on the same rows, and the difference is paired by split; once
+    as it is, and once fitted only on rows that the gate accepts.
+    """
+    head = ["set", "method", "as published", "ties in parts", "accepted rows", "accepted rows, TS fitted on such rows"]
     lines = []
     for name, rows in sets.items():
         for method in _GATES:
             if method in rows and "ts" in rows:
-                verdicts = [_lower(rows[method], rows["ts"], c) for c in ("ece_published", "ece", "ece_accepted")]
+                verdicts = [_lower(rows[method], rows["ts"], column) for column in ("ece_published", "ece")]
+                verdicts += [_on_the_same_rows(rows[method], *columns) for columns in _ON_ACCEPTED]
                 lines.append([f"`{name}`", METHODS[method], *verdicts])
     return table(head, lines)
 
@@ -114,6 +148,7 @@ _TRUSTED = {
     "cifar10-resnet110": "CIFAR-10, ResNet-110 (in the package)",
     "cifar100-resnet110": "CIFAR-100, ResNet-110 (in the package)",
     "cifar10-densenet40-paper": "CIFAR-10, DenseNet-40 (the paper's own file)",
+    "cifar10-resnet110-paper": "CIFAR-10, ResNet-110 (the paper's own file)",
 }
 
 
@@ -162,6 +197,9 @@ def page(results: dict[str, Any]) -> str:
     ]
     if any(method in rows for rows in sets.values() for method in RULES):
         parts += [
+            "## Debiased ECE",
+            "ECE / the same without the bias of a finite sample (Kumar et al. 2019).",
+            *_block(debiased_table(sets)),
             "## ECE three ways",
             *_block(dilution_table(sets)),
             "## Against temperature scaling",
@@ -169,6 +207,8 @@ def page(results: dict[str, Any]) -> str:
             "## Promises",
             *_block(promise_table(sets)),
         ]
+    if any(method in rows for rows in sets.values() for method in _DIRICHLET) and all("ts" in r for r in sets.values()):
+        parts += ["## Dirichlet calibration", *_block(dirichlet_table(sets))]
     parts += ["## Every column", *_block(everything_table(sets))]
     return "\n\n".join(parts) + "\n"
 
@@ -231,16 +271,51 @@ def _time(row: Row | None, seconds: dict[str, Any] | None) -> str:
 
 
 def _lower(row: Row, base: Row, column: str) -> str:
+    """Compare the means of a column, with both means shown."""
     ours, theirs = row.columns.get(column), base.columns.get(column)
     if ours is None or theirs is None:
         return "-"
     numbers = f"{number(ours.mean, 5)} against {number(theirs.mean, 5)}"
-    error = 0.0 if ours.se is None or theirs.se is None else math.hypot(ours.se, theirs.se)
-    if not error:
+    apart = _standard_errors_apart(ours, theirs)
+    if apart is None:
         return f"- ({numbers})"
-    apart = (ours.mean - theirs.mean) / error
-    word = "lower" if apart < -2 else "higher" if apart > 2 else "no difference"
-    return f"{word} ({numbers}, {apart:+.1f})"
+    return f"{_verdict(apart)} ({numbers}, {apart:+.1f})"
+
+
+def _word(row: Row, base: Row, column: str) -> str:
+    """Compare the means of a column, with the difference in standard errors."""
+    apart = _standard_errors_apart(row.columns[column], base.columns[column])
+    return "-" if apart is None else f"{_verdict(apart)} ({apart:+.1f})"
+
+
+def _on_the_same_rows(row: Row, scaled: str, gain: str) -> str:
+    """Compare a gate with temperature scaling on the rows that the gate accepts, paired by split."""
+    difference = row.columns.get(gain)
+    if difference is None or scaled not in row.columns:
+        return "-"
+    numbers = f"{_mean(row, 'ece_accepted', 5)} against {_mean(row, scaled, 5)}"
+    if not difference.se:
+        return f"- ({numbers})" if difference.sd is None else f"the same ({numbers})"
+    apart = difference.mean / difference.se
+    return f"{_verdict(apart)} ({numbers}, {apart:+.1f})"
+
+
+def _standard_errors_apart(ours: Spread, theirs: Spread) -> float | None:
+    """Return the difference of two means in standard errors; None if there is no standard error."""
+    if ours.se is None or theirs.se is None or not math.hypot(ours.se, theirs.se):
+        return None
+    return (ours.mean - theirs.mean) / math.hypot(ours.se, theirs.se)
+
+
+def _verdict(apart: float) -> str:
+    """Say on which side a difference is, from two standard errors on."""
+    if apart < -2:
+        return "lower"
+    return "higher" if apart > 2 else "no difference"
+
+
+def _plain_and_debiased(row: Row) -> str:
+    return f"{_mean(row, 'ece_published', 5)} / {_mean(row, 'ece_debiased', 5)}"
 
 
 def _promise(row: Row) -> list[str]:

@@ -91,7 +91,7 @@ def page(results: dict[str, Any]) -> str:
 def _verdict(rows: list[Row]) -> str:
     lost = beaten(rows)
     if not lost:
-        return "No valid rule accepts more than the certified one, on any set at any size."
+        return "None of the other valid rules here accepts more than the certified one, on any set at any size."
     told = [f"{RULES[row.rule].title} on `{row.data}` at n = {row.n:,} by {-row.lead:.4f}" for row in lost]
     return f"Valid rules that accept more than the certified one: {'; '.join(told)}."
 

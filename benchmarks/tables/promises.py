@@ -123,6 +123,49 @@ def rankers_order(results: Results) -> list[str]:
     return table(("set", "AUROC entropy", *_RANKERS, "AURC entropy", *_RANKERS), rows)
 
 
+def rankers_errors(results: Results) -> list[str]:
+    """Type II error of learned rankings against entropy: at the same Type I error, and of Meta-Cal."""
+    rows = []
+    for one in results["rows"]:
+        own = one["entropy"]
+        rows.append(
+            (
+                f"`{one['set']}`",
+                number(own["type_2_at_alpha"], 3),
+                *(_difference(one[name], "type_2_at_alpha") for name in _RANKERS),
+                f"{number(own['type_1'], 3)}, {number(own['type_2'], 3)}",
+                *(f"{_difference(one[name], 'type_1')}, {_difference(one[name], 'type_2')}" for name in _RANKERS),
+            )
+        )
+    return table(
+        (
+            "set",
+            "Type II at Type I = .05: entropy",
+            *_RANKERS,
+            "Meta-Cal's Type I, II: entropy",
+            *_RANKERS,
+        ),
+        rows,
+    )
+
+
+def rankers_ece(results: Results) -> list[str]:
+    """ECE of Meta-Cal with learned rankings against entropy: all rows, accepted rows, the largest over binnings."""
+    rows = []
+    for one in results["rows"]:
+        cells: list[str] = []
+        for key in ("ece", "ece_accepted", "sup_ece"):
+            cells += [number(one["entropy"][key]), *(_difference(one[name], key) for name in _RANKERS)]
+        rows.append((f"`{one['set']}`", *cells))
+    titles = ("ECE: entropy", *_RANKERS, "ECE of accepted: entropy", *_RANKERS, "worst case: entropy", *_RANKERS)
+    return table(("set", *titles), rows)
+
+
+def _difference(ranker: Results, key: str) -> str:
+    """Format the difference of a ranker to entropy, with its standard error."""
+    return f"{_signed(ranker[key])} ± {number(ranker['errors'][key])}"
+
+
 _RANKERS = ("logistic", "pairwise")
 
 

@@ -233,25 +233,12 @@ def hostile_ties(results: Results) -> list[str]:
 
 
 def joint_band(results: Results) -> list[str]:
-    """AfterLooking's coverage as a share of the oracle's, before and with the joint band."""
+    """AfterLooking's coverage as a share of the oracle's, with two bands and with the accuracy band."""
     rows = [
         (f"{r['n']:,}", number(r["beta"], 2), str(r["sets"]), number(r["before"], 3), number(r["now"], 3))
         for r in results["summary"]
     ]
-    return table(("n", "β", "sets", "two bands on distribution functions", "the joint band"), rows)
-
-
-def memory(results: Results) -> list[str]:
-    """What older rows gain, and those of another source cost: shares of the oracle's coverage, means over the files."""
-    rows = []
-    for r in results["summary"]:
-        if r["kind"] is not None:
-            ways = ("default", "declared", "gate", "known")
-            gains = ("-" if r.get(way) is None else f"{r[way]:+.3f}".replace("0.", ".") for way in ways)
-            source = "the same source" if r["source"] == "same" else "another"
-            rows.append((r["kind"], source, "all" if r["beta"] is None else number(r["beta"], 2), *gains))
-    heads = ("scores", "older rows from", "β", "a say", "same source declared", "an older gate", "best start known")
-    return table(heads, rows)
+    return table(("n", "β", "sets", "two bands on distribution functions", "the accuracy band"), rows)
 
 
 def false_coverage(results: Results) -> list[str]:

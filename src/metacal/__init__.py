@@ -72,7 +72,6 @@ if TYPE_CHECKING:
     from metacal.promises.rules import bounds as bounds
     from metacal.promises.rules import paper as paper
     from metacal.promises.rules.accuracy import MinCoverageAccuracy as MinCoverageAccuracy
-    from metacal.promises.rules.memory import SameSource as SameSource
     from metacal.promises.sequential.monitor import PromiseMonitor as PromiseMonitor
     from metacal.report import plots as plots
     from metacal.report import write_report as write_report

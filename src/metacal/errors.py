@@ -39,8 +39,9 @@ class InfeasibleTargetError(MetacalError, ValueError):
     best : float or None
         The best value that these rows certify at the same confidence; None when they certify nothing.
     rows_needed : int or None
-        About how many calibration rows of the same kind would certify it in 4 of 5 cases, by simulation; None when,
-        as far as the rows tell, no number would.
+        A rough estimate of how many calibration rows would be enough, if new rows look like these. It may be off by a
+        factor of three or more. None if the simulation finds no such number among those it tries: up to 50 times as
+        many, for graded losses up to 32 times.
 
     Examples
     --------

@@ -26,6 +26,8 @@ from benchmarks.experiments.journal import Entry, Journal, read_journal
 from benchmarks.experiments.logits_files import CATALOGUE, Found, choose, digest_of, find, read
 from benchmarks.experiments.pool import in_order
 from benchmarks.experiments.population import Population, population
+from benchmarks.paper import output as paper_output
+from benchmarks.paper import runs as paper_runs
 from benchmarks.paper import tables as paper_tables
 from benchmarks.paper.output import collect
 from benchmarks.paper.printed import ECE, SECONDS
@@ -232,6 +234,58 @@ def test_a_row_says_what_was_measured(small):
     assert rows["meta-mis-paper"].published_ece == 0.00391
 
 
+def as_another_set(folder, name, **settings):
+    """The results and times of a folder, told of another data set."""
+    results, seconds = paper_output.read(folder)
+    renamed = {
+        **results,
+        "sets": [{**header, "set": name, **settings} for header in results["sets"]],
+        "rows": [{**row, "data": name} for row in results["rows"]],
+    }
+    return renamed, {**seconds, "seconds": {name: next(iter(seconds["seconds"].values()))}}
+
+
+def test_sets_that_are_not_run_are_kept(small):
+    """They stand in the result as they were, where the catalogue has them."""
+    folder, _ = small
+    both, seconds = paper_output.keeping(*as_another_set(folder, "cifar10-densenet40"), folder)
+    before = json.loads((folder / "paper.json").read_text())
+    assert [header["set"] for header in both["sets"]] == ["cifar10-densenet40", "cifar10-resnet110"]
+    assert both["rows"][5:] == before["rows"]
+    assert {row["data"] for row in both["rows"][:5]} == {"cifar10-densenet40"}
+    assert list(seconds["seconds"]) == ["cifar10-densenet40", "cifar10-resnet110"]
+    assert seconds["kept"]["sets"] == ["cifar10-resnet110"]
+    again, seconds = paper_output.keeping(*as_another_set(folder, "cifar10-resnet110"), folder)
+    assert again["rows"] == before["rows"]
+    assert seconds["kept"]["sets"] == []
+
+
+@pytest.mark.parametrize("setting", ["runs", "draws", "seed", "format"])
+def test_results_of_other_settings_are_not_kept(small, setting):
+    results, seconds = as_another_set(small[0], "cifar10-wrn32", **{setting: 77})
+    with pytest.raises(InputError, match=f"{setting} .*this run has .77"):
+        paper_output.keeping(results, seconds, small[0])
+
+
+def test_a_gate_is_compared_with_temperature_scaling_on_the_rows_that_it_accepts(small):
+    """The certified gates fit their temperature on all rows, so on the accepted rows both are the same."""
+    rows = paper_tables.by_set(json.loads((small[0] / "paper.json").read_text()))["cifar10-resnet110"]
+    assert rows["meta-acc"].columns["ece_gain"].mean == 0.0
+    assert rows["meta-acc"].columns["ece_refitted"].mean != rows["meta-acc"].columns["ece_accepted"].mean
+    assert rows["meta-mis-paper"].columns["ece_gain"].mean != 0.0
+    assert "ece_gain" not in rows["ts"].columns
+    debiased = rows["ts"].columns["ece_debiased"].mean
+    assert 0.0 <= debiased < rows["ts"].columns["ece_published"].mean
+
+
+def test_a_method_that_takes_too_long_is_left_out_of_a_set(monkeypatch):
+    monkeypatch.setitem(paper_runs.LEFT_OUT, "ts", ("cifar100-resnet110",))
+    fast, slow = choose(find()[0], ["cifar10-resnet110", "cifar100-resnet110"])
+    settings = Settings(methods=("uncal", "ts"))
+    assert settings.methods_for(fast) == ["uncal", "ts"]
+    assert settings.header(slow)["methods"] == ["uncal"]
+
+
 def test_a_split_is_the_papers_protocol():
     """The same numbers from the library's parts, written out."""
     found = find()[0][0]
@@ -332,7 +386,7 @@ def test_wrong_usage(options, code, said, tmp_path):
 def test_every_known_file_is_listed_with_its_origin():
     text = run("paper", "--list").stdout
     answer = json.loads(run("selective", "--list", "--json").stdout)
-    assert len(answer) == len(CATALOGUE) == 22
+    assert len(answer) == len(CATALOGUE) == 23
     assert sum(entry["of_the_paper"] for entry in answer) == 10
     for file in CATALOGUE:
         assert file.name in text

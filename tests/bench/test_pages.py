@@ -131,7 +131,7 @@ def test_a_changed_rule_is_noticed_and_a_changed_word_is_not(tmp_path, monkeypat
     text = source_of(name).read_text(encoding="utf-8")
     made = fingerprints([name])
     (tmp_path / name).parent.mkdir(parents=True)
-    monkeypatch.setattr(fingerprint_module, "PLACES", (tmp_path,))
+    monkeypatch.setattr(fingerprint_module, "ROOT", tmp_path)
     for new, expected in (("# A remark.\n" + text, []), (text.replace("1.0", "1.5", 1), [name])):
         (tmp_path / name).write_text(new, encoding="utf-8")
         assert changed(made, [name]) == expected

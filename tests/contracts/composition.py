@@ -136,7 +136,15 @@ class Cells:
 
     def _fit(self, promise: Any, **more: Any) -> Any:
         X, y, rest = given(self.kind, self.rows)
+        if self.kind == "score cascade":
+            more[self._flags] = y
+            return face(self.kind, promise).fit(X, **more)
         return face(self.kind, promise).fit(X, y, **rest, **more)
+
+    @property
+    def _flags(self) -> str:
+        """What the flags of a cascade over scores are called: the truth stands for the last model's answer."""
+        return "agrees" if self.name == "MaxLoss" else "correct"
 
     def fit(self) -> None:
         self.fitted = self._fit(self.promise())
@@ -169,7 +177,10 @@ class Cells:
 
     def verify(self) -> None:
         X, y, rest = given(self.kind, self.new)
-        mc.verify(self.fitted, X, y, **rest)
+        if self.kind == "score cascade" and self.name == "MaxLoss":
+            mc.verify(self.fitted, X, agrees=y)
+        else:
+            mc.verify(self.fitted, X, y, **rest)
 
     def evaluate(self) -> None:
         X, y, rest = given(self.kind, self.new)
@@ -202,7 +213,10 @@ class Cells:
         command = "cascade" if "cascade" in self.kind else "fit"
         more = {
             "scores": ["--score-key", "score", "--correct-key", "ok"],
-            "score cascade": ["--score-key", "small.p,large.p", "--correct-key", "small.ok,large.ok"],
+            "score cascade": [
+                *("--score-key", "small.p,large.p"),
+                *("--agree-key" if self.name == "MaxLoss" else "--correct-key", "small.ok,large.ok"),
+            ],
             "probabilities": ["--input", "probabilities"],
         }
         arguments = [command, *files, *more.get(self.kind, []), *FLAGS[self.name], "-o", str(self.folder / "cli.json")]

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
-from metacal.io.disk import DISK
+from metacal.io.disk import DISK, Disk
 
 CLASSES = ("cat", "dog", "=bird")
 
@@ -224,6 +224,83 @@ def test_a_second_call_is_told_who_is_at_work(run):
         busy = run("label pool.csv -o labels.csv", code=2)
     assert f"labels.journal is in use by process {os.getpid()} on" in busy.stderr
     run("label pool.csv -o labels.csv")
+
+
+def answered_rows(path="labels.journal"):
+    """The rows whose answers a journal holds."""
+    records = [json.loads(line.partition(" ")[2]) for line in Path(path).read_text().splitlines()[2:]]
+    return [row for record in records for row in record["rows"]]
+
+
+def test_answers_saved_while_the_next_sheet_is_written_are_taken(run, truth, monkeypatch):
+    run("label pool.csv --min-accuracy 0.95 --labels 400 --batch 20 -o labels.csv")
+    asked = {int(line[0]) for line in lines()[1:]}
+    fill(truth[1], 10)
+    append = Disk.append
+
+    def append_while_a_person_saves(disk, path, content):
+        append(disk, path, content)
+        if Path(path).name.startswith(".labels.csv.") and len(answered_rows()) == 10:
+            fill(truth[1])
+
+    monkeypatch.setattr(Disk, "append", append_while_a_person_saves)
+    done = run("label pool.csv -o labels.csv --json")
+    assert "labels.csv was saved during this call. It was not overwritten" in " ".join(done.stderr.split())
+    assert json.loads(done.stdout)["saved_meanwhile"] is True
+    assert set(answered_rows()) == asked
+    assert len(answered_rows()) == 20
+    assert asked.isdisjoint(int(line[0]) for line in lines()[1:])
+    assert json.loads(run("label pool.csv -o labels.csv --json").stdout)["saved_meanwhile"] is False
+
+
+def test_a_sheet_left_by_a_call_that_was_killed_is_not_lost(run, truth):
+    run("label pool.csv --min-accuracy 0.95 --labels 400 -o labels.csv")
+    blank = Path("labels.csv").read_bytes()
+    fill(truth[1])
+    Path("labels.csv").rename(".labels.csv.0123456789ab.part.csv")  # killed between two exchanges
+    Path(".labels.csv.ba9876543210.part.csv").write_bytes(blank)  # killed before the exchange
+    Path("labels.csv").write_bytes(blank)
+    done = run("label pool.csv -o labels.csv")
+    assert "labels.saved-1.csv" in done.stderr
+    assert sorted(path.name for path in Path().glob("*labels*csv")) == ["labels.csv", "labels.saved-1.csv"]
+    Path("labels.csv").write_bytes(Path("labels.saved-1.csv").read_bytes())
+    run("label pool.csv -o labels.csv")
+    assert len(answered_rows()) == 10
+
+
+def test_an_incomplete_last_record_is_reported(run, truth):
+    run("label pool.csv --min-accuracy 0.95 --labels 400 -o labels.csv")
+    fill(truth[1])
+    run("label pool.csv -o labels.csv")
+    content = Path("labels.journal").read_bytes()
+    Path("labels.journal").write_bytes(content[:-30])
+    done = run("label pool.csv -o labels.csv")
+    assert "labels.journal.tail-1" in done.stderr
+    last_line = content[content.rfind(b"\n", 0, -1) + 1 :]
+    assert Path("labels.journal.tail-1").read_bytes() == last_line[:-30]
+
+
+def test_two_copies_of_a_journal_go_on_and_nobody_notices(run, truth):
+    """What docs/labels.md says of copies."""
+    run("label pool.csv --min-accuracy 0.95 --labels 400 -o labels.csv")
+    for name in ("copy.csv", "copy.journal"):
+        Path(name).write_bytes(Path(f"labels.{name.partition('.')[2]}").read_bytes())
+    fill(truth[1])
+    run("label pool.csv -o labels.csv")
+    run("label pool.csv -o copy.csv")  # the same rows wait there
+    assert len(answered_rows()) == 10
+    assert answered_rows("copy.journal") == []
+    header, *asked = csv.reader(Path("copy.csv").read_text().splitlines())
+    assert {int(line[0]) for line in asked} == set(answered_rows())
+    for k, line in enumerate(asked):
+        line[-1] = CLASSES[(truth[1][int(line[0])] + (k == 0)) % 3]
+    with open("copy.csv", "w", newline="") as file:
+        csv.writer(file).writerows([header, *asked])
+    run("label pool.csv -o copy.csv")  # another answer to the first row
+    assert set(answered_rows("copy.journal")) == set(answered_rows())
+    with open("labels.journal", "ab") as file:  # but one cannot be put behind the other
+        file.write(Path("copy.journal").read_bytes().splitlines(keepends=True)[-1])
+    assert "labels.journal:4: this record is damaged" in run("label pool.csv -o labels.csv", code=2).stderr
 
 
 @pytest.mark.slow

@@ -180,7 +180,7 @@ def cascade(tmp_path_factory):
         return scores, good
 
     scores, good = traffic(2000)
-    gate = fit_scored_cascade(scores, good, mc.MaxLoss(0.03), score_names=["small.p", "middle.p"])
+    gate = fit_scored_cascade(scores, mc.MaxLoss(0.03), agrees=good, score_names=["small.p", "middle.p"])
     mc.save(gate, folder / "cascade.json")
     return folder, traffic
 
@@ -192,7 +192,7 @@ def lines_of(folder, scores, good, gate):
     rows, late = [], []
     for k, who in enumerate(by.tolist()):
         row = {"id": k, "small": {"p": scores[0][k]}, **({"middle": {"p": scores[1][k]}} if who else {})}
-        late += [row, {"id": k, "correct": bool(given[k])}]
+        late += [row, {"id": k, "agrees": bool(given[k])}]
         told = {name: {**row.get(name, {}), "same": bool(one[k])} for name, one in zip(("small", "middle"), good)}
         rows.append(row | told)
     for name, some in (("by.jsonl", rows), ("late.jsonl", late)):
@@ -205,7 +205,7 @@ def test_traffic_of_a_cascade(cascade, tmp_path):
     scores, good = traffic(1500)
     lines_of(tmp_path, scores, good, gate)
     want = mc.Watch.of(gate, most_unreadable=0.01).update(scores, good)
-    keys = ["--correct-key", "small.same,middle.same"]
+    keys = ["--agree-key", "small.same,middle.same"]
     columns = dict(zip(("small.p", "middle.p", "small.same", "middle.same"), [*scores, *good]))
     np.savez(tmp_path / "whole.npz", **columns)
     texts = zip(*(map(str, one.tolist()) for one in columns.values()))
@@ -240,15 +240,15 @@ def test_what_does_not_fit_a_cascade_is_said(cascade, tmp_path):
         '{"id": 1, "small": {"p": 0.9}, "middle": {"p": "odd"}}\n{"id": 1, "small": {"same": true}}\n', encoding="utf-8"
     )
     (tmp_path / "rows.csv").write_text("id,small.p\n1,0.5\n", encoding="utf-8")
-    keys = ["--correct-key", "small.same,middle.same"]
+    keys = ["--agree-key", "small.same,middle.same"]
     for args, says in [
         (["rows.jsonl", *keys, "--strict"], "rows.jsonl:1: 'middle.p' holds 'odd', which is not a number"),
         (
             ["rows.jsonl", *keys],
-            "rows.jsonl:2: a label that comes later says whether the answer that was given is good",
+            "rows.jsonl:2: a label that comes later is about the answer that was given: call it 'agrees'",
         ),
-        (["rows.jsonl", "--correct-key", "small.same"], "2 names in --score-key and 2 in --correct-key"),
-        (["rows.jsonl", "--loss-key", "small.same"], "--correct-key names them, not --loss-key"),
+        (["rows.jsonl", "--agree-key", "small.same"], "2 names in --score-key and 2 in --agree-key"),
+        (["rows.jsonl", "--loss-key", "small.same"], "--agree-key names their column, not --loss-key"),
         (["rows.csv"], "there is no column 'middle.p'"),
         (["rows.csv", "--large", "rows.csv"], "without --large"),
     ]:
@@ -298,6 +298,7 @@ def test_a_cascade_over_tables_by_whole_files(kind, tmp_path):
         ),
         (["good.csv", "--silence", 5], 2, "--silence goes with --follow"),
         (["good.csv", "--state", "a.x", "--quarantine", "a.x"], 2, "--state and --quarantine name the same file"),
+        (["good.csv", "--state", "a.x", "--quarantine", "./a.x"], 2, "--state and --quarantine name the same file"),
         (["odd.csv", "--strict"], 2, "odd.csv:3: the label 'z' is none"),
         (["odd.csv"], 0, "odd.csv:3: the label 'z' is none of the gate's classes."),
         (["short.csv"], 2, "no line of short.csv could be read; the first: short.csv:2: this line has 2 cells"),

@@ -283,16 +283,3 @@ def test_a_signed_gate(fitted, folder):
     fitted("fit judge.jsonl --score-key confidence --min-accuracy 0.95 -o signed.json --sign secret.key")
     assert "signed by hmac-sha256, verified" in fitted("show signed.json --key secret.key").stdout
     assert "it is not signed" in fitted("apply cal.json new.jsonl --json --key secret.key", code=2).stderr
-
-
-def test_other_rows_choose_where_tests_begin(fitted, folder):
-    asked = "--score-key confidence --correct-key ok --min-accuracy 0.95 --same-source"
-    done = fitted(f"fit judge.jsonl {asked} --since new.jsonl --json")
-    certificate = json.loads(done.stdout)["certificate"]
-    assert certificate["n_rows"] == 5000
-    assert certificate["circumstances"]["by_value"]
-    assert "other rows" in fitted(f"fit judge.jsonl {asked} --since judge.jsonl", code=2).stderr
-    lines = (folder / "judge.jsonl").read_text().splitlines(keepends=True)
-    (folder / "older.jsonl").write_text("".join(lines[:2000]))
-    assert "2,000 older rows" in fitted(f"fit judge.jsonl {asked} --since older.jsonl --json").stdout
-    assert "--since" in fitted("fit judge.jsonl --score-key confidence --min-accuracy 0.9 --same-source", code=2).stderr

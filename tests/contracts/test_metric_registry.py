@@ -132,7 +132,7 @@ def test_a_registered_metric_is_compared(gate):
     assert list(table["best"])[:3] == ["nll", "brier", "spherical"]  # proper scores first
     means = {entry["name"]: entry["metrics"]["overconfidence"]["mean"] for entry in table["calibrators"]}
     assert table["best"]["overconfidence"] == max(means, key=means.get)
-    assert found.best("overconfidence") in found.as_good_as_best("overconfidence")
+    assert found.best("overconfidence") in found.near_best("overconfidence")
     assert "spherical" in str(found).splitlines()[2]
 
 

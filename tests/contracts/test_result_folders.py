@@ -98,20 +98,72 @@ def test_the_same_length_at_the_same_time_is_noticed(logs, tmp_path):
     assert results(tmp_path / "out") == fresh(logs)
 
 
-def test_a_result_that_is_gone_or_changed_or_not_recorded_is_made_again(logs, tmp_path):
+def test_a_result_that_is_gone_or_has_another_time_is_made_again(logs, tmp_path):
     out = tmp_path / "out"
     mc.apply(CAL, logs, f"{out}/")
     expected = results(out)
     (out / "0.npz").unlink()
-    (out / "1.npz").write_bytes(expected["1.npz"][:-1] + b"x")
+    os.utime(out / "1.npz", (1, 1))  # as in a copy of the folder
     assert mc.apply(CAL, logs, f"{out}/").n_kept == 1
     assert results(out) == expected
-    (out / JOURNAL).unlink()
-    assert mc.apply(CAL, logs, f"{out}/").n_kept == 0
+
+
+def test_a_damaged_journal_is_refused_and_removed_together_with_its_results(logs, tmp_path):
+    out = tmp_path / "out"
+    mc.apply(CAL, logs, f"{out}/")
+    expected = results(out)
     content = (out / JOURNAL).read_bytes()
     (out / JOURNAL).write_bytes(content[:40] + b"?" + content[41:])
-    with pytest.raises(mc.ArtifactError, match=r"journal:1: this record is damaged.*every result is made again"):
+    with pytest.raises(mc.ArtifactError, match=r"journal:1: this record is damaged.*all are then made again"):
         mc.apply(CAL, logs, f"{out}/")
+    (out / JOURNAL).unlink()
+    for path in out.glob("*.npz"):
+        path.unlink()
+    assert mc.apply(CAL, logs, f"{out}/").n_kept == 0
+    assert results(out) == expected
+
+
+@pytest.mark.parametrize("name", ["1.npz", "a link to nothing"])
+def test_a_file_that_apply_did_not_write_is_never_replaced(name, logs, tmp_path):
+    gate, out = tmp_path / "t.json", tmp_path / "out"
+    mc.save(CAL, gate)
+    out.mkdir()
+    if name == "1.npz":
+        (out / "1.npz").write_bytes(b"theirs")
+    else:
+        (out / "1.npz").symlink_to("nowhere")
+    done = metacal("apply", gate, logs, "-o", f"{out}/")
+    assert done.exit_code == 2
+    assert "1.npz was not written by metacal apply" in done.stderr
+    assert "Move or rename it" in done.stderr
+    assert {path.name for path in out.iterdir()} == {"1.npz", f"{JOURNAL}.lock"}  # nor was anything else made
+    if name == "1.npz":
+        assert (out / "1.npz").read_bytes() == b"theirs"
+    (out / "1.npz").rename(out / "theirs")
+    assert metacal("apply", gate, logs, "-o", f"{out}/").exit_code == 0
+    assert results(out) == fresh(logs)
+
+
+def test_a_result_that_somebody_edited_is_never_replaced(logs, tmp_path):
+    out = tmp_path / "out"
+    mc.apply(CAL, logs, f"{out}/")
+    (out / "1.npz").write_bytes(b"edited")
+    with pytest.raises(mc.InputError, match=r"1\.npz was not written by metacal apply, or was changed since"):
+        mc.apply(CAL, logs, f"{out}/")
+    assert (out / "1.npz").read_bytes() == b"edited"
+
+
+def test_a_file_that_comes_while_results_are_made_is_not_replaced(logs, tmp_path, monkeypatch):
+    out, real = tmp_path / "out", applying.write_decisions
+
+    def and_then_it_comes(gate, found, output, *rest, **options):
+        (out / "1.npz").write_bytes(b"theirs")
+        return real(gate, found, output, *rest, **options)
+
+    monkeypatch.setattr(applying, "write_decisions", and_then_it_comes)
+    with pytest.raises(mc.InputError, match=r"1\.npz was not written by metacal apply"):
+        mc.apply(CAL, logs, f"{out}/")
+    assert (out / "1.npz").read_bytes() == b"theirs"
 
 
 def test_results_whose_source_is_gone_are_named_and_pruned(logs, tmp_path):
@@ -137,15 +189,58 @@ def test_results_whose_source_is_gone_are_named_and_pruned(logs, tmp_path):
     assert "--prune is for a folder of results" in refused.stderr
 
 
-def test_results_under_a_name_that_is_no_longer_used(logs, tmp_path):
-    other = tmp_path / "other"
-    other.mkdir()
-    np.save(other / "0.npy", LOGITS)
-    both = [str(logs / "0.npy"), str(other / "0.npy")]
-    mc.apply(CAL, both, f"{tmp_path}/out/")
-    done = mc.apply(CAL, both[:1], f"{tmp_path}/out/", prune=True)
-    assert done.orphans == ("000000-0.npz",)  # the other one's source is there, and was not asked for
-    assert sorted(results(tmp_path / "out")) == ["0.npz", "000001-0.npz"]
+@pytest.fixture
+def two_days(tmp_path):
+    """Two folders with a file of the same name in each."""
+    for day, rows in (("monday", slice(0, 30)), ("friday", slice(30, 90))):
+        (tmp_path / "week" / day).mkdir(parents=True)
+        np.save(tmp_path / "week" / day / "x.npy", LOGITS[rows])
+    return tmp_path / "week" / "monday" / "x.npy", tmp_path / "week" / "friday" / "x.npy"
+
+
+def n_rows_by_name(folder):
+    return {path.name: len(np.load(path)["prediction"]) for path in folder.glob("*.npz")}
+
+
+def test_a_second_source_of_the_same_name_takes_nothing_from_the_first(two_days, tmp_path):
+    monday, friday = two_days
+    week, out = monday.parents[1], tmp_path / "out"
+    friday.rename(tmp_path / "later.npy")
+    mc.apply(CAL, week, f"{out}/")
+    (tmp_path / "later.npy").rename(friday)
+    done = mc.apply(CAL, week, f"{out}/", prune=True)
+    assert (done.n_kept, done.n_files, done.orphans) == (1, 2, ())
+    rows = n_rows_by_name(out)
+    assert rows.pop("x.npz") == 30
+    assert list(rows.values()) == [60]
+    for source in (week, monday, friday):  # in whatever company, a source keeps the name of its result
+        done = mc.apply(CAL, source, f"{out}/")
+        assert (done.n_kept, done.orphans) == (done.n_files, ())
+    monday.unlink()
+    done = mc.apply(CAL, week, f"{out}/", prune=True)
+    assert (done.n_kept, done.n_files, done.orphans) == (1, 1, ("x.npz",))
+
+
+def test_two_sources_of_the_same_name_are_told_apart(two_days, tmp_path):
+    done = mc.apply(CAL, [str(path) for path in two_days], f"{tmp_path}/out/")
+    assert done.n_files == 2
+    assert sorted(n_rows_by_name(tmp_path / "out").values()) == [30, 60]
+    with pytest.raises(mc.InputError, match=r"are the same file; give it once"):
+        mc.apply(CAL, [str(two_days[0]), str(two_days[0])], f"{tmp_path}/other/")
+
+
+def test_a_result_does_not_replace_that_of_another_source(two_days, tmp_path):
+    monday, friday = two_days
+    out = tmp_path / "out"
+    mc.apply(CAL, monday, f"{out}/")
+    with pytest.raises(mc.InputError) as refused:
+        mc.apply(CAL, friday, f"{out}/")
+    assert str(monday) in str(refused.value)
+    assert str(friday) in str(refused.value)
+    assert n_rows_by_name(out) == {"x.npz": 30}
+    monday.unlink()  # the result of a source that is gone makes way for one of the same name
+    mc.apply(CAL, friday, f"{out}/")
+    assert n_rows_by_name(out) == {"x.npz": 60}
 
 
 def test_a_second_run_is_told_who_is_at_work(logs, tmp_path):

@@ -65,7 +65,6 @@ def test_scouts_are_of_each_group_and_ties_decide():
     assert seen.starts is None
     coarse = Sample.of(score.round(1), score < 0.9)
     assert Scouting().of(coarse).starts is not None
-    assert len(Scouting(older=coarse.score).of(coarse)) == 1000  # other rows cost none of these
     assert Scouting().of(coarse.take(np.arange(50))).scouts is None
     assert not Scouts.among(coarse.score[:50], 50).by_value
     for drawn, aside in ((500, 0), (990, 21), (1000, 32)):  # a square root of a pool is never drawn

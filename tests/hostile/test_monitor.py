@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -292,3 +293,46 @@ def test_a_tab_that_is_closed_says_nothing(cal, capfd):
             time.sleep(0.005)  # where more than five wait at the door, the next knocks again after a second
         time.sleep(0.1)
     assert capfd.readouterr().err == ""
+
+
+class DiskWithoutSpace:
+    """Let every write fail for want of space, a number of times; then all is well."""
+
+    def __init__(self, monkeypatch, n_failures):
+        self.n_left = n_failures
+        self.write = os.write
+        monkeypatch.setattr("metacal.io.disk.os.write", self)
+        monkeypatch.setattr("metacal.cli.intake.DISK_PAUSE", 0.0)
+
+    def __call__(self, file, content):
+        if self.n_left:
+            self.n_left -= 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self.write(file, content)
+
+
+def test_a_full_disk_at_the_start_does_not_stop_a_stream(cal, tmp_path, monkeypatch, capsys):
+    state, traffic = tmp_path / "watch.journal", tmp_path / "traffic.jsonl"
+    traffic.write_text("".join(row(k, label=0) for k in range(20)) + "{broken\n")
+    disk = DiskWithoutSpace(monkeypatch, n_failures=5)
+    with traffic.open() as stream:  # CliRunner's own stream has no descriptor to wait for
+        monkeypatch.setattr("sys.stdin", stream)
+        main(["monitor", str(cal), "-", "--format", "jsonl", "--state", str(state), "--json"], standalone_mode=False)
+    assert disk.n_left == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["rows"] == 20
+    assert said.err.count("No space left on device") == 1
+    assert mc.load_watch(state, mc.load(cal)).counts.rows == 20
+    assert len((tmp_path / "watch.quarantine.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_full_disk_ends_the_run_over_a_finished_file(cal, tmp_path, monkeypatch):
+    state, traffic = tmp_path / "watch.journal", tmp_path / "traffic.jsonl"
+    traffic.write_text("".join(row(k, label=0) for k in range(20)))
+    DiskWithoutSpace(monkeypatch, n_failures=5)
+    code, _, told = once(cal, traffic, "--state", state)
+    assert code == 2
+    assert "No space left on device" in told
+    monkeypatch.undo()
+    code, found, _ = once(cal, traffic, "--state", state)
+    assert (code, found["rows"]) == (0, 20)

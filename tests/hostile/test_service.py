@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,7 @@ import metacal as mc
 for needed in ("onnx", "onnxruntime", "fastapi", "httpx", "prometheus_client"):
     pytest.importorskip(needed)
 
+import httpx  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from starlette.testclient import TestClient  # noqa: E402
 
@@ -145,9 +149,86 @@ def test_another_content_type(client, kind):
 
 
 def test_a_body_over_the_limit(client):
-    large = b'{"inputs": [[' + b"0," * (8 * 2**20) + b"0]]}"
+    large = b'{"inputs": [[' + b"0," * (2 * 2**20) + b"0]]}"
     reply = client.post("/predict", content=large, headers=HEADERS)
-    assert (reply.status_code, "over 16,777,216 bytes" in strict(reply.text)["detail"]) == (413, True)
+    assert (reply.status_code, "over 4,194,304 bytes" in strict(reply.text)["detail"]) == (413, True)
+
+
+def filled(head, unit, tail, n_bytes):
+    return head + unit * ((n_bytes - len(head) - len(tail)) // len(unit)) + tail
+
+
+#: Bodies within the limit of bytes that take seconds to parse, by what they hold.
+SLOW = {
+    "objects": filled(b'{"inputs": [', b"{},", b"{}]}", 2**22),
+    "lists": filled(b'{"inputs": [', b"[],", b"[]]}", 2**22),
+    "deep lists": filled(b'{"inputs": [', b"[" * 900 + b"]" * 900 + b",", b"[]]}", 2**22),
+    "numbers": filled(b'{"inputs": [[', b"0,", b"0]]}", 2**22),
+    "keys": b"{" + b",".join(b'"%d":1' % k for k in range(300_000)) + b"}",
+    "digits": filled(b'{"inputs": [[', b"9" * 4300 + b",", b"0]]}", 2**22),
+    "feedback keys": b"{" + b",".join(b'"%d":1' % k for k in range(20_000)) + b"}",
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_no_body_takes_long(client, name):
+    path = "/feedback" if name.startswith("feedback") else "/predict"
+    before = time.process_time()
+    reply = client.post(path, content=SLOW[name], headers=HEADERS)
+    assert reply.status_code == 422, reply.text
+    assert time.process_time() - before < 0.5
+    strict(reply.text)
+
+
+def test_a_full_batch_is_within_the_limits(client):
+    batch = {"inputs": [[-1.2345678901234567e-30] * WIDTH] * 1024}
+    reply = client.post("/predict", content=json.dumps(batch, indent=4).encode(), headers=HEADERS)
+    assert len(reply.json()["predictions"]) == 1024
+    truths = [{"id": answer["id"], "label": answer["label"]} for answer in reply.json()["predictions"]]
+    reply = client.post("/feedback", content=json.dumps({"outcomes": truths}).encode(), headers=HEADERS)
+    assert reply.json() == {"counted": 1024, "unknown": []}
+
+
+def test_others_are_served_while_a_body_is_parsed(client, monkeypatch):
+    served = threading.Event()
+    module = sys.modules["serve_fastapi"]
+    parse = module._parse
+    waited = []
+
+    def parse_slowly(body, kind):
+        waited.append(served.wait(10))
+        return parse(body, kind)
+
+    monkeypatch.setattr(module, "_parse", parse_slowly)
+
+    async def both():
+        transport = httpx.ASGITransport(client.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://service") as other:
+            slow = asyncio.create_task(other.post("/predict", json={"inputs": [GOOD]}))
+            assert (await other.get("/healthz")).is_success
+            served.set()
+            return await slow
+
+    assert asyncio.run(both()).is_success
+    assert waited == [True]
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(client, monkeypatch):
+    monkeypatch.setattr(sys.modules["serve_fastapi"], "BODY_SECONDS", 0.05)
+
+    async def drip():
+        yield b'{"inputs": '
+        await asyncio.sleep(30)
+        yield b"[[0, 0, 0, 0]]}"
+
+    async def send():
+        transport = httpx.ASGITransport(client.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://service") as other:
+            return await other.post("/predict", content=drip(), headers=HEADERS)
+
+    reply = asyncio.run(send())
+    assert reply.status_code == 408
+    assert "0.05 seconds" in strict(reply.text)["detail"]
 
 
 FEEDBACK = {

@@ -39,6 +39,41 @@ def test_proposition_1_second_half_an_estimate_exceeds_the_error():
     assert np.mean(estimates) == pytest.approx(0.0286, abs=3 * np.std(estimates) / math.sqrt(400))
 
 
+def test_proposition_2_the_supremum_over_maps_is_one_for_every_classifier():
+    """ "sup over B and g" leaves nothing to minimise: confidence 1 for an incorrect class on every row reaches 1."""
+    rng = np.random.default_rng(2)
+    for n_classes in (2, 5, 10):
+        labels = rng.integers(0, n_classes, 50)
+        wrong = np.eye(n_classes)[(labels + 1) % n_classes]
+        assert metrics.sup_ece(wrong, labels) == 1.0
+
+
+def test_proposition_2_the_optimal_map_has_no_error_zero_on_a_finite_set():
+    """It is (n_rej / n) |acc_rej - 1/K|, with acc_rej binomial; 0 only if ties count in parts."""
+    rng = np.random.default_rng(2)
+    n, n_rejected, n_classes, draws = 2000, 200, 10, 400
+    is_correct = np.arange(n) >= n_rejected
+    confidence = np.where(is_correct, 1.0, 1 / n_classes)
+    estimates = []
+    for _ in range(draws):
+        counted = np.where(is_correct, True, rng.random(n) < 1 / n_classes)
+        expected = n_rejected / n * abs(counted[~is_correct].mean() - 1 / n_classes)
+        estimates.append(metrics.sup_ece(confidence, counted))
+        assert estimates[-1] == pytest.approx(expected, abs=1e-12)
+    law = n_rejected / n * math.sqrt(2 * (n_classes - 1) / (math.pi * n_classes**2 * n_rejected))
+    assert np.mean(estimates) == pytest.approx(law, abs=4 * np.std(estimates) / math.sqrt(draws))
+    assert np.mean(estimates) > 0.001
+    assert metrics.sup_ece(confidence, np.where(is_correct, 1.0, 1 / n_classes)) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_proposition_2_a_constant_map_is_as_good_and_keeps_every_prediction():
+    rng = np.random.default_rng(2)
+    is_correct = rng.random(12) < 0.7
+    constant = np.full(12, is_correct.mean())
+    assert all_binnings_ece(constant, is_correct) == pytest.approx(0.0, abs=1e-12)
+    assert metrics.sup_ece(constant, is_correct) == pytest.approx(0.0, abs=1e-12)
+
+
 def test_proposition_5_corrected_fails_with_ties_and_holds_without():
     confidence, right = np.full(4, 0.75), np.array([1.0, 1.0, 1.0, 0.0])
     assert all_binnings_ece(confidence, right) == metrics.sup_ece(confidence, right) == 0.0

@@ -1,10 +1,11 @@
 """metacal label in histories of kills, full disks, failed syncs and second calls: no answer lost, none doubled.
 
-A history is a person who fills in the sheet and a tool that is called again and again; every call may end in the middle
-of anything, and another may run in between. After all that it is called in peace until it is finished. The laws:
+A history is a person who fills in the sheet, at any moment, and a tool that is called again and again. Every call may
+end in the middle of anything, and another may run in between. In the end it is called in peace until it is finished.
+The laws:
 
 - an answer that a sheet held when a call ended well is in the journal, once, as it was given;
-- a sheet with answers that are not in the journal is never overwritten;
+- a sheet with answers that are not in the journal is never overwritten: it stays, or it has another name beside it;
 - two calls never both write: whoever comes second is told so and changes nothing;
 - the certificate at the end is that of a labelling that was never interrupted, and where the person always fills in
   whole sheets, so are the answers.
@@ -17,6 +18,7 @@ import csv
 import io
 import json
 import sys
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -43,7 +45,10 @@ class History:
         self.pool = Scores("pool", doubts, ids=np.array([f"r{k}" for k in range(90)]))
         self.options = {"labels": int(rng.integers(20, 60)), "higher_is": "doubtful", "random_state": seed}
         self.rng = rng
-        self.world = World(seed, killed=0.06, full=0.04, unsynced=0.03, busy=0.08, meanwhile=self.second)
+        self.world = World(
+            seed, killed=0.06, full=0.04, unsynced=0.03, busy=0.12, meanwhile=self.someone, swaps=seed % 3 > 0
+        )
+        self.saved_meanwhile = 0
         self.answered: set[int] = set()  # what the person has filled in at some time
         self.refused = 0
         self.hasty = seed % 2 == 0  # fills in some of a sheet, not all
@@ -51,6 +56,14 @@ class History:
     def call(self) -> None:
         """The tool once; what it says when something is wrong is part of life."""
         next_round(CALL, self.pool, PROMISE, options=self.options, disk=self.world)
+
+    def someone(self) -> None:
+        """What happens in the middle of a call: the person saves the sheet, or another call begins."""
+        if self.rng.random() < 0.6:
+            self.saved_meanwhile += 1
+            self.person()
+        else:
+            self.second()
 
     def second(self) -> None:
         before = dict(self.world.files)
@@ -63,7 +76,7 @@ class History:
             pass
 
     def person(self) -> None:
-        """Fills in some of the sheet, or all of it, while no call is at work."""
+        """Fill in some of the sheet, or all of it, and save it."""
         content = self.world.files.get(SHEET)
         if content is None:
             return
@@ -90,10 +103,16 @@ class History:
         rows = [row for row, _ in known]
         assert len(set(rows)) == len(rows), "an answer is there twice"
         assert all(self.right[row] == ok for row, ok in known), "an answer was changed"
-        content = self.world.files.get(SHEET)
-        lines = [] if content is None else list(csv.reader(io.StringIO(content.decode())))[1:]
-        waiting = {int(line[0]) for line in lines if line[-1]}
-        assert self.answered <= waiting | set(rows), "an answer is lost"
+        assert self.answered <= self.in_sheets() | set(rows), "an answer is lost"
+
+    def in_sheets(self) -> set[int]:
+        """The rows that are answered in some file beside the journal."""
+        found = set()
+        for path, content in self.world.files.items():
+            if not path.startswith(JOURNAL) and b"\0" not in content:
+                lines = list(csv.reader(io.StringIO(content.decode())))[1:]
+                found |= {int(line[0]) for line in lines if line and line[-1] in ("right", "wrong")}
+        return found
 
 
 def lives(seed: int, n_lives: int = 25) -> History:
@@ -110,6 +129,7 @@ def lives(seed: int, n_lives: int = 25) -> History:
     for one in (history, never):
         for _ in range(200):
             one.person()
+            one.check()
             done = next_round(CALL, one.pool, PROMISE, options=one.options, disk=one.world)
             one.check()
             if not len(done.waiting):
@@ -125,18 +145,23 @@ def lives(seed: int, n_lives: int = 25) -> History:
     return history
 
 
-def explore(seeds: range) -> tuple[int, int]:
-    """Deaths, and second calls that were refused, over many histories."""
-    found = [lives(seed) for seed in seeds]
-    return sum(one.world.deaths for one in found), sum(one.refused for one in found)
+def explore(seeds: range) -> tuple[int, int, int]:
+    """Deaths, second calls that were refused, and sheets saved during a call, over many histories."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tool reports what it has put beside
+        found = [lives(seed) for seed in seeds]
+    counts = [(one.world.deaths, one.refused, one.saved_meanwhile) for one in found]
+    deaths, refused, saved = map(sum, zip(*counts))
+    return deaths, refused, saved
 
 
 @pytest.mark.slow
 def test_no_answer_is_lost_none_doubled_and_the_decision_is_the_same():
-    deaths, refused = explore(range(60))
+    deaths, refused, saved = explore(range(60))
     assert deaths > 180  # the world is hostile enough to mean something
     assert refused > 12
+    assert saved > 100
 
 
 if __name__ == "__main__":  # python tests/simulation/test_label.py 10000
-    print("histories, deaths, refused second calls:", sys.argv[1], *explore(range(int(sys.argv[1]))))
+    print("histories, deaths, refused second calls, saved meanwhile:", sys.argv[1], *explore(range(int(sys.argv[1]))))

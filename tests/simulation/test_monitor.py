@@ -24,6 +24,7 @@ from metacal.io.tail import Tail
 from simulation.logs import LOG, LONGEST, Folder
 from simulation.world import World
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*the last record is incomplete")
 STATE, ASIDE = "state.journal", "state.quarantine.jsonl"
 
 
@@ -155,6 +156,31 @@ def check(seed: int, lives: int = 6) -> History:
         assert lines.lines >= len(folder.written) - len(gone)
     assert watch.gaps or not history.must_tell
     return history
+
+
+def test_a_disk_that_is_full_at_the_start_stops_nothing():
+    history = History(1, killed=0.0)
+    for _ in range(30):
+        history.folder.write()
+    history.folder.finish()
+    world, kept = history.world, Kept(new())
+    with Journal(STATE, "monitor", disk=world) as journal:
+        world.chance["full"] = 1.0
+        intake = Intake(kept, history.source(kept), journal, Quarantine(ASIDE, disk=world), None)
+        for _ in range(3):
+            with pytest.raises(NotKeptError):
+                intake.step()
+        assert world.files.get(STATE, b"") == b""
+        assert intake.kept.watch.counts.rows == 0
+        world.peace()
+        while intake.step():
+            pass
+        assert intake.kept.watch.counts.rows > 0
+        want = describe_watch(never_interrupted(history, history.folder.written))
+        assert close(describe_watch(intake.kept.watch) | {"first": {}}, want | {"first": {}})
+    with Journal(STATE, "monitor", disk=world) as journal:
+        again = kept_from(journal.records, gate(), STATE)
+    assert describe_watch(again.watch) == describe_watch(intake.kept.watch)
 
 
 @pytest.mark.slow

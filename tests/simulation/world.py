@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from metacal.errors import BusyError
-from metacal.io.disk import Disk, Stamp
+from metacal.io.disk import Disk, Stamp, UnsupportedError
 
 #: The clock that stamps files ticks like that of a kernel; what is written within a tick looks as old.
 TICK_NS = 4_000_000
@@ -50,6 +50,8 @@ class World(Disk):
         With which probability one request ends the process, finds no room, or cannot be synced.
     meanwhile : callable, optional
         What another process does, called now and then (with probability `busy`) in the middle of a request.
+    swaps : bool
+        Whether the file system can exchange two files.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class World(Disk):
         unsynced: float = 0.0,
         busy: float = 0.0,
         meanwhile: Callable[[], None] | None = None,
+        swaps: bool = True,
     ) -> None:
         self.rng = np.random.default_rng([seed, 0x5157])
         self.chance = {"killed": killed, "full": full, "unsynced": unsynced, "busy": busy}
@@ -70,6 +73,7 @@ class World(Disk):
         self.held: dict[str, str] = {}
         self.process = 0
         self.deaths = 0
+        self.swaps = swaps
 
     def happens(self, what: str) -> bool:
         return bool(self.rng.random() < self.chance[what])
@@ -104,14 +108,26 @@ class World(Disk):
         # The worst there is: a time that ticks, and nothing else that would tell one file from another.
         return Stamp(len(self.files[path]), self.files.written_ns[path], self.files.written_ns[path], 0)
 
+    def exists(self, path: str) -> bool:
+        self._fate()
+        return path in self.files
+
     def checksum(self, path: str) -> str:
         self._fate()
         if path not in self.files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return hashlib.sha256(self.files[path]).hexdigest()
 
+    def real_path(self, path: str) -> str:
+        return path  # this world has no links
+
+    def pause(self, seconds: float) -> None:
+        self._fate()
+
     def names(self, folder: str) -> list[str]:
         self._fate()
+        if folder == ".":
+            return sorted(path for path in self.files if "/" not in path)
         return sorted(path[len(folder) + 1 :] for path in self.files if path.startswith(f"{folder}/"))
 
     def now_ns(self) -> int:
@@ -129,6 +145,42 @@ class World(Disk):
         if killed:
             raise Killed
         self._fate()
+
+    def swap(self, part: str, target: str) -> None:
+        self._fate()
+        if not self.swaps:
+            raise UnsupportedError(errno.ENOSYS, os.strerror(errno.ENOSYS), part)
+        self._check_is_there(part)
+        self._check_is_there(target)
+        killed = self.happens("killed")
+        if not killed or self.rng.random() < 0.5:
+            first, second = self.files[part], self.files[target]
+            self.files[part], self.files[target] = second, first
+        if killed:
+            raise Killed
+        if self.happens("unsynced"):  # the exchange took place, but the folder could not be synced
+            raise OSError(errno.EIO, os.strerror(errno.EIO), target)
+        self._fate()
+
+    def rename_new(self, source: str, target: str) -> None:
+        self._fate()
+        self._check_is_there(source)
+        if target in self.files:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        killed = self.happens("killed")
+        if not killed or self.rng.random() < 0.5:
+            self.files[target] = self.files.pop(source)
+        if killed:
+            raise Killed
+        self._fate()
+
+    def _check_is_there(self, path: str) -> None:
+        if path not in self.files:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    @contextlib.contextmanager
+    def lock_content(self, path: str) -> Iterator[None]:
+        yield  # this world has no hard links
 
     def append(self, path: str, content: bytes) -> None:
         before = self.files.get(path, b"")

@@ -54,7 +54,7 @@ def test_lists_of_every_kind(kind, cal):
     assert found["score"].to_numpy().tobytes() == told.score.tobytes()
     assert found["probs"].flatten().to_numpy().tobytes() == told.probabilities.tobytes()
     assert found["probs"].type == pa.list_(pa.from_numpy_dtype(told.probabilities.dtype), 10)
-    assert found.schema.metadata == {b"metacal.classes": str(NAMES).replace("'", '"').encode()}
+    assert found.schema.metadata[b"metacal.classes"] == str(NAMES).replace("'", '"').encode()
 
 
 def test_a_column_for_each_class_in_any_order(cal):

@@ -54,33 +54,45 @@ def test_marks(table):
     assert "*" in text
     assert "1,200 rows, 10 classes" in text
     best = table.best("nll")
-    assert best in table.as_good_as_best("nll")
-    assert "uncalibrated" not in table.as_good_as_best("nll")
+    assert best in table.near_best("nll")
+    assert "uncalibrated" not in table.near_best("nll")
 
 
-def test_the_best_is_among_the_winners_and_clear_losers_are_not(rows):
-    """Paired rows: a temperature that is a little off loses, though its own error bar holds the best."""
+def test_the_best_is_near_the_best_and_clear_losers_are_not(rows):
+    """Paired rows: a temperature that is off is not near the best, though the error bars overlap."""
     logits, labels = rows
 
     class Off(mc.TemperatureScaling):
         def predict_proba(self, X):
-            return super().predict_proba(1.25 * X)
+            return super().predict_proba(1.5 * X)
 
     found = mc.compare(logits, labels, {"temperature": mc.TemperatureScaling(), "off": Off()}, n_splits=4, n_repeats=1)
     best, off = found.entries
-    assert (best.name, found.as_good_as_best("nll")) == ("temperature", ("temperature",))
-    assert off.metrics["nll"].mean < best.metrics["nll"].mean + best.metrics["nll"].standard_error
-    assert found.to_dict()["confidence"] == 0.9
+    assert (best.name, found.near_best("nll")) == ("temperature", ("temperature",))
+    lower_end = off.metrics["nll"].mean - off.metrics["nll"].standard_error
+    assert lower_end < best.metrics["nll"].mean + best.metrics["nll"].standard_error
+    assert found.to_dict()["near_best"]["nll"] == ["temperature"]
 
 
-@pytest.mark.slow
-def test_the_truly_best_one_is_left_out_as_rarely_as_is_said():
-    random, lost = np.random.default_rng(0), 0
-    for _ in range(400):
-        hard = random.exponential(size=300)
-        losses = hard + random.normal(0.0, 0.2, (6, 300))  # all are as good
-        lost += 0 not in by_rows(losses, np.arange(300)).unbeaten
-    assert lost <= 400 * 0.1 + 3 * np.sqrt(400 * 0.09)
+def test_a_method_near_the_best_is_at_most_three_standard_errors_worse():
+    difference = np.tile([-1.0, 1.0], 50)  # its standard error is 0.1005
+    losses = np.array([np.zeros(100), difference + 0.3, difference + 0.31])
+    assert by_rows(losses, np.arange(100)).near_best == [0, 1]
+    assert by_rows(-losses, np.arange(100), smaller_is_better=False).near_best == [0, 1]
+
+
+def test_no_confidence_level_is_claimed(table):
+    """A method with a huge loss on one row in n looks best in a third of all samples, so none could be kept."""
+    random = np.random.default_rng(0)
+    n_rows, n_samples, lost = 300, 200, 0
+    for _ in range(n_samples):
+        has_huge_loss = random.random(n_rows) < 1.0 / n_rows
+        usual = random.normal(0.0, 0.01, n_rows)
+        losses = np.array([np.full(n_rows, 0.03), usual + 10.0 * has_huge_loss])  # means 0.03 and 0.033
+        lost += 0 not in by_rows(losses, np.arange(n_rows)).near_best
+    assert lost > 0.2 * n_samples
+    assert not {"confidence", "level"} & set(table.to_dict())
+    assert "no confidence level" in str(table)
 
 
 def test_the_ece_of_all_held_out_rows_is_not_chance():
@@ -198,7 +210,7 @@ def test_a_large_table_is_measured_on_fewer_folds(rows):
     found = mc.compare(*rows, ["temperature"], n_splits=4, n_repeats=2, budget=1e-9)
     assert found.n_folds == 1
     assert "1 of 2 x 4 folds" in str(found)
-    assert found.best() == "temperature" in found.as_good_as_best()
+    assert found.best() == "temperature" in found.near_best()
 
 
 def test_what_a_large_table_will_take_is_said_beforehand(capsys):

@@ -235,7 +235,7 @@ def test_a_router_asks_the_large_model_where_the_small_one_is_unsure():
 
     rng = np.random.default_rng(0)
     score = -rng.random(1000)
-    cascade = mc.Cascade(mc.MaxLoss(0.02)).fit(score, rng.random(1000) > 0.3 * (score < -0.5))
+    cascade = mc.Cascade(mc.MaxLoss(0.02)).fit(score, agrees=rng.random(1000) > 0.3 * (score < -0.5))
     server = HTTPServer(("127.0.0.1", 0), Server)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()

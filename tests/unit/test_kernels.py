@@ -260,6 +260,43 @@ def test_class_sums_in_whole_units_are_those_of_the_definition_to_the_bit(instru
     assert (above.reshape(2, 2, n_classes, n_bins)[..., 0] == 0).all()
 
 
+@pytest.mark.parametrize("n_classes", [3, 40])
+@pytest.mark.parametrize("entry", [2.0, 9.3e18, 1e19, 1.7e308, np.inf, np.nan, -1.0, -1e19, -np.inf])
+def test_entries_that_are_no_probabilities_stay_within_the_bins(instruction_set, entry, n_classes):
+    n_bins, n_sums = 15, 2 * 2 * n_classes
+    edges = np.arange(n_bins + 1) / n_bins
+    table, accept = np.full((9, n_classes), 0.25), np.arange(9) % 2 == 0
+    table[4, ::2] = entry
+    found = []
+    for add in (exact.class_units, fused.class_units):
+        guarded = np.full(3 * n_sums * n_bins, 7, dtype=np.int64)
+        above = guarded[n_sums * n_bins : 2 * n_sums * n_bins]
+        above[:] = 0
+        with np.errstate(invalid="ignore"):  # sums of infinities are no numbers
+            add(table, accept, edges, np.zeros((2, 2, n_classes)), above.reshape(2, 2, -1))
+        found.append(above.reshape(2, 2, n_classes, n_bins))
+        above_first = found[-1][..., 1:]
+        assert (above_first <= 0).all()
+        assert (guarded[: n_sums * n_bins] == 7).all()
+        assert (guarded[2 * n_sums * n_bins :] == 7).all()
+    np.testing.assert_array_equal(found[0], found[1])
+    is_counted = entry > 1.0
+    assert (found[1][0, 1, ::2, -1] < 0).all() == is_counted
+
+
+@pytest.mark.parametrize("grid", [1 / 32, 0.0, 1e-300, np.nan, np.inf, -1 / 32])
+@pytest.mark.parametrize("low", [-1600.0, -np.inf, np.inf, np.nan, 1e19, -1e19])
+def test_points_outside_of_the_grid_are_passed_over(grid, low):
+    z = np.array([0.0, 1.0, -1.0, 1e19, -1e19, np.inf, -np.inf, np.nan])
+    size = 3202
+    for reach in (50.0, np.inf, np.nan):
+        out = np.full(2 * size + 2, 7.0)
+        _fused.on_grid(z, np.ones(8), None, grid, reach, low, out[1:-1])
+        assert out[0] == out[-1] == 7.0
+        if not np.isfinite(low) or abs(low) == 1e19:
+            assert (out[1:-1] == 0.0).all()
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @given(block=blocks())
 @settings(max_examples=25, deadline=None)

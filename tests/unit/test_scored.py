@@ -261,13 +261,20 @@ def test_any_name_can_stand_in_a_certificate(name):
 
 def test_it_certifies_what_a_gate_on_logits_with_the_same_score_does():
     (logits, labels), _ = mc.datasets.load("cifar10-resnet110").split(3000, random_state=0)
-    for promise, prior in ((mc.MinAccuracy(0.96), np.arange(50.0)), (mc.MaxMiscoverage(0.05), None)):
+    for promise in (mc.MinAccuracy(0.96, delta=None), mc.MaxMiscoverage(0.05)):  # neither sets rows aside
         by_logits = mc.MetaCal(promise).fit(logits, labels)
         by_score = mc.ScoreGate(promise, higher_is="doubtful", score_name="entropy")
         scores = by_logits.ranking_scores(logits)
-        by_score.fit(scores, logits.argmax(axis=1) == labels, prior=prior)  # which does not tie
+        by_score.fit(scores, logits.argmax(axis=1) == labels)
         assert by_score.certificate_ == by_logits.certificate_
         assert by_score.gate_.data_hash == by_logits.data_hash_
+
+
+@pytest.mark.parametrize("estimator", [mc.MetaCal, mc.ScoreGate])
+def test_rows_that_are_not_tested_cannot_choose_where_tests_begin(estimator):
+    """A fit could not notice that such rows overlap the tested ones, which breaks the promise."""
+    with pytest.raises(TypeError, match="prior"):
+        estimator(mc.MinAccuracy(0.9)).fit([0.9, 0.1], [1, 0], prior=[0.5, 0.6])
 
 
 def test_each_group_of_scores_has_its_own_promise(tmp_path):

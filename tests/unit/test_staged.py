@@ -40,9 +40,10 @@ def test_as_many_rows_may_differ_as_the_law_allows(n):
 
 def test_two_models_answer_up_to_the_first_row_too_many():
     (score,), agrees = models(m=1)
-    cascade = mc.Cascade(mc.MaxLoss(0.01)).fit(score, agrees[0])
+    cascade = mc.Cascade(mc.MaxLoss(0.01)).fit(score, agrees=agrees[0])
     stages = cascade.certificate_.stages
-    assert (stages.n_worse, stages.n_better) == (Law(0.01, 0.1).most(N, alone=True), 0)
+    assert (stages.n_worse, stages.n_better) == (None, None)
+    assert stages.n_differ == Law(0.01, 0.1).most(N, alone=True)
     kept = ~cascade.needs_large(score)
     assert (kept & ~agrees[0]).mean() == pytest.approx(0.01, abs=0.003)
     assert cascade.decide(score).answered_by[kept].tolist() == ["small"] * kept.sum()
@@ -51,8 +52,8 @@ def test_two_models_answer_up_to_the_first_row_too_many():
 def test_of_a_pool_more_may_be_answered():
     (score,), agrees = models(m=1)
     labels = np.where(np.arange(N) < 400, agrees[0].astype(object), None)
-    pool = mc.Cascade(mc.MaxLoss(0.02)).fit(score, labels, pool=True)
-    source = mc.Cascade(mc.MaxLoss(0.02)).fit(score, labels)
+    pool = mc.Cascade(mc.MaxLoss(0.02)).fit(score, agrees=labels, pool=True)
+    source = mc.Cascade(mc.MaxLoss(0.02)).fit(score, agrees=labels)
     assert pool.gate_.threshold >= source.gate_.threshold
     assert pool.certificate_.stages.pool == N
     assert "of the pool of 2,000 rows" in pool.certificate_.statement
@@ -63,9 +64,9 @@ def test_of_a_pool_more_may_be_answered():
 @pytest.mark.parametrize("people", [False, True])
 def test_several_models_do_what_every_gate_does(people, tmp_path):
     scores, agrees = models(m=3)
-    costs = [1, 10, 100, 1000]
-    cascade = mc.Cascade(mc.MaxLoss(0.02), people=people).fit(scores=scores, agrees=agrees, costs=costs)
-    positional = mc.Cascade(mc.MaxLoss(0.02), people=people).fit(scores, agrees, costs=costs)
+    costs, flags = [1, 10, 100, 1000], "correct" if people else "agrees"
+    cascade = mc.Cascade(mc.MaxLoss(0.02), people=people).fit(scores=scores, costs=costs, **{flags: agrees})
+    positional = mc.Cascade(mc.MaxLoss(0.02), people=people).fit(scores, costs=costs, **{flags: agrees})
     assert positional.certificate_ == cascade.certificate_
     path = tmp_path / "cascade.json"
     mc.save(cascade, path)
@@ -76,16 +77,18 @@ def test_several_models_do_what_every_gate_does(people, tmp_path):
     rest = ~found.accept if people else found.by == 3
     assert rest.any() != rest.all()
     worse = sum((~same[j][found.by == j]).sum() for j in range(3))
-    (test,) = mc.verify(again, new, same).tests
+    truth = "y" if people else "agrees"
+    (test,) = mc.verify(again, new, **{truth: same}).tests
     assert test.seen.bad == worse
     assert not test.refuted
-    assert mc.verify(again, new, ~same).refuted
-    assert mc.evaluate(again, new, same.T, n_resamples=0).answered_by[0].n_rows == (found.by == 0).sum()
+    assert mc.verify(again, new, **{truth: ~same}).refuted
     (monitor,) = mc.PromiseMonitor.of(again.certificate_)
     everywhere = np.ones(N, dtype=bool)
     assert not monitor.update(everywhere, everywhere).alarm
     assert monitor.update(everywhere, np.arange(N) % 10 > 0).alarm
-    mc.write_report(again, new, same, tmp_path / "report.html", n_resamples=10)
+    if people:
+        assert mc.evaluate(again, new, same.T, n_resamples=0).answered_by[0].n_rows == (found.by == 0).sum()
+        mc.write_report(again, new, same, tmp_path / "report.html", n_resamples=10)
     whole = found.by.copy()
     left = [one[~np.isin(whole, range(k))] for k, one in enumerate(new)]  # each model ran for the rows left to it
     assert (again.decide(left).by == whole).all()
@@ -96,7 +99,7 @@ def test_several_models_do_what_every_gate_does(people, tmp_path):
 def test_an_accuracy_is_promised_of_what_is_answered(m, people, tmp_path):
     scores, right = models(m=m)
     sure = scores if people else scores[:-1]  # the last one answers whatever its score is
-    cascade = mc.Cascade(mc.MinAccuracy(0.95), people=people).fit(scores=sure, agrees=right)
+    cascade = mc.Cascade(mc.MinAccuracy(0.95), people=people).fit(scores=sure, correct=right)
     certificate, found = cascade.certificate_, cascade.decide(sure)
     assert certificate.statement == "What is accepted is right at least 95% of the time, with 90% confidence."
     assert certificate.stages.n_wrong == certificate.n_accepted - certificate.n_correct_accepted
@@ -148,7 +151,8 @@ def test_rows_that_are_left_are_harder_than_their_score_says():
 @pytest.mark.parametrize("promise", [mc.MaxLoss(0.03), mc.MinAccuracy(0.97)])
 def test_traffic_of_a_cascade_is_watched(promise):
     scores, agrees = models(m=2)
-    cascade = mc.Cascade(promise).fit(scores=scores, agrees=agrees)
+    flags = "agrees" if isinstance(promise, mc.MaxLoss) else "correct"
+    cascade = mc.Cascade(promise).fit(scores=scores, **{flags: agrees})
     new, good = models(m=2, seed=1)
     by_model, by_row, late = (mc.Watch.of(cascade) for _ in range(3))
     found = cascade.decide(new)
@@ -164,6 +168,82 @@ def test_traffic_of_a_cascade_is_watched(promise):
         late.update(np.ones(3))
     with pytest.raises(InputError, match="of all rows: NaN"):
         late.update([new[0], new[1][:5]])
+
+
+def test_correctness_is_not_taken_for_agreement():
+    """A small model may be right where it differs from the large one, and wrong where both agree."""
+    scores, right = models(m=2)
+    with pytest.raises(InputError, match=r"MaxLoss over scores needs agrees=.*correct=\.\.\. does not say that"):
+        mc.Cascade(mc.MaxLoss(0.02)).fit(scores=scores[:1], correct=right[:1])
+    with pytest.raises(InputError, match=r"needs correct=.*is about correct answers"):
+        mc.Cascade(mc.MinAccuracy(0.9)).fit(scores=scores, agrees=right)
+    with pytest.raises(InputError, match=r"pass agrees=.*, or correct="):
+        mc.Cascade(mc.MaxLoss(0.02)).fit(scores[0], right[0])
+    with pytest.raises(InputError, match="tables of logits take labels"):
+        mc.Cascade(mc.MaxLoss(0.02)).fit(np.eye(2), [0, 1], large=np.eye(2), agrees=[True, True])
+
+
+def test_a_certificate_from_agreement_states_only_what_was_observed(tmp_path):
+    (score,), agrees = models(m=1)
+    cascade = mc.Cascade(mc.MaxLoss(0.02)).fit(score, agrees=agrees[0])
+    certificate = cascade.certificate_
+    differ = certificate.stages.n_differ
+    assert certificate.statement.startswith("At most 2% of all answers differ from the large model's")
+    assert f"{differ:,} answers differ from the large model's" in str(certificate)
+    assert "worse" not in str(certificate)
+    assert "better" not in str(certificate)
+    assert (certificate.loss, certificate.disagreement) == (None, differ / certificate.n_rows)
+    (new,), same = models(m=1, seed=1)
+    found = mc.verify(cascade, new, agrees=same[0])
+    assert "worse" not in str(found)
+    assert found.tests[0].seen.bad == (~same[0] & ~cascade.needs_large(new)).sum()
+    with pytest.raises(InputError, match="Pass agrees="):
+        mc.verify(cascade, new, same[0])
+    with pytest.raises(InputError, match="agrees has 2 columns"):
+        mc.verify(cascade, new, agrees=[same[0], same[0]])
+    for measure in (
+        lambda: mc.evaluate(cascade, new, same[0]),
+        lambda: mc.write_report(cascade, new, same[0], tmp_path / "report.html"),
+    ):
+        with pytest.raises(InputError, match="no accuracy can be measured"):
+            measure()
+    watch = mc.Watch.of(cascade).update([new], same[0])
+    assert "differ from the large model's" in " ".join(next(iter(watch.alarms)).texts)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--max-loss", "0.02", "--correct-key", "ok"], "needs --agree-key"),
+        (["--max-loss", "0.02", "--correct-key", "ok", "--agree-key", "same"], "leave out --correct-key"),
+        (["--max-loss", "0.02"], "needs --agree-key"),
+        (["--min-accuracy", "0.9", "--agree-key", "same"], "needs --correct-key"),
+    ],
+)
+def test_commands_ask_for_the_flags_that_a_promise_is_about(words, said, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"p": 0.5, "ok": true, "same": true}\n' * 300, encoding="utf-8")
+    found = CliRunner().invoke(main, ["cascade", str(file), "--score-key", "p", *words])
+    assert (found.exit_code, said in " ".join(found.output.split())) == (2, True), found.output
+
+
+def test_commands_judge_a_cascade_by_what_it_was_fitted_on(tmp_path):
+    (score,), agrees = models(m=1)
+    mc.save(mc.Cascade(mc.MaxLoss(0.02)).fit(score, agrees=agrees[0]), tmp_path / "cascade.json")
+    rows = [{"score 1": p, "same": bool(s)} for p, s in zip(score.tolist(), agrees[0])]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    given = [str(tmp_path / "cascade.json"), str(tmp_path / "rows.jsonl")]
+    for command, words, said in (
+        ("verify", ["--correct-key", "same"], "name the columns of agreement with --agree-key"),
+        ("monitor", ["--correct-key", "same"], "name the columns of agreement with --agree-key"),
+        ("verify", [], "with --agree-key NAME, or call it 'agrees'"),
+        ("evaluate", ["--agree-key", "same"], "no accuracy can be measured"),
+        ("report", ["--agree-key", "same"], "no accuracy can be measured"),
+    ):
+        found = CliRunner().invoke(main, [command, *given, *words])
+        assert (found.exit_code, said in " ".join(found.output.split())) == (2, True), found.output
+    told = CliRunner().invoke(main, ["monitor", *given, "--agree-key", "same"])
+    assert "as the large model answers" in told.stdout
 
 
 def test_as_many_labels_are_drawn_as_pay():
@@ -184,15 +264,15 @@ def test_what_does_not_fit_is_said():
         with pytest.raises(InputError, match=said):
             mc.Cascade(mc.MaxLoss(0.01)).fit(**wrong)
     with pytest.raises(InputError, match="of a pool the promise is MaxLoss"):
-        mc.Cascade(mc.MinAccuracy(0.9)).fit(scores=scores, agrees=agrees, pool=True)
-    with pytest.raises(InputError, match=r"2 columns of scores and 1 of agrees.*says whether it is right"):
-        mc.Cascade(mc.MinAccuracy(0.9), people=False).fit(scores=scores, agrees=agrees[:1])
+        mc.Cascade(mc.MinAccuracy(0.9)).fit(scores=scores, correct=agrees, pool=True)
+    with pytest.raises(InputError, match=r"2 columns of scores and 1 of correct.*says whether it is right"):
+        mc.Cascade(mc.MinAccuracy(0.9), people=False).fit(scores=scores, correct=agrees[:1])
     with pytest.raises(mc.InfeasibleTargetError, match=r"of .* answers are wrong, which certifies 0.9"):
-        mc.Cascade(mc.MinAccuracy(0.999)).fit(scores=scores, agrees=agrees)
+        mc.Cascade(mc.MinAccuracy(0.999)).fit(scores=scores, correct=agrees)
     with pytest.raises(InputError, match="MaxLoss needs fewer"):
         mc.Cascade(mc.MinAccuracy(0.9)).labels_needed(scores[0])
     with pytest.raises(mc.InfeasibleTargetError, match="it takes 230"):
-        mc.Cascade(mc.MaxLoss(0.01)).fit(scores[0][:100], agrees[0][:100])
+        mc.Cascade(mc.MaxLoss(0.01)).fit(scores[0][:100], agrees=agrees[0][:100])
 
 
 def test_commands_read_scores_of_every_model(tmp_path):
@@ -209,10 +289,10 @@ def test_commands_read_scores_of_every_model(tmp_path):
         assert found.exit_code == 0, found.output
         return found.stdout
 
-    keys = ["--score-key", "small.p,middle.p", "--correct-key", "small.same,middle.same"]
+    keys = ["--score-key", "small.p,middle.p", "--agree-key", "small.same,middle.same"]
     run("cascade", str(file), *keys, "--max-loss", "0.02", "--costs", "1,10,100", "-o", saved)
     fitted = mc.Cascade(mc.MaxLoss(0.02)).fit(scores=scores, agrees=agrees, costs=[1, 10, 100])
-    assert mc.load_gate(saved).certificate.stages.n_worse == fitted.certificate_.stages.n_worse
+    assert mc.load_gate(saved).certificate.stages.n_differ == fitted.certificate_.stages.n_differ
     assert json.loads(run("verify", saved, str(file), *keys[2:], "--json"))["n_rows"] == N
     run("apply", saved, str(file), "-o", out)
     first, *lines = (tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()

@@ -103,7 +103,6 @@ def test_scouts_are_drawn_whatever_their_class():
     assert scouts.aside == round(len(SCORES) ** 0.5)
     assert mc.MinPrecision(0.9).knowing(scouts, 1).share == pytest.approx(FRAUD.mean(), abs=0.1)
     assert Scouting(labels=False).of(sample).scouts.aside == 10  # the share was declared, and no score ties
-    assert Scouting(older=SCORES.round(0), labels=True).of(sample).scouts.aside == 0
 
 
 def test_sides_that_overlap_meet_at_even_odds():

@@ -47,7 +47,7 @@ class Options:
         "A column of FILE to pass on to OUT: an id, a prompt, a time; once for each.", "NAME", multiple=True
     )
     prune: bool = switch("Where OUT is a folder: remove results whose source is gone, unless they were changed since.")
-    reading: Reading = group(Reading, without=("labels",))
+    reading: Reading = group(Reading, without=("labels", "agree_key"))
     n_jobs: int | None = jobs_field()
     executor: str | None = executor_field()
 

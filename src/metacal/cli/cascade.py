@@ -91,12 +91,12 @@ def command(small: str, large: str | None, options: Options) -> None:
     labels, and leaves to people what neither model is sure of.
 
     With --score-key there are no logits: SMALL alone holds a score of each model, --score-key a,b (nested keys of JSON
-    lines too), and --correct-key says of each but the last whether its answer is the last one's; with --min-accuracy
-    of each whether it is right. Any number of models.
+    lines too). With --max-loss, --agree-key says of each model but the last whether it gives the last model's answer.
+    With --min-accuracy, --correct-key says of each model whether it is correct. Any number of models.
 
     \b
     Examples:
-      metacal cascade answers.jsonl --score-key small.p,middle.p --correct-key small.same,middle.same --max-loss 0.01
+      metacal cascade answers.jsonl --score-key small.p,middle.p --agree-key small.same,middle.same --max-loss 0.01
       metacal cascade small.parquet large.parquet --max-loss 0.01 -o cascade.json
       metacal cascade small.npz large.npz --min-accuracy 0.95 --review-cost 20 -o cascade.json
       metacal cascade small.csv large.csv --min-accuracy 0.9 --no-people --confidence 0.95 --json
@@ -179,23 +179,61 @@ def _fitted(small: str, large: str, promise: Promise, people: bool, options: Opt
 def _fitted_on_scores(file: str, large: str | None, promise: Promise, people: bool, options: Options) -> Gate:
     import numpy as np
 
-    from metacal.cli.reading import read_stages
+    from metacal.cli.reading import listed_keys, read_stages
     from metacal.gate.cascade import fit_scored_cascade
 
     if large is not None:
         raise click.UsageError("with --score-key one file holds the scores of all models; leave out the second.")
-    names = str(options.reading.score_key).split(",")
-    scores, agrees, _ = read_stages(file, options.reading, names)
-    if agrees is None:
-        raise click.UsageError(
-            "--correct-key must say of each model but the last whether its answer is the last one's; with "
-            "--min-accuracy of every model whether it is right."
-        )
+    of_agreement = options.max_loss is not None
+    names, flags = listed_keys(options.reading.score_key), _flags_of_models(options.reading, of_agreement=of_agreement)
+    scores, truth, _ = read_stages(file, options.reading, names, flags, agreement=of_agreement)
     for name, score in zip(names, scores):
         if len(missing := np.flatnonzero(np.isnan(np.asarray(score, dtype=np.float64)))):
             raise InputError(f"{file}: row {missing[0] + 1} has no {name!r}; leave out rows that a model gave none.")
-    own: Any = {"higher_is": options.reading.higher_is or "surer", "random_state": options.seed, "people": people}
-    return fit_scored_cascade(scores, agrees, promise, costs=options.costs, score_names=names, pool=options.pool, **own)
+    higher_is: Any = options.reading.higher_is or "surer"
+    return fit_scored_cascade(
+        scores,
+        promise,
+        agrees=truth if of_agreement else None,
+        correct=None if of_agreement else truth,
+        costs=options.costs,
+        score_names=names,
+        higher_is=higher_is,
+        people=people,
+        pool=options.pool,
+        random_state=options.seed,
+    )
+
+
+def _flags_of_models(reading: Reading, *, of_agreement: bool) -> list[str]:
+    """Return the names of the columns that hold a flag for each model.
+
+    Raises
+    ------
+    click.UsageError
+        If they are missing, or those of the other promise were named.
+    """
+    from metacal.cli.reading import listed_keys
+
+    if of_agreement and reading.agree_key is None:
+        said = (
+            "--max-loss over scores needs --agree-key, which says of each model but the last whether it gives "
+            "the last model's answer."
+        )
+        if reading.correct_key is not None:
+            said += (
+                " --correct-key does not say that: two models may both be wrong and differ. If you know only "
+                "which answers are correct, promise --min-accuracy."
+            )
+        raise click.UsageError(said)
+    if of_agreement and reading.correct_key is not None:
+        raise click.UsageError("--max-loss over scores is about agreement: leave out --correct-key.")
+    if not of_agreement and (reading.correct_key is None or reading.agree_key is not None):
+        raise click.UsageError(
+            "--min-accuracy over scores needs --correct-key, which says of every model whether it is correct; "
+            "--agree-key is for --max-loss."
+        )
+    return listed_keys(reading.agree_key if of_agreement else reading.correct_key)
 
 
 def _check_same_rows(one: Predictions, other: Predictions, small: str, large: str) -> None:

@@ -36,7 +36,7 @@ class Options:
     folds: int = option("Folds of a repeat.", type=click.IntRange(2, 1000), default=5)
     repeats: int = option("How often folds are drawn.", type=REPEATS, default=2)
     seed: int = option("Seed of the folds.", type=SEED, default=0)
-    reading: Reading = group(Reading, without=("large",))
+    reading: Reading = group(Reading, without=("large", "agree_key"))
     n_jobs: int | None = jobs_field()
     executor: str | None = executor_field()
 
@@ -47,8 +47,9 @@ def command(file: str, options: Options) -> None:
 
     Each is fitted on all folds but one and measured on that one: log loss (NLL), Brier score, ECE with equal-width
     and equal-mass bins (from all held-out rows, without what chance adds), and CPU seconds of a fit. * marks the
-    best and · those that are as good: the truly best is among the marked ones with 90% confidence, by differences
-    row by row. With --executor the fits run side by side on a cluster; each of its workers holds the whole table.
+    best and · those that are at most three standard errors worse, by differences row by row. The marks are a rule of
+    thumb for a shortlist and have no confidence level. With --executor the fits run side by side on a cluster; each of
+    its workers holds the whole table.
 
     \b
     Examples:

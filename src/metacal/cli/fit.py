@@ -15,7 +15,6 @@ from metacal.cli.options import (
     OneOf,
     Reading,
     as_command,
-    file_option,
     group,
     jobs_field,
     name_option,
@@ -82,11 +81,6 @@ class Options:
         type=numbers,
         needs=("score_key",),
     )
-    since: str | None = file_option(
-        "An older gate (.json), or older rows like those of FILE: they have a say in where the tests of an accuracy "
-        "begin, and the promise holds whatever they were."
-    )
-    same_source: bool = switch("the older rows come from the same source as these.", needs=("since",))
     positive: str | None = option("Of two classes the one that the score, or the second column, speaks for.", "LABEL")
     decision: Decided = option(
         "Two classes: whose decision is promised about, the larger score's or that at even calibrated odds.",
@@ -94,7 +88,7 @@ class Options:
         default="largest",
     )
     reject_label: str | None = option("Prediction for rejected rows.  [default: -1, or 'rejected']", "LABEL")
-    reading: Reading = group(Reading, without=("large",))
+    reading: Reading = group(Reading, without=("large", "agree_key"))
     n_jobs: int | None = jobs_field()
     executor: str | None = executor_field()
     output: str | None = output_option("Save the result here, for apply and evaluate.", "JSON")
@@ -141,7 +135,6 @@ def command(file: str, options: Options) -> None:
       metacal fit val.npz --max-miscoverage 0.05 --rule paper --seed 7
       metacal fit 'logs/*.parquet' --executor dask://host:8786 --min-accuracy 0.97 -o cal.json
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
-      metacal fit may.npz --min-accuracy 0.97 --since april.json -o may.json
       metacal fit answers.jsonl --score-key judge.score --loss-key loss --max-risk 0.1 -o cal.json
       metacal fit scores.csv --positive-key margin --positive fraud --min-precision 0.9 --min-recall 0.95 -o cal.json
       metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
@@ -198,26 +191,7 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
         groups=found.groups,
         random_state=options.seed,
         marks=options.marks,
-        prior=_prior(options),
     )
-
-
-def _prior(options: Options) -> Any:
-    """What --since names: a gate, older rows with their labels, or scores without; None without it."""
-    from metacal.cli.reading import read, read_scored
-    from metacal.io.artifact.document import load_gate
-    from metacal.promises.rules.memory import SameSource
-
-    if options.since is None:
-        return None
-    if options.since.endswith(".json"):
-        prior: Any = load_gate(options.since)
-    else:
-        by_score = options.reading.score_key is not None
-        older: Any = (read_scored if by_score else read)(options.since, options.reading)
-        bare = by_score and (older.labels is None or options.reading.loss_key is not None)
-        prior = older.table if bare else (older.table, older.require_truth())
-    return SameSource(prior) if options.same_source else prior
 
 
 def _fitted(found: Predictions, options: Options) -> Gate:
@@ -255,7 +229,6 @@ def _fitted(found: Predictions, options: Options) -> Gate:
             selection=select_rows(len(found), options.units(found), random_state=seed),
             gives_way=calibrator is None,
             decision=options.decision,
-            prior=_prior(options),
             groups=found.groups,
         )
     return gate if bare else gate.with_source(recipe=recipe(), score_column=found.score_column)

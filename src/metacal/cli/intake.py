@@ -3,7 +3,8 @@
 A step takes what has come from a source, gives it to the watch, and writes it into the journal; only then is the next
 one taken. So what was counted is in the journal, and what is in the journal is counted once, however a process ends:
 whoever opens the journal next has the state that follows from it, and the place from which to read on. Where the disk
-fails a step is not done: it is tried again, and nothing more is read meanwhile.
+fails a step is not done: it is tried again, and nothing more is read meanwhile. This includes the first record, so that
+a full disk does not stop a monitor at its start.
 
 `Intake` does not wait by itself: `tests/simulation` drives it through histories of its own.
 `watched` steps until the end or a signal, and `Shown` is what people and machines see of it meanwhile.
@@ -19,8 +20,8 @@ from metacal.cli import Stopped, held
 from metacal.cli.printing import note
 from metacal.cli.sources import Table, Text
 from metacal.errors import InputError
-from metacal.io.artifact.watch import Kept, Taken, checkpoint
-from metacal.io.disk import DISK, Disk, plain_write_errors
+from metacal.io.artifact.watch import MONITOR, Kept, Taken, checkpoint
+from metacal.io.disk import DISK, Disk, is_disk_full, plain_write_errors
 from metacal.io.journal import Journal
 from metacal.io.opening import plain_read_errors
 from metacal.report.status import status
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 #: A journal that has grown to so many bytes is written anew: one whole state in place of all.
 _LARGE = 1 << 24
+#: Seconds between two tries to write to a disk that is full.
+DISK_PAUSE = 1.0
+_WAITING = "The monitor waits, and goes on by itself."
 #: Bytes of unreadable lines that are kept; more are only counted.
 MOST_QUARANTINED = 1 << 26
 
@@ -100,11 +104,18 @@ class Intake:
         self.kept, self.source, self.journal, self.quarantine = kept, source, journal, quarantine
         self.silence, self.silences, self._heard, self._silent = silence, 0, time.monotonic(), False
         self._record: dict[str, Any] | None = None
-        self._journalled = self._failed = False
+        self._journalled = self._failed = self._begun = False
         self._largest = _LARGE
-        if journal is not None and not journal.records:
-            journal.append(checkpoint(kept))
-        self._last_of_before()
+        try:
+            self._begin()
+        except InputError as error:
+            if not is_disk_full(error):
+                raise  # `step` tries again if the disk is full; nothing else can be expected to pass.
+
+    @property
+    def has_unrecorded_rows(self) -> bool:
+        """Whether the rows that came last are not in the journal, because the disk failed."""
+        return self.journal is not None and self._record is not None and not self._journalled
 
     @property
     def silent(self) -> bool:
@@ -116,6 +127,11 @@ class Intake:
 
     def step(self) -> bool:
         """Take in what has come; False where nothing has. NotKeptError where the disk fails: call again."""
+        if not self._begun:
+            try:
+                self._begin()
+            except InputError as error:
+                raise NotKeptError(str(error)) from error
         if self._record is None:
             taken = self.source.take()
             if taken is None:
@@ -127,28 +143,40 @@ class Intake:
                 self._record["quarantine"] = [self.quarantine.path, self.quarantine.at, self.source.place]
         try:
             self._keep()
-        except (InputError, OSError) as error:
+        except InputError as error:
             self._failed = True
             raise NotKeptError(str(error)) from error
         return True
 
     def checkpoint(self) -> None:
         """Write the whole state in place of all records, once all that was taken is written."""
-        if self.journal is not None and self._record is None:
+        if self.journal is not None and self._begun and self._record is None:
             self.journal.rewrite([checkpoint(self.kept)])
             self._largest = max(_LARGE, 3 * self.journal.size)
+
+    def _begin(self) -> None:
+        """Write the first record of a new journal, and finish what an earlier process left."""
+        if self.journal is not None and not self.journal.records:
+            self._write(self.journal, checkpoint(self.kept))
+        self._last_of_before()
+        self._begun = True
+
+    def _write(self, journal: Journal, record: dict[str, Any]) -> None:
+        """Add a record to the journal, which is rewritten if an earlier failure left it incomplete."""
+        if journal.broken:
+            journal.rewrite([*journal.records, record])
+        else:
+            journal.append(record)
 
     def _keep(self) -> None:
         assert self._record is not None
         if self.journal is not None and not self._journalled:
-            if self.journal.broken:
-                self.journal.rewrite([*self.journal.records, self._record])
-            else:
-                self.journal.append(self._record)
+            self._write(self.journal, self._record)
             self._journalled = True
         if self.quarantine is not None:
             assert self.kept.last is not None
-            self.quarantine.put(self.kept.last, self.source.place, again=self._failed)
+            with plain_write_errors(self.quarantine.path):
+                self.quarantine.put(self.kept.last, self.source.place, again=self._failed)
         self._record, self._failed = None, False
         if self.journal is not None and self.journal.size > self._largest:
             self.checkpoint()
@@ -245,10 +273,40 @@ def watched(intake: Intake, source: Text | Table, shown: Shown) -> None:
         intake.checkpoint()
     except InputError as error:  # the long journal stays, and has all of it
         note(f"{error} What was counted is there.")
+    if intake.has_unrecorded_rows:
+        note(f"The rows that came last are not in {shown.options.state}, because the disk failed. {_again(shown)}")
     if stopped is not None and not shown.options.goes_on:
         raise stopped
     if stopped is None and source.first_fault and not source.good:
         raise InputError(f"no line of {source.place} could be read; the first: {source.first_fault}")
+
+
+def waits_for_disk(options: Options, file: str) -> bool:
+    """Return whether a monitor waits for a full disk: one of a finished file ends with an error instead."""
+    return options.goes_on or file == "-"
+
+
+def open_journal(options: Options, file: str) -> Journal:
+    """Open and lock the journal of a monitor. Wait if the disk is too full even for the lock."""
+    assert options.state is not None
+    told = False
+    while True:
+        try:
+            return Journal(options.state, MONITOR).__enter__()
+        except InputError as error:
+            if not (waits_for_disk(options, file) and is_disk_full(error)):
+                raise
+            if not told:
+                note(f"{error} {_WAITING}")
+            told = True
+        time.sleep(DISK_PAUSE)
+
+
+def _again(shown: Shown) -> str:
+    """Say what becomes of rows that were read and not recorded."""
+    if shown.file == "-":
+        return "Send them again."
+    return "The next run reads them again."
 
 
 def _read_all(intake: Intake, source: Text | Table, shown: Shown) -> None:
@@ -257,10 +315,10 @@ def _read_all(intake: Intake, source: Text | Table, shown: Shown) -> None:
             with held():
                 came = intake.step()
         except NotKeptError as error:
-            if not shown.options.goes_on:
+            if not waits_for_disk(shown.options, shown.file):
                 raise
-            shown.say(f"{error} Waiting.")
-            source.lines.wait()
+            shown.say(f"{error} {_WAITING}")
+            time.sleep(DISK_PAUSE)
             continue
         while source.lines.notes:
             note(source.lines.notes.pop(0))

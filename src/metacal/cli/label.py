@@ -68,7 +68,7 @@ class Options:
         "Seed of the draw. The certificate records it. Without it the draw is derived from the pool.", type=SEED
     )
     replay: bool = switch("Answer from the labels in POOL, to see how many labels it would have taken.")
-    reading: Reading = group(Reading, without=("large", "labels"))
+    reading: Reading = group(Reading, without=("large", "labels", "agree_key"))
     key: str | None = file_option(
         "Sign every answer, and the gate, with this key: a secret, or an Ed25519 private key in PEM. Give it with "
         "every call.",
@@ -148,13 +148,16 @@ def _asked(options: Options, journal: str, *, begins: bool) -> PromiseOptions | 
 
 def _journal(output: str, gate: str | None, pool: str, reading: Reading) -> str:
     """The journal's name, once all names are such that nothing is overwritten."""
+    from metacal.io.many import is_same_file
+
     if os.path.splitext(output)[1].lower() not in (".csv", ".tsv"):
         raise wrong("-o", f"{output} must end in .csv or .tsv: people fill it in.")
     journal = os.path.splitext(output)[0] + ".journal"
     for path in (output, journal, gate):
         check_is_a_file(path)
         check_not_an_input(path, pool, reading=reading)
-    if gate is not None and os.path.realpath(gate) in map(os.path.realpath, (output, journal, f"{journal}.lock")):
+    lock = f"{os.path.realpath(journal)}.lock"
+    if gate is not None and any(is_same_file(gate, path) for path in (output, journal, lock)):
         raise click.UsageError(f"-o, its journal {journal} and --gate must be different files.")
     return journal
 
@@ -175,6 +178,13 @@ def _begun(journal: str, key: str | None, reading: Reading) -> tuple[dict[str, A
 def _say(done: Outcome, call: Round, pool: str, options: Options) -> None:
     from metacal.cli.labelling import answer_column
 
+    if done.saved_meanwhile:
+        note(
+            wrapped(
+                f"{call.sheet} was saved during this call. It was not overwritten: the answers "
+                "that were saved were taken too."
+            )
+        )
     gate, as_json = options.gate_file, was_told("json")
     certifier, waiting = done.certifier, len(done.waiting)
     some = certifier.coverage is not None
@@ -182,6 +192,7 @@ def _say(done: Outcome, call: Round, pool: str, options: Options) -> None:
         names = ("n_drawn", "n_labels", "finished", "coverage", "within_reach")
         answer = {"pool": pool, "journal": call.journal, "file": call.sheet if waiting else None, "n_waiting": waiting}
         answer |= {name: getattr(certifier, name) for name in names} | {"gate": gate if some else None}
+        answer["saved_meanwhile"] = done.saved_meanwhile
         say_json({**answer, "certificate": certifier.certificate.to_dict(words=True) if some else None})
     elif some and not waiting:
         echo(wrapped(str(certifier.certificate)))

@@ -1,7 +1,8 @@
 """One round of metacal label: take the answers of a sheet into the journal, then write the next sheet.
 
-The order is what keeps answers safe, whatever happens in between: the journal's lock is held, the sheet is read, its
-answers are on the disk in the journal, and only then the sheet is replaced, whole, if it is still what was read.
+The order keeps answers safe, whatever happens in between. The journal's lock is held, the sheet is read, and its
+answers are on the disk in the journal. Only then is the sheet replaced, and only if it still holds the bytes that were
+read (`metacal.io.exchange`). If a person saves the sheet at that moment, the saved sheet stays and is read again.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metacal.errors import InputError
+from metacal.errors import InputError, warn_caller
 from metacal.formulas import Codes
 from metacal.gate.certifier import Certifier
 from metacal.io.artifact.certifier import certifier_in, open_journal
 from metacal.io.disk import DISK, Disk
+from metacal.io.exchange import find_leftovers, keep_beside, replace_unchanged
 from metacal.io.formats.delimited import DelimitedWriter, TabsWriter, unescaped
 from metacal.io.journal import Journal
+from metacal.promises.sequential.answers import UNKNOWN
 
 if TYPE_CHECKING:
     from metacal.io.predictions import Predictions
@@ -34,6 +37,10 @@ if TYPE_CHECKING:
 ROW, ID, PREDICTION = "row", "id", "prediction"
 #: What an answer may say of the prediction, and that the true class is no column, where no class is called so.
 _WORDS, _NONE = {"right": True, "wrong": False}, "none"
+#: How often a sheet is read again because somebody saved it meanwhile.
+_MAX_READS = 20
+#: A sheet that somebody is saving is read again until it stays the same for this long.
+_SETTLING_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -53,11 +60,23 @@ class Round:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a call: the certifier, the rows that wait in the sheet; is the coverage asked for lost?"""
+    """Result of a call.
+
+    Attributes
+    ----------
+    certifier : Certifier
+    waiting : array of int
+        The rows of the pool that wait for an answer in the sheet.
+    out_of_reach : bool
+        Whether the coverage that was asked for cannot be certified any more.
+    saved_meanwhile : bool
+        Whether somebody saved the sheet during the call, so that it was read again.
+    """
 
     certifier: Certifier
     waiting: Codes
     out_of_reach: bool
+    saved_meanwhile: bool = False
 
 
 def next_round(
@@ -82,21 +101,70 @@ def next_round(
             certifier.extend()
         if call.replay:
             _replay(certifier, pool, call)
-        while True:
-            content = disk.read(call.sheet)
-            if content is not None:
-                _take(certifier, pool, call.sheet, content)
-            waiting, out_of_reach = _ahead(certifier, call)
-            if not len(waiting):
-                break
-            ask = _content(certifier, pool, waiting, call.sheet)
-            if ask == content:
-                break
-            if disk.read(call.sheet) == content:  # nobody has saved it meanwhile
-                _write(disk, call.sheet, ask)
-                break
+        _recover_leftovers(certifier, call.sheet, disk)
+        outcome = _exchange_sheets(certifier, pool, call, disk)
         certifier.record = None  # the journal closes: what is learnt from here on is not kept
-        return Outcome(certifier, waiting, out_of_reach)
+        return outcome
+
+
+def _exchange_sheets(certifier: Certifier, pool: Pool, call: Round, disk: Disk) -> Outcome:
+    """Take the answers of the sheet and write the next one, until nobody has saved it in between."""
+    content = disk.read(call.sheet)
+    for n_saved in range(_MAX_READS):
+        if content is not None:
+            _take(certifier, pool, call.sheet, content)
+        waiting, out_of_reach = _ahead(certifier, call)
+        outcome = Outcome(certifier, waiting, out_of_reach, saved_meanwhile=n_saved > 0)
+        if not len(waiting):
+            return outcome
+        next_content = _content(certifier, pool, waiting, call.sheet)
+        if next_content == content or _write(disk, call.sheet, next_content, content):
+            return outcome
+        content = _read_settled(disk, call.sheet)
+    raise InputError(
+        f"{call.sheet} was saved {_MAX_READS} times during this call. Nothing was overwritten, and the answers that "
+        "were read are in the journal. Save it, and call again."
+    )
+
+
+def _read_settled(disk: Disk, path: str) -> bytes | None:
+    """Read a file that somebody is saving, once it stays the same."""
+    content = disk.read(path)
+    for _ in range(_MAX_READS):
+        disk.pause(_SETTLING_SECONDS)
+        before, content = content, disk.read(path)
+        if content == before:
+            break
+    return content
+
+
+def _recover_leftovers(certifier: Certifier, path: str, disk: Disk) -> None:
+    """Look at files that a killed call has left beside the sheet, and keep those that may hold answers.
+
+    A call that is killed while it exchanges two sheets can leave a sheet that a person has saved under a temporary
+    name. Such a sheet gets a visible name. A sheet whose answers are all in the journal is removed.
+    """
+    for part in find_leftovers(disk, path):
+        if not _holds_new_answers(certifier, disk.read(part) or b""):
+            disk.remove(part)
+            continue
+        backup = keep_beside(disk, part, disk.real_path(path))
+        warn_caller(
+            f"An earlier call was cut off while it replaced {path}. A sheet that may hold answers which were never "
+            f"read is now {backup}. To use them, copy it over {path} and call again."
+        )
+
+
+def _holds_new_answers(certifier: Certifier, content: bytes) -> bool:
+    """Return whether a sheet has an answer that the journal does not have, or cannot be read."""
+    if not content.strip(b"\0"):
+        return False
+    try:
+        lines = read_asked("", content, answer_column(certifier))
+    except InputError:
+        return True
+    known = range(certifier.n_pool)
+    return any(line.row not in known or certifier.right[line.row] == UNKNOWN for line in lines)
 
 
 def _options(journal: Journal, pool: Pool, options: dict[str, Any]) -> dict[str, Any]:
@@ -154,13 +222,20 @@ def _known(certifier: Certifier, pool: Pool, rows: Any) -> dict[str, Any]:
     return columns
 
 
-def _write(disk: Disk, path: str, content: bytes) -> None:
+def _write(disk: Disk, path: str, content: bytes, expected: bytes | None) -> bool:
+    """Write a sheet in the place of the one that was read. Return False if somebody has saved it meanwhile."""
     try:
-        disk.write(path, content)
+        replacement = replace_unchanged(disk, path, content, expected)
     except OSError as error:
         raise InputError(
             f"cannot write {path}: {error.strerror or error}. Every answer so far is in the journal; call again."
         ) from error
+    if replacement.backup is not None:
+        warn_caller(
+            f"{path} was saved twice while the next rows were being written. The later version is "
+            f"{replacement.backup}, and its answers were not read. To use them, copy it over {path} and call again."
+        )
+    return replacement.done
 
 
 def _take(certifier: Certifier, pool: Pool, path: str, content: bytes) -> None:

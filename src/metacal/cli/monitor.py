@@ -106,8 +106,9 @@ def command(artifact: str, file: str, options: Options) -> None:
     A gate that was certified by units (fit --unit-key) needs their --unit-key here: a unit counts as a whole, with the
     first row of another or once --horizon rows have come after its first.
     Of a cascade on scores a row has the score of each model that was asked, by the keys that GATE remembers, and
-    correct says whether the answer that was given is good; or --correct-key lists what says so of each model. One over
-    tables is read as a whole: FILE and --large.
+    agrees (if GATE promises --max-loss) says whether the answer that was given is the last model's, or correct (if it
+    promises an accuracy) whether it is right; or --agree-key or --correct-key lists what says so of each model. A
+    cascade over tables is read as a whole: FILE and --large.
 
     A line that cannot be read ends nothing: it is put aside and counted (with --strict it is an error). With --follow
     FILE is read as tail -F does: it may be moved away, cut off or not there for a while; a line counts when its end has
@@ -128,16 +129,17 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal monitor cascade.json answers.jsonl --state watch.journal
     """  # noqa: D301
     _check_options(artifact, file, options)
-    from metacal.cli.intake import Intake, Quarantine, Shown, watched
+    from metacal.cli.intake import Intake, Quarantine, Shown, open_journal, watched
     from metacal.cli.sources import source_of
-    from metacal.io.artifact.watch import MONITOR
-    from metacal.io.journal import Journal
     from metacal.report.status import lines
 
     new = _new_watch(artifact, file, options)
     options = replace(options, reading=replace(options.reading, unit_key=options.unit_key))
     with contextlib.ExitStack() as stack:
-        journal = None if options.state is None else stack.enter_context(Journal(options.state, MONITOR))
+        journal = None
+        if options.state is not None:
+            journal = open_journal(options, file)
+            stack.push(journal)
         kept = _kept(journal, new)
         source = source_of(kept, artifact, file, options)
         quarantine = None if options.put_aside is None else Quarantine(options.put_aside)
@@ -161,6 +163,7 @@ def command(artifact: str, file: str, options: Options) -> None:
 
 def _check_options(artifact: str, file: str, options: Options) -> None:
     """Refuse what cannot be meant, and outputs that are read or written twice."""
+    from metacal.io.many import is_same_file
     from metacal.io.writing import check_folder
 
     taken: dict[str, str] = {}
@@ -171,9 +174,10 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
             continue
         if output == "-":
             raise click.UsageError(f"{name} is written again and again: give a file.")
-        if output in taken:
-            raise click.UsageError(f"{taken[output]} and {name} name the same file.")
-        taken[output] = name
+        for other_name, other in taken.items():
+            if is_same_file(output, other):
+                raise click.UsageError(f"{other_name} and {name} name the same file.")
+        taken[name] = output
         check_folder(output)
     if options.silence is not None and not options.goes_on and file != "-":
         raise click.UsageError("--silence goes with --follow, --serve or - (standard input): a file has an end.")

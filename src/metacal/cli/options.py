@@ -82,7 +82,7 @@ _SECTIONS = {
     "The promise": "min-accuracy max-miscoverage confidence per-class group-key",
     "What is written": "output output-format json title",
     "What is in FILE": "label-key input logits-key classes drop labels id-key format",
-    "One score in place of logits": "score-key correct-key higher-is loss-key positive marks",
+    "One score in place of logits": "score-key correct-key agree-key higher-is loss-key positive marks",
     "Other promises": "max-review max-risk max-cost cheapest cost-wrong cost-matrix cost-review after-looking "
     "at-threshold in-expectation each pool-small near-binary rule",
     "Other options": "",
@@ -262,6 +262,10 @@ class Reading:
     )
     correct_key: str | None = name_option(
         "With a score: what says right or wrong, as true/false, 1/0 or yes/no.  [default: correct or ok]"
+    )
+    agree_key: str | None = name_option(
+        "For a cascade over scores with --max-loss: what says whether each model but the last gives the last model's "
+        "answer, one name for each, separated by commas."
     )
     loss_key: str | None = name_option(
         "With a score and --max-risk: the loss of each row, from 0 to 1.  [default: loss, of a gate fitted on losses]"

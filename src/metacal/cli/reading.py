@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Options that read a table of logits.
 _OF_A_TABLE = ("input", "labels", "logits_key", "label_key", "classes", "drop")
 #: Options that read scores in place of it.
-_OF_SCORES = ("score_key", "correct_key", "loss_key", "higher_is")
+_OF_SCORES = ("score_key", "correct_key", "agree_key", "loss_key", "higher_is")
 #: Options that are about logits, by the name of the parameter; refused where the user gave them.
 _ABOUT_LOGITS = ("score", "calibrator", "reject_label", "rejected", "comparing", "calibrators")
 
@@ -183,7 +183,10 @@ def read_any(
 ) -> tuple[Gate | None, GateRows]:
     """A saved gate, none for a classifier alone, and the rows of FILE as it reads them; `how` as in `read_rows`."""
     if artifact is not None:
+        from metacal.gate.judged import check_measurable
+
         gate = load_gate(artifact, file)
+        check_measurable(gate)
         return gate, read_rows(gate, artifact, file, reading, stream=stream, **how)
     check_large(None, None, reading.large)
     if reading.score_key is not None:  # a gate that ranks by these scores, and accepts all
@@ -235,8 +238,9 @@ def read_rows(
     if len(gate.stages) > 1 and not gate.n_classes:
         from metacal.gate.judged import opened
 
-        columns, agrees, first = read_stages(file, reading, keys_of_models(gate, reading)[0])
-        return GateRows(file, opened(gate, columns)[1], agrees, first)
+        names, flags = keys_of_models(gate, reading)
+        columns, truth, first = read_stages(file, reading, names, flags, agreement=gate.reads_agreement)
+        return GateRows(file, opened(gate, columns)[1], truth, first)
     if large is None and len(gate.stages) > 1 and all_stages:
         raise click.UsageError(
             f"{artifact} holds a cascade: give the large model's predictions too, --large LARGEFILE."
@@ -273,50 +277,107 @@ def truth_of_both(one: Predictions, other: Predictions, small: str, large: str) 
     return other.labels if one.labels is None else one.labels
 
 
-def read_scored(path: str, reading: Reading, gate: Gate | None = None, artifact: str | None = None) -> Scores:
+def read_scored(
+    path: str,
+    reading: Reading,
+    gate: Gate | None = None,
+    artifact: str | None = None,
+    *,
+    agreement: bool = False,
+) -> Scores:
     """Read the scores of FILE with the user's options; they are called as in the gate where the user does not say."""
     from metacal.io.opening import NoScoreError
     from metacal.io.scores import read_scores
 
     _refuse_logits(reading)
+    if reading.agree_key is not None:
+        raise click.UsageError(
+            "--agree-key is for a cascade over scores with --max-loss; here --correct-key says right or wrong."
+        )
     name = reading.score_key or (gate.source.score if gate is not None else "score")
     keys = ("correct_key", "loss_key", "id_key", "group_key", "unit_key", "keep", "format")
     own = {key: getattr(reading, key) for key in keys}
     try:
-        return read_scores(path, score_key=name, losses=gate is not None and gate.reads_losses, **own)
+        losses = gate is not None and gate.reads_losses
+        return read_scores(path, score_key=name, losses=losses, agreement=agreement, **own)
     except NoScoreError as error:
         if gate is None or reading.score_key is not None:
             raise
         raise InputError(f"{error} ({artifact} is a gate on the score {name!r}, not on logits.)") from error
 
 
-def read_stages(path: str, reading: Reading, names: list[str]) -> tuple[list[Any], Any, Scores]:
-    """A score for each model of a cascade, whether each agrees with the last one, and the first model's columns.
+def read_stages(
+    path: str, reading: Reading, names: list[str], flags: list[str], *, agreement: bool
+) -> tuple[list[Any], Any, Scores]:
+    """Read the scores of a cascade's models and their flags from one file.
 
-    --score-key and --correct-key list a name for each model, separated by commas.
+    Parameters
+    ----------
+    path : str
+    reading : Reading
+    names, flags : list of str
+        The columns that hold the scores, and those that hold the flags of each model, which may be none.
+    agreement : bool
+        Whether a flag means agreement with the last model. Otherwise it means that the answer is correct.
+
+    Returns
+    -------
+    scores : list of arrays
+    flags : list of arrays, or None if no column was named
+    first : Scores
+        The first model's columns, with ids and, under its usual name, a flag for the answer that was given.
     """
-    keys = names if reading.score_key is None else reading.score_key.split(",")
-    truths = [] if reading.correct_key is None else reading.correct_key.split(",")
-    one_each = [replace(reading, score_key=key.strip(), correct_key=None) for key in (*keys, *truths)]
-    found = [read_scored(path, one) for one in one_each]
+    bare = replace(reading, correct_key=None, agree_key=None)
+    one_each = [replace(bare, score_key=key) for key in (*names, *flags)]
+    found = [read_scored(path, one, agreement=agreement) for one in one_each]
     columns = [one.score for one in found]
-    return columns[: len(keys)], columns[len(keys) :] or None, found[0]
+    return columns[: len(names)], columns[len(names) :] or None, found[0]
+
+
+def listed_keys(text: str | None) -> list[str]:
+    """Return the names that an option lists, separated by commas.
+
+    >>> listed_keys("small.p, middle.p"), listed_keys(None)
+    (['small.p', 'middle.p'], [])
+    """
+    return [] if text is None else [name.strip() for name in text.split(",")]
 
 
 def keys_of_models(gate: Gate, reading: Reading) -> tuple[list[str], list[str]]:
-    """What the scores of a cascade's models are called in FILE, and what says of each whether its answer is good."""
-    if reading.loss_key is not None:
-        raise click.UsageError("a cascade is about good and bad answers: --correct-key names them, not --loss-key.")
+    """Return the names of the columns that hold the scores of a cascade's models, and the flags of each.
+
+    Raises
+    ------
+    click.UsageError
+        If the flags are not those that the cascade was fitted on, or a model has none.
+    """
+    key = "agree_key" if gate.reads_agreement else "correct_key"
+    _refuse_other_flags(reading, key)
     last = not gate.people  # it answers whatever its score is, and where others are compared with it, it is good
     names = [str(stage.source.score) for stage in gate.stages][: len(gate.stages) - last]
-    n_truths = len(gate.stages) - bool(last and gate.certificate and gate.certificate.quantity.paired)
-    listed = (reading.score_key, reading.correct_key)
-    scores, agrees = ([one.strip() for one in keys.split(",")] if keys else [] for keys in listed)
-    if len(scores or names) not in (len(names), len(gate.stages)) or len(agrees) not in (0, n_truths):
+    n_truths = len(gate.stages) - gate.reads_agreement
+    scores, flags = listed_keys(reading.score_key), listed_keys(getattr(reading, key))
+    if len(scores or names) not in (len(names), len(gate.stages)) or len(flags) not in (0, n_truths):
         raise click.UsageError(
-            f"this cascade needs {len(names)} names in --score-key and {n_truths} in --correct-key, one for each model."
+            f"this cascade needs {len(names)} names in --score-key and {n_truths} in {flag(key)}, one for each model."
         )
-    return (scores or names)[: len(names)], agrees
+    return (scores or names)[: len(names)], flags
+
+
+def _refuse_other_flags(reading: Reading, key: str) -> None:
+    """Refuse options that name other flags than `key`, which a saved cascade is judged by."""
+    if reading.loss_key is not None:
+        raise click.UsageError(f"a cascade is about single answers: {flag(key)} names their column, not --loss-key.")
+    if key == "agree_key" and reading.correct_key is not None:
+        raise click.UsageError(
+            "this cascade promises how many answers differ from the large model's. --correct-key says which are "
+            "correct, which is not the same: name the columns of agreement with --agree-key."
+        )
+    if key == "correct_key" and reading.agree_key is not None:
+        raise click.UsageError(
+            "this cascade promises an accuracy. --agree-key says which answers are the large model's, which is not the "
+            "same: name the columns of right and wrong with --correct-key."
+        )
 
 
 def _refuse_logits(reading: Reading) -> None:

@@ -71,7 +71,7 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     With a cascade FILE holds the small model's rows and --large the large one's: the page says who answers how much,
     how right each of the two is.
 
-    The bounds under the point hold at every threshold at once, so that it may be chosen after looking.
+    The bounds under the point are proved for every threshold at once, so that it may be chosen after looking.
 
     \b
     Examples:

@@ -120,9 +120,9 @@ def _request(gate: Gate, path: str, reading: Reading) -> Request:
         name, key = reading.score_key or gate.source.score, reading.loss_key or reading.correct_key
         return replace(own, logits_key=name, label_key=key, scores=True, losses=gate.reads_losses)
     if gate.kind == "cascade":
-        scores, agrees = keys_of_models(gate, reading)
-        own = replace(own, logits_key=scores[0], scores=True)
-        return replace(own, later_scores=tuple(scores[1:]), agrees=tuple(agrees))
+        scores, flags = keys_of_models(gate, reading)
+        own = replace(own, logits_key=scores[0], scores=True, agreement=gate.reads_agreement)
+        return replace(own, later_scores=tuple(scores[1:]), flags=tuple(flags))
     return replace(
         own,
         input=gate.source.input,
@@ -243,7 +243,8 @@ class Text:
             return None
         several = isinstance(record.label, tuple)
         if several and record.row is None:
-            raise unfit("a label that comes later says whether the answer that was given is good: 'correct' or 'ok'")
+            names = " or ".join(map(repr, self.reader.request.label_keys))
+            raise unfit(f"a label that comes later is about the answer that was given: call it {names}")
         label = tuple(map(self._label, record.label)) if several else self._label(record.label)
         if record.row is None and (record.id is None or label is None):
             raise unfit("a line without a row says the label of an earlier one: it needs an id and a label")

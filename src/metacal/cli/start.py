@@ -31,7 +31,7 @@ class Options:
     review: float | None = share_option("The share of rows that people can review.  [default: 0.2]", "S")
     positive: str | None = option("With one score for two classes: the class it speaks for.", "LABEL")
     output: str = output_option("Folder for what is written.", "DIR", default=".")
-    reading: Reading = group(Reading, without=("large",))
+    reading: Reading = group(Reading, without=("large", "agree_key"))
 
 
 @as_command(Options, "FILE", sectioned=True, answers=False)

@@ -124,6 +124,7 @@ class Cascade(GateEstimator, kw_only=False):
         *,
         scores: Sequence[Any] | None = None,
         agrees: Any = None,
+        correct: Any = None,
         costs: Sequence[float] | None = None,
         pool: bool = False,
         joint_risk: bool = False,
@@ -139,13 +140,13 @@ class Cascade(GateEstimator, kw_only=False):
         names the rows that need one. `thresholds_from`, further rows like X without labels, choose the thresholds;
         otherwise a part of X does, and is not tested on.
 
-        Any number of models goes by scores alone: `scores`, or X as a list, has a column for each (or X is the small
-        model's) and `agrees`, or y, one for each but the last: whether its answer is the last one's; None in rows
-        without a label. With `people=True` people answer after the last, and `agrees` says of each model whether it is
-        right, as it does where MinAccuracy is promised. `costs` is what it costs to ask each. With `pool` the promise
-        is about these rows, of which those with a label were drawn at random. `joint_risk` learns the risk of an answer
-        from all scores up to its model's, where what one model leaves is harder for the next than its own score says:
-        `metacal.promises.rules.staged`.
+        Any number of models goes by scores alone: `scores`, or X as a list, has a column for each, or X is the small
+        model's. For MaxLoss, `agrees` says of each model but the last whether it gives the last model's answer; None
+        where nobody knows. For MinAccuracy, or with `people=True`, `correct` says of each model whether it is correct.
+        The two are not the same, and each promise takes its own. `costs` is what it costs to ask each. With `pool` the
+        promise is about these rows, of which those with an entry were drawn at random. `joint_risk` learns the risk of
+        an answer from all scores up to its model's, where what one model leaves is harder for the next than its own
+        score says: `metacal.promises.rules.staged`.
 
         `groups`, `units` and `importance`, which other fits take, are refused with what to do instead.
         """
@@ -156,11 +157,28 @@ class Cascade(GateEstimator, kw_only=False):
         several = isinstance(X, list | tuple) and self.small is None and large is None
         if scores is not None or several or (X is not None and np.ndim(X) == 1):
             columns = scores if scores is not None else [X] if np.ndim(X[0]) == 0 else X
-            truth = y if agrees is None else agrees
-            own = {"people": self._with_people, "random_state": self.random_state}
-            more: dict[str, Any] = {"costs": costs, "pool": pool, "joint": joint_risk, "higher_is": higher_is, **own}
-            self.gate_ = fit_scored_cascade(columns, truth, promise, **more)
+            if y is not None:
+                raise InputError(
+                    "y is for labels of tables. Over scores, pass agrees=..., whether each model gives the last "
+                    "model's answer, or correct=..., whether it is correct."
+                )
+            self.gate_ = fit_scored_cascade(
+                columns,
+                promise,
+                agrees=agrees,
+                correct=correct,
+                costs=costs,
+                higher_is=higher_is,
+                people=self._with_people,
+                pool=pool,
+                random_state=self.random_state,
+                joint=joint_risk,
+            )
             return self
+        if agrees is not None or correct is not None:
+            raise InputError(
+                "agrees and correct are for scores; tables of logits take labels: fit(small, y, large=large)."
+            )
         for score in (self.score, self.large_score or self.score):
             check_score(score, self.input)
         one, other = self.tables(X, large)

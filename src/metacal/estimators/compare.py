@@ -23,7 +23,7 @@ from metacal.maps.methods import METHODS, calibrator
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
 from metacal.metrics.binning import estimate
-from metacal.metrics.paired import CONFIDENCE, Paired, by_folds, by_resamples, by_rows
+from metacal.metrics.paired import STANDARD_ERRORS, Paired, by_folds, by_resamples, by_rows
 from metacal.metrics.toplabel import TopLabel, checked_table
 from metacal.rows import validate, workers
 from metacal.rows.draws import generator
@@ -38,7 +38,10 @@ BUDGET = 600.0
 #: Fits that are under way on a cluster at a time.
 _WINDOW = 256
 
-_MARKS = f"* the best   · as good: the best is among those marked with {100 * CONFIDENCE:g}% confidence, by paired rows"
+_MARKS = (
+    f"* the best   · at most {STANDARD_ERRORS:g} standard errors of the paired difference worse "
+    "(a rule of thumb, no confidence level)"
+)
 _INDEX = ("calibrator",)
 
 #: Wraps an iterator that yields `total` results, to show how far it is.
@@ -101,8 +104,8 @@ class Comparison:
     n_rows, n_classes, n_splits, n_repeats : int
     n_folds : int
         How many of the folds were measured.
-    winners : mapping of metric to names
-        Which calibrators no other one beats by more than chance: `metacal.metrics.paired` says how sure that is.
+    near_best_names : mapping of metric to names
+        The calibrators that `near_best` returns.
     """
 
     entries: tuple[Entry, ...]
@@ -111,23 +114,28 @@ class Comparison:
     n_splits: int
     n_repeats: int
     n_folds: int
-    winners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    near_best_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def best(self, metric: str = "nll") -> str:
         """The calibrator with the best mean: the lowest, of a metric of which more is better the highest."""
         return min(self._fitted(), key=lambda entry: entry.loss(metric)).name
 
-    def as_good_as_best(self, metric: str = "nll") -> tuple[str, ...]:
-        """A set of calibrators that holds the truly best one with 90% confidence: those that no other beats."""
-        return self.winners.get(metric, (self.best(metric),))
+    def near_best(self, metric: str = "nll") -> tuple[str, ...]:
+        """Return the best calibrator and those that are hardly worse.
+
+        A calibrator is hardly worse if its mean is at most three standard errors of the paired difference worse. This
+        is a rule of thumb for a shortlist, not a confidence statement. If a calibrator has a very large loss on rare
+        rows, a sample without such a row ranks it too high, and the truly best calibrator may be missing here.
+        """
+        return self.near_best_names.get(metric, (self.best(metric),))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain JSON types."""
         return {
             **{name: getattr(self, name) for name in ("n_rows", "n_classes", "n_splits", "n_repeats", "n_folds")},
             "best": {metric: self.best(metric) for metric in self._measured()},
-            "as_good_as_best": {metric: list(self.as_good_as_best(metric)) for metric in self._measured()},
-            "confidence": CONFIDENCE,
+            "near_best": {metric: list(self.near_best(metric)) for metric in self._measured()},
+            "near_best_standard_errors": STANDARD_ERRORS,
             "calibrators": [entry.to_dict() for entry in self.entries],
         }
 
@@ -154,8 +162,8 @@ class Comparison:
         return f"{many}; estimate ± standard error from rows not used in the fit, {folds}"
 
     def _table(self) -> list[tuple[str, ...]]:
-        """The heading, and a row for each calibrator, with the best and those as good marked."""
-        marks = {metric: (self.best(metric), set(self.as_good_as_best(metric))) for metric in self._measured()}
+        """The heading, and a row for each calibrator, with the best and those near it marked."""
+        marks = {metric: (self.best(metric), set(self.near_best(metric))) for metric in self._measured()}
         lines: list[tuple[str, ...]] = [("calibrator", *(_heading(metric) for metric in marks), "fit, s")]
         for entry in self.entries:
             if entry.failed is not None:
@@ -203,8 +211,9 @@ def compare(
     """Fit every calibrator on folds of the rows and measure it on the others.
 
     Losses are averaged row by row, and an ECE comes from the held-out rows of all folds together, without what chance
-    adds to it (`debiased_ece`). Calibrators are compared on the same rows, so that the standard error of a difference,
-    which is much smaller than that of either, decides which are as good as the best.
+    adds to it (`debiased_ece`). Calibrators are compared on the same rows. The standard error of a difference is then
+    much smaller than that of either mean, and `Comparison.near_best` uses it for a shortlist. The shortlist is a rule
+    of thumb: it has no confidence level.
 
     Parameters
     ----------
@@ -257,8 +266,8 @@ def compare(
     }
     entries = [_summary(name, results[name], failed[name], fitted, measured) for name in candidates]
     entries.sort(key=lambda entry: entry.metrics["nll"].mean if entry.failed is None else np.inf)
-    winners = {name: tuple(np.array(fitted)[one.unbeaten].tolist()) for name, one in measured.items()}
-    return Comparison(tuple(entries), len(table), table.shape[1], n_splits, n_repeats, n_folds, winners)
+    near_best = {name: tuple(np.array(fitted)[one.near_best].tolist()) for name, one in measured.items()}
+    return Comparison(tuple(entries), len(table), table.shape[1], n_splits, n_repeats, n_folds, near_best)
 
 
 def _fits(pool: Executor | None, table: Any, task: Callable[..., Any], jobs: list[tuple[Any, int]]) -> Iterator[Any]:

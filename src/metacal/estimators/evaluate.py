@@ -16,7 +16,7 @@ from metacal.errors import InputError
 from metacal.estimators.walk import MeasuredRows, measured_rows, room_for_table, softmax_gate, softmaxes
 from metacal.formulas import Codes
 from metacal.gate import Gate
-from metacal.gate.judged import Judged, judged, opened
+from metacal.gate.judged import Judged, check_measurable, judged, opened
 from metacal.metrics import registry
 from metacal.metrics.evaluation import Evaluation, evaluate_rows, evaluate_scores, harm_in_words
 from metacal.metrics.intervals import Interval, clopper_pearson
@@ -188,6 +188,8 @@ def evaluate(
     (0.972, False)
     """
     own, given = opened(gate, X, large)
+    if own is not None:
+        check_measurable(own)
     plan = Resampling(level, n_resamples, random_state)
     if own is not None and own.kind != "logits":
         return measured_columns(own, judged(own, given, y, groups, probabilities=True), plan, n_bins)

@@ -142,7 +142,6 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         units: Units | ArrayLike | None = None,
         importance: Importance | ArrayLike | None = None,
         random_state: int | None = None,
-        prior: Any = None,
         executor: ExecutorLike | None = None,
     ) -> Self:
         """Choose the threshold, fit the base calibrator.
@@ -168,9 +167,6 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             Seed of these two draws. By default it is derived from the rows, so that the same rows always give the same
             certificate. A seed that you give is recorded in the certificate: whoever tries several seeds and keeps the
             best certificate breaks the promise more often than delta allows.
-        prior : gate, (logits, labels) or SameSource of these, optional
-            An older gate, or older rows, of `MinAccuracy` or `Both`: they have a say in where the tests of the new rows
-            begin, and all of it where the same source is declared. What is promised holds whatever they were.
         executor : concurrent.futures.Executor or distributed.Client, optional
             Where blocks of the table are worked on, in place of `n_jobs` threads: a pool of processes, or a Dask
             client. Of a table that stays in its files (`read_predictions`) descriptions travel,
@@ -185,7 +181,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
                 return self._fit_unlabelled(rows, selection)
             codes = self._read_labels(y, rows.table)
             weights = validate.row_weights(sample_weight, len(rows))
-            return self._fit_codes(rows, codes, weights=weights, selection=selection, groups=groups, prior=prior)
+            return self._fit_codes(rows, codes, weights=weights, selection=selection, groups=groups)
 
     def fit_codes(
         self,
@@ -209,7 +205,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         return self._fit_codes(rows, None, selection=selection)
 
     def _fit_codes(self, rows: Rows, codes: Codes | None, **given: Any) -> Self:
-        """Fit the gate; `given` are further options of `fit_gate`: which rows count, weights, groups, older rows."""
+        """Fit the gate; `given` are further options of `fit_gate`: which rows count, weights, groups."""
         gate = fit_gate(
             rows,
             codes,

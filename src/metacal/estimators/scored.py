@@ -79,7 +79,6 @@ class ScoreGate(GateEstimator, kw_only=False):
         importance: Importance | ArrayLike | None = None,
         groups: ArrayLike | None = None,
         random_state: int | None = None,
-        prior: Any = None,
     ) -> Self:
         """Choose the threshold from a score per row and whether the row is right.
 
@@ -105,13 +104,10 @@ class ScoreGate(GateEstimator, kw_only=False):
         groups : array of shape (n,), optional
             The group of each row, for a promise per group.
         random_state : int, optional
-            Seed of the draw of the rows that count, with `units` or `importance`, and of those that are set aside. By
-            default it is derived from the rows; a seed that you give is recorded in the certificate.
-        prior : array, (score, correct), gate or SameSource of these, optional
-            Scores of other rows, unlabelled or older, wherever they come from: they choose the value at which the tests
-            of an accuracy begin. Of older rows with their labels, or an older gate, how errors went with the score
-            has a say, and the scores too where the same source is declared, `SameSource(...)`. Without scores some of
-            the rows are set aside for that: the square root of their number, or ten where these show no tie.
+            Seed of the draw of the rows that count, with `units` or `importance`, and of the pilot rows of an accuracy.
+            By default it is derived from the rows. A seed that you give is recorded in the certificate. Pilot rows
+            choose the value at which the tests begin, and certify nothing. There are about √n of n rows, or ten if
+            no two of these ten have the same score.
         """
         if is_table(score):
             truth: Any = correct if loss is None else loss
@@ -140,7 +136,6 @@ class ScoreGate(GateEstimator, kw_only=False):
             groups=groups,
             random_state=random_state,
             marks=self.marks,
-            prior=prior,
         )
         return self
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from metacal.errors import InputError
+from metacal.gate.gate import Gate
 from metacal.gate.judged import judged, opened
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums, sums_of
 from metacal.promises.parts.units import Units
@@ -19,6 +20,7 @@ def verify(
     X: Any,
     y: Any = None,
     *,
+    agrees: Any = None,
     large: Any = None,
     confidence: float = 0.95,
     groups: Any = None,
@@ -36,6 +38,9 @@ def verify(
     y : labels
         Or, where X are scores, whether each row is right. They may be left out where nothing is promised that needs
         them: MaxReview.
+    agrees : array of shape (n, m), optional
+        In place of y, for a cascade over scores that promises MaxLoss: whether each model but the last gives the last
+        model's answer.
     large : table, optional
         Of a cascade that reads tables: the large model's table of the same rows. X is then the small one's.
     confidence : float
@@ -62,6 +67,7 @@ def verify(
     own, given = opened(gate, X, large)
     if own is None or own.certificate is None:
         raise InputError("verify needs a gate with a certificate; this one promises nothing.")
+    y = _truth_for(own, y, agrees)
     if own.kind == "scores" and is_table(X) and (own.by_group or own.certificate.circumstances.units is not None):
         if np.shape(y) != np.shape(X):
             raise InputError(f"scores of {np.shape(X)} rows and labels take a truth of that shape, got {np.shape(y)}.")
@@ -71,6 +77,20 @@ def verify(
     seen = judged(own, given, y, groups)
     together = None if units is None else Units.of(units).at(seen.rows, len(given[0]))
     return verify_decisions(own.certificate, seen.accept, seen.correct, confidence, seen.losses, seen.names, together)
+
+
+def _truth_for(gate: Gate, y: Any, agrees: Any) -> Any:
+    """Return what the promise of a gate is tested with. Raise InputError if the other kind was given."""
+    if gate.reads_agreement:
+        if y is not None or agrees is None:
+            raise InputError(
+                "This cascade promises how many answers differ from the large model's. Pass agrees=..., whether each "
+                "model but the last gives the last model's answer, and no y."
+            )
+        return agrees
+    if agrees is not None:
+        raise InputError("agrees is for a cascade over scores that promises MaxLoss; pass y to this gate.")
+    return y
 
 
 def estimate_accuracy(gate: Any, X: Any, *, level: float = 0.95, groups: Any = None) -> AccuracyEstimate:

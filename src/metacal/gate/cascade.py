@@ -28,7 +28,7 @@ from metacal.promises.rules.cascade_walks import PLAN, Paired, Plan, aside_rows
 from metacal.promises.rules.staged import Staged
 from metacal.rows import Rows
 from metacal.rows.labels import class_list, codes_where_known, reject_label_of
-from metacal.rows.score_columns import agreement, score_column
+from metacal.rows.score_columns import model_flags, score_column
 from metacal.scores import Score, grid_of, score_rows
 
 
@@ -86,9 +86,10 @@ def fit_cascade(
 
 def fit_scored_cascade(
     scores: Sequence[Any],
-    agrees: Any,
     promise: Promise,
     *,
+    agrees: Any = None,
+    correct: Any = None,
     costs: Sequence[float] | None = None,
     score_names: Sequence[str] | None = None,
     higher_is: HigherIs = "surer",
@@ -97,12 +98,35 @@ def fit_scored_cascade(
     random_state: int | None = None,
     joint: bool = False,
 ) -> Gate:
-    """Certify the thresholds of models of rising cost by their scores, and where each agrees with the last one.
+    """Certify the thresholds of models of rising cost from their scores.
 
-    `scores` has a column for each model; that of the last one is not looked at, and may be left out, but with `people`
-    behind it. `agrees` has a column for each but the last (with `people`, or where an accuracy is promised: for each,
-    whether it is right), and no entry in rows without a label: of those the scores alone are used. With `pool` the
-    promise is about these very rows; with `joint` risks are learned from all scores up to each.
+    Parameters
+    ----------
+    scores : sequence of arrays of shape (n,)
+        A column for each model. The last model's is not used, and may be left out unless there are `people`.
+    promise : MaxLoss or MinAccuracy
+    agrees : array of shape (n, m), optional
+        For MaxLoss without people: whether each model but the last gives the last model's answer. An entry may be
+        missing; only the scores of such a row are used.
+    correct : array of shape (n, m), optional
+        For MinAccuracy, or with people: whether each model is correct.
+    costs : sequence of float, optional
+        What it costs to ask each model, and people.
+    score_names, higher_is
+        What the scores are called, and what a higher one means.
+    people : bool
+        Whether people answer what no model does.
+    pool : bool
+        Whether the promise is about these rows, of which those with an entry were drawn at random.
+    random_state : int
+        Draws the rows that are tested and the pilot rows.
+    joint : bool
+        Whether the risk of an answer is learned from all scores up to its model's.
+
+    Raises
+    ------
+    InputError
+        If the flags are not those that the promise is about, or shapes do not fit.
 
     Examples
     --------
@@ -110,7 +134,7 @@ def fit_scored_cascade(
     >>> rng = np.random.default_rng(0)
     >>> sure = rng.random((3, 2000))
     >>> agrees = rng.random((2, 2000)) > (1 - sure[:2]) ** 3 / [[4], [9]]
-    >>> gate = fit_scored_cascade(sure, agrees, MaxLoss(0.02), costs=[1, 10, 100])
+    >>> gate = fit_scored_cascade(sure, MaxLoss(0.02), agrees=agrees, costs=[1, 10, 100])
     >>> gate.decide(*sure).by[:8]
     array([0, 2, 1, 2, 0, 0, 0, 0])
     """
@@ -118,15 +142,16 @@ def fit_scored_cascade(
     given = [score_column(column) for column in scores]
     if len({len(column) for column in given}) > 1:
         raise InputError(f"each model needs a score for every row; got {', '.join(str(len(one)) for one in given)}.")
-    flags, known = agreement(agrees, len(given[0]))
     absolute = isinstance(promise, MinAccuracy)
+    name = "correct" if absolute or people else "agrees"
+    flags, known = model_flags(_required_flags(promise, name, agrees, correct), len(given[0]), name)
     if absolute and pool:
         raise InputError("of a pool the promise is MaxLoss(0.01); leave out pool, or ask for that.")
     m = flags.shape[1] - (absolute and not people)  # those that may turn a row away
     if len(given) not in ((m,) if people else (m, m + 1)) or m + people < 2 - (not people):
         every = absolute or people
         raise InputError(
-            f"there are {len(given)} columns of scores and {flags.shape[1]} of agrees; each model but the last has one "
+            f"there are {len(given)} columns of scores and {flags.shape[1]} of {name}; each model but the last has one "
             f"of both{', and the last one says whether it is right' if every else ''}"
             f"{', and has a score too, with people behind it: two models or more' if people else ''}."
         )
@@ -140,6 +165,24 @@ def fit_scored_cascade(
         raise InputError(f"costs must be {m + 1} numbers, what it costs to ask each{' and people' if people else ''}.")
     rows = Staged(doubt[known], ~flags[known], prices, doubt[~known], pool, people, random_state, joint)
     return _gate(sources, promise.certify(rows), promise, doubt[known, 0], flags[known, 0])
+
+
+def _required_flags(promise: Promise, name: str, agrees: Any, correct: Any) -> Any:
+    """Return the flags that a promise is about, called `name`. Raise InputError if others were given."""
+    given = {"agrees": agrees, "correct": correct}
+    other = "correct" if name == "agrees" else "agrees"
+    if given[other] is None and given[name] is not None:
+        return given[name]
+    if name == "agrees":
+        raise InputError(
+            f"{type(promise).__name__} over scores needs agrees=..., whether each model but the last gives the last "
+            "model's answer. correct=... does not say that: two models may both be wrong and differ. If you know only "
+            "which answers are correct, promise MinAccuracy, or fit on tables of logits with labels."
+        )
+    raise InputError(
+        f"This cascade needs correct=..., whether each model is correct: {promise!r} is about correct answers. "
+        "agrees=... is for MaxLoss without people."
+    )
 
 
 def _gate(sources: Sequence[Source], certificate: Certificate, promise: Promise, score: Float, agree: Flags) -> Gate:

@@ -16,15 +16,7 @@ from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
-from metacal.gate.ranked import (
-    RowParts,
-    certified,
-    check_other_rows,
-    check_remembers,
-    memory_of,
-    parts_by_group,
-    prior_of,
-)
+from metacal.gate.ranked import RowParts, certified, parts_by_group
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import fit_confidence
 from metacal.promises.certificate import accepts
@@ -35,7 +27,6 @@ from metacal.promises.parts.thresholds import policy_of
 from metacal.promises.parts.units import Importance, Units, select_rows
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
-from metacal.promises.rules.memory import Memory
 from metacal.promises.sample import Ranking, Sample, require_some_correct
 from metacal.promises.scouts import Scouting
 from metacal.promises.sequential.profile import profile_of
@@ -59,7 +50,6 @@ def fit_scored(
     groups: Any = None,
     random_state: int | None = None,
     marks: Any = None,
-    prior: Any = None,
 ) -> Gate:
     """Certify a threshold on a given score, and fit the curve from score to confidence.
 
@@ -71,11 +61,8 @@ def fit_scored(
     `groups` has the group of each row, for a promise per group. `loss` has the loss of each row, from 0 to 1, in place
     of `correct`, for a promise about losses: a row without any is right.
 
-    Given scores tie: values are tested, from one upward that the scores of other rows choose
-    (`metacal.promises.scouts`). These are `prior`, or some of the rows, set aside by `random_state`. `prior` is the
-    scores of older or unlabelled rows; of older rows with their labels, (scores, correct), or an older gate the errors
-    have a say (`promises.rules.memory`), and the scores where the same source is declared. `marks` declares the values
-    that a score can have.
+    Given scores tie: values are tested, from one upward that is chosen by the scores of pilot rows, which
+    `random_state` sets aside (`metacal.promises.scouts`). `marks` declares the values that a score can have.
 
     Examples
     --------
@@ -119,11 +106,9 @@ def fit_scored(
     found = _remarks(ranking, doubt[seen], good[seen], source, there, ties=marks is None)
     notes = [note.warned() for note in found]  # first: where nothing can be certified they may say why
     hashed = data_hash(doubt, right)
-    check_other_rows(prior, hashed)
-    older, memory, ties = _older(prior, source, promise)
-    scouting = Scouting(random_state, older, _scale(marks, source, given[there]), ties)
+    scouting = Scouting(random_state, _scale(marks, source, given[there]))
     sample, by = Sample(doubt, right, losses, *(parts or ())), (RELATIVE, source.score_name)
-    certificate, for_curve = certified(promise, sample, ranking, by, counted, scouting, memory)
+    certificate, for_curve = certified(promise, sample, ranking, by, counted, scouting)
     certificate = certificate.with_notes(*notes)
     policy = policy_of(certificate, source.classes)
     curve, own = fit_confidence(doubt[for_curve], right[for_curve]), doubt[seen]
@@ -131,29 +116,6 @@ def fit_scored(
     profile = profile_of(ranking, None if curve is None else curve(own[kept]), right[seen][kept])
     source = replace(source, curve=curve).of(certificate)
     return Gate.of(source, policy, certificate, promise, data_hash=hashed, profile=profile)
-
-
-def _older(prior: Any, source: Marks, promise: Promise) -> tuple[Float | None, Memory | None, bool]:
-    """Doubts of other rows, those without a score left out; what their errors say; whether they are known to tie."""
-    if prior is None:
-        return None, None, False
-    given, gate, _ = prior_of(prior)
-    if not isinstance(given, tuple) and not hasattr(gate, "certificate"):
-        check_remembers(promise, scores_alone=True)
-        doubt = source.doubts(source.read(given))
-        return doubt[~np.isnan(doubt)], None, False
-
-    def ranking(score: Any, correct: Any) -> Ranking:
-        scores, right = score_and_correct(score, correct)
-        return Ranking.of(source.doubts(scores[~np.isnan(scores)]), right[~np.isnan(scores)])
-
-    check_remembers(promise)
-    memory, gate = memory_of(prior, "scores", ranking)
-    if not memory.declared or (gate is not None and gate.profile is None):
-        return None, memory, False  # from another source their scores would mislead: some of the new rows choose
-    if gate is None:
-        return _older(given[0], source, promise)[0], memory, False
-    return np.array(gate.profile.edges), memory, gate.certificate.circumstances.by_value
 
 
 def _scale(marks: Any, source: Marks, given: Float) -> Float | None:

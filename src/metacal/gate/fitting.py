@@ -18,10 +18,7 @@ from metacal.gate.helping import helping
 from metacal.gate.long_rows import Certified, Columns, Counts, decided_columns, remarks_on_long_rows
 from metacal.gate.ranked import (
     WORTH_A_THREAD,
-    check_other_rows,
-    check_remembers,
     meanwhile,
-    memory_of,
     parts_of_rows,
     ranked_and_certified,
 )
@@ -48,17 +45,15 @@ from metacal.promises.parts.per import Per
 from metacal.promises.parts.thresholds import policy_of
 from metacal.promises.parts.units import Counted, RowSelection
 from metacal.promises.promise import Promise
-from metacal.promises.rules.memory import Memory
 from metacal.promises.rules.two_sided import Sided
-from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import Profile, profile_of
-from metacal.rows import Rows, run_rows, validate
-from metacal.rows.arrays import on_host, one_of
+from metacal.rows import Rows, run_rows
+from metacal.rows.arrays import one_of
 from metacal.rows.draws import generator
 from metacal.rows.executors import started
 from metacal.rows.labels import reject_label_of
 from metacal.rows.plausibility import Suspicion, warn_of_suspicion
-from metacal.scores import Score, ranked
+from metacal.scores import Score
 from metacal.scores.registry import AUTO
 
 #: Whose decision a promise is about: the largest logit, or of two classes even calibrated odds.
@@ -83,7 +78,6 @@ def fit_gate(
     gives_way: bool = False,
     reject_label: Any = None,
     decision: Decided = "largest",
-    prior: Any = None,
     **known: Any,
 ) -> Gate:
     """Certify a threshold on the rows' scores, then fit the base map on the rows that the promise names for it.
@@ -95,8 +89,7 @@ def fit_gate(
     `promise.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those that `selection`
     draws (`metacal.promises.parts.units`). `groups` has the group of each row, for a promise per group. `notes` go
     into the certificate. `known` are further fields of its source: `input`, `recipe`, `classes_given`. Of two classes
-    the `decision` may be "calibrated": at even odds, learned from some of the rows (`gate.sides`). `prior` has older
-    rows, or an older gate, which say where tests begin (`promises.rules.memory`).
+    the `decision` may be "calibrated": at even odds, learned from some of the rows (`gate.sides`).
 
     Log loss and ECE of the accepted rows with the map and without are compared by cross-fitting (`gate.helping`), by
     `refit` where fitting leaves traces. If the map does not help, the certificate says so; with `gives_way` it is the
@@ -122,7 +115,6 @@ def fit_gate(
     classes, input = np.arange(rows.n_classes) if classes is None else classes, known.get("input", "logits")
     reject_label = reject_label_of(reject_label, classes)
     odd = warn_of_suspicion(rows.table, input)
-    memory = None if prior is None else _remembered(prior, promise, classes, input)
     there, at, early = rows, 0.0, None
     counted: RowSelection | Counted | None = selection
     if decision == "calibrated" and codes is not None:
@@ -133,7 +125,7 @@ def fit_gate(
         found = certified_sides(rows, codes, promise, counted, classes, parts)
     else:
         early = meanwhile(rows, promise, fit_map, codes, weights) if there is rows else None
-        found = ranked_and_certified(there, codes, promise, score, counted, parts, early, memory)
+        found = ranked_and_certified(there, codes, promise, score, counted, parts, early)
     if there is not rows:
         found = found._replace(rows=rows, certificate=replace(found.certificate, decision_at=at), at=at)
     rows, (seen, fingerprint, further) = found.rows, _looked_at(found, codes, odd)
@@ -164,7 +156,6 @@ def fit_gate(
                 remarks.append(about_answers(rows, base, accept))
         profile = _profile(base, rows, seen, accept, found.counted, found.at)
     hashed = fingerprint()
-    check_other_rows(prior, hashed)
     source = Table(base, classes, found.score, decision_at=certificate.decision_at, **known)
     certificate = certificate.with_notes(*remarks)
     return Gate.of(source, policy, certificate, promise, reject_label=reject_label, data_hash=hashed, profile=profile)
@@ -184,18 +175,6 @@ def _looked_at(
     hashed = seen.values, seen.correct, run_rows(rows.n_classes)
     fingerprint = started(rows.executor if many else None, data_hash, *hashed, aside=many and rows.on_device)
     return seen, fingerprint, _further_remarks(rows, seen, odd, found.counted)
-
-
-def _remembered(prior: Any, promise: Promise, classes: NDArray[Any], input: str) -> Callable[[str | Score], Memory]:
-    """By the score that ranks them, what older rows say of where tests begin."""
-    check_remembers(promise)
-
-    def ranking(score: str | Score, logits: Any, labels: Any) -> Ranking:
-        table = validate.logits_from(logits, input)
-        _, values, correct = ranked(Rows(table), score, validate.label_codes(labels, len(table), classes))
-        return Ranking.of(on_host(values), on_host(correct))
-
-    return lambda score: memory_of(prior, "logits", partial(ranking, score))[0]
 
 
 def _check_needs_no_labels(promise: Promise, score: str | Score) -> None:

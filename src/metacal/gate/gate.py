@@ -205,6 +205,11 @@ class Gate(Verbs):
         """Whether the truth of a row is its loss, a number between 0 and 1."""
         return getattr(self.source, "truth", "") == "losses"
 
+    @property
+    def reads_agreement(self) -> bool:
+        """Whether the truth of a row is whether each model of a cascade gives the last model's answer."""
+        return self.certificate is not None and self.certificate.quantity.of_agreement
+
     def group_codes(self, groups: Any, n_rows: int) -> Codes | None:
         """The number of each row's group among those of the gate; None where the gate asks for none.
 

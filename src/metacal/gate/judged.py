@@ -17,7 +17,7 @@ from metacal.gate.gate import Gate, gate_in
 from metacal.promises.rules.costs import Losses
 from metacal.rows import Rows
 from metacal.rows.labels import codes_where_known
-from metacal.rows.score_columns import agreement
+from metacal.rows.score_columns import model_flags
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Judged:
     ----------
     decision : Decision
     correct : boolean array or None
-        Whether each answer is right; None without labels.
+        Whether each answer is right; None without labels. If the gate reads agreement: whether it is the last model's.
     losses : Losses or None
         What each row costs, where a cost is promised; of a cascade 1 where a row is answered worse than by its last
         model alone, -1 where it is answered better.
@@ -175,9 +175,13 @@ def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabiliti
 def _judged_scores(gate: Gate, given: Sequence[Any], truth: Any) -> Judged:
     """A cascade of scores: which rows are answered otherwise than the last model, or people, would."""
     decision = gate.decide(*given)
-    agrees, known = agreement(truth, len(decision))
+    name = "agrees" if gate.reads_agreement else "correct"
+    agrees, known = model_flags(truth, len(decision), name)
+    n_flags = len(gate.stages) - gate.reads_agreement
+    if agrees.shape[1] != n_flags:
+        raise InputError(f"{name} has {agrees.shape[1]} columns; this cascade needs {n_flags}, one for each model.")
     if not known.all():
-        raise InputError(f"row {int(np.argmin(known))} does not say whether the models agree; leave it out.")
+        raise InputError(f"row {int(np.argmin(known))} has no entry in {name}; leave it out.")
     places, by, m = np.arange(len(decision)), np.asarray(decision.by), agrees.shape[1]
     same = (by >= m) | agrees[places, np.minimum(by, m - 1)]  # whom `agrees` lacks answers as the last one would
     losses = Losses.graded((~same).astype(np.float64))
@@ -190,6 +194,15 @@ def check_watchable(gate: Gate) -> None:
         raise InputError(
             "MaxLoss over tables compares two answers to every row, and a watch sees the one that was given; "
             "verify it on labelled rows (mc.verify, metacal verify), or fit the cascade on scores."
+        )
+
+
+def check_measurable(gate: Gate) -> None:
+    """Refuse a cascade that was fitted on agreement: its rows do not say which answers are correct."""
+    if gate.reads_agreement:
+        raise InputError(
+            "This cascade was fitted on agreement with the large model. Its rows do not say which answers are correct, "
+            "so no accuracy can be measured. Use verify (metacal verify), which tests the promise."
         )
 
 

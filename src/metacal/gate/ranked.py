@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +18,13 @@ from metacal.kernels.grid import RELATIVE, Grid
 from metacal.maps.map import FitMap, Map
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.circumstances import Circumstances, under
-from metacal.promises.notes import score_chosen, start_remembered
+from metacal.promises.notes import score_chosen
 from metacal.promises.parts.part import Name
 from metacal.promises.parts.per import Per, PerGroup
 from metacal.promises.parts.thresholds import policy_of, rows_of_groups
 from metacal.promises.parts.units import Counted, RowSelection
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
-from metacal.promises.rules.memory import Memory, SameSource
 from metacal.promises.sample import Ranking, Sample, require_some_correct
 from metacal.promises.scouts import Scouting
 from metacal.rows import Rows
@@ -58,43 +57,6 @@ def parts_by_group(promise: Promise, n_rows: int, groups: Any) -> RowParts:
     return None
 
 
-def check_remembers(promise: Promise, *, scores_alone: bool = False) -> None:
-    """Raise unless older rows, or their scores alone, can say where its tests begin."""
-    if not (promise.scouted if scores_alone else promise.remembers):
-        raise InputError(
-            f"prior has older rows that say where the tests of an accuracy begin; {type(promise).__name__} has no such "
-            "tests: leave prior out, or promise MinAccuracy with a delta."
-        )
-
-
-def prior_of(prior: Any) -> tuple[Any, Any, bool]:
-    """What `prior` holds, the gate of it if it is an estimator, and whether the same source is declared."""
-    declared = isinstance(prior, SameSource)
-    given = prior.prior if declared else prior
-    return given, getattr(given, "gate_", given), declared
-
-
-def check_other_rows(prior: Any, hashed: str) -> None:
-    """Raise where `prior` is a gate that was fitted on the very rows that are tested, which their hash tells."""
-    if getattr(prior_of(prior)[1], "data_hash", None) == hashed:
-        raise InputError("prior must be a gate of other rows: it was fitted on the very rows that are tested.")
-
-
-def memory_of(
-    prior: Any, kind: Literal["logits", "scores"], ranking_of: Callable[[Any, Any], Ranking]
-) -> tuple[Memory, Any]:
-    """What older rows say of where tests begin, and the older gate where that is what is known of them."""
-    given, gate, declared = prior_of(prior)
-    if isinstance(given, tuple) and len(given) == 2:
-        return Memory.of(ranking_of(*given), declared=declared), None
-    if getattr(gate, "certificate", None) is None or gate.kind != kind:
-        raise InputError(
-            "prior must be older rows with their labels, (logits, labels) or (scores, correct), a gate of the same "
-            f"kind with its certificate, or SameSource of these; got {type(given).__name__}."
-        )
-    return Memory.of_gate(gate.certificate, gate.profile, declared=declared), gate
-
-
 def ranked_and_certified(
     rows: Rows,
     codes: Codes | None,
@@ -103,7 +65,6 @@ def ranked_and_certified(
     selection: RowSelection | Counted | None,
     parts: RowParts = None,
     early: Early | None = None,
-    remembered: Callable[[str | Score], Memory] | None = None,
 ) -> Certified:
     """Certify with the score, or with the best of several that share delta.
 
@@ -125,9 +86,9 @@ def ranked_and_certified(
             if early is not None:
                 early.fit(rows)
             ranking = rank()
-        by, older = (grid_of(score), name_of(score)), remembered and remembered(score)
+        by = grid_of(score), name_of(score)
         sample = Sample(values, None if codes is None else correct, losses, *(parts or ()))
-        certificate, available = certified(promise, sample, ranking, by, counted, memory=older)
+        certificate, available = certified(promise, sample, ranking, by, counted)
         seen, placed = Columns(values, correct, available, ranking), () if parts is None else parts[:1]
         return Certified(rows, score, certificate, seen, placed, counted=counted)
     shares = candidates(rows.n_classes)
@@ -136,7 +97,7 @@ def ranked_and_certified(
     rows = rows.looked_over()
     for name, share in shares.items():
         try:
-            found.append(ranked_and_certified(rows, codes, promise.at(share), name, selection, parts, None, remembered))
+            found.append(ranked_and_certified(rows, codes, promise.at(share), name, selection, parts))
         except InfeasibleTargetError as error:
             failed.append(error)
     if not found:
@@ -192,7 +153,6 @@ def certified(
     by: tuple[Grid, str],
     counted: Counted | None = None,
     scouting: Scouting | None = None,
-    memory: Memory | None = None,
 ) -> tuple[Certificate, Flags]:
     """The certificate, and the rows that are left for the base map; the ranking is that of the rows that count.
 
@@ -209,13 +169,7 @@ def certified(
     sample = sample.take(for_threshold) if not for_threshold.all() else sample.with_ranking(ranking)
     if scouting is not None and promise.scouted and sample.units is None:
         sample = scouting.of(sample)
-    if memory is not None and sum(memory.wrong) > 2 and memory == Memory.of(ranking, declared=memory.declared):
-        raise InputError("prior must be other rows: these are the very rows that are tested, error by error.")
-    if memory is not None and promise.remembers and sample.units is None:
-        sample = replace(sample, memory=memory)
     certificate = promise.certify(sample)
-    if sample.memory is not None:
-        certificate = certificate.with_notes(start_remembered(rows=sample.memory.n, share=float(sample.memory.share)))
     if certificate.n_rows < len(values):
         accept = accepts(values, policy_of(certificate, np.empty(0)).of(own))
         certificate = certificate.with_traffic(accept, right)

@@ -171,7 +171,8 @@ class Watch:
         """Take in rows in the order they came: what the gate reads, and labels where they are known.
 
         `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right, or its loss; of
-        a cascade of scores, whether the answer that was given is the last model's, or right, or `agrees` as fitted.
+        a cascade over scores, whether the answer that was given is the last model's (MaxLoss) or right (MinAccuracy),
+        or the same for each model, as `fit` took it.
         Rows with an id and without a label wait for theirs, which comes by `label` or, where rows and labels come
         mixed, as `late`. `units` names the unit of each row, where the gate was certified by units.
         `probability` is with which each row is chosen to be labelled. There may be no row, only late labels. `lines`

@@ -26,7 +26,7 @@ from metacal.io.formats.numpy import of_one_width
 from metacal.io.many import Paths, copies_removed, files_of, is_read, suffix_of
 from metacal.io.opening import NoRowsError
 from metacal.io.predictions import read_for_gate
-from metacal.io.results import Fingerprint, ResultFolder, make_folder, read_unchanged, result_names
+from metacal.io.results import Fingerprint, ResultFolder, distinct_name, make_folder, plain_name, read_unchanged
 from metacal.io.writing import open_table, table_suffix
 from metacal.rows import Rows, advance, told, workers
 from metacal.rows.executors import ExecutorLike, executor_of, is_remote, threads_of
@@ -55,7 +55,7 @@ class Applied:
     empty : tuple of str
         Sources in a folder that hold no rows, and have no result.
     orphans : tuple of str
-        Results in the folder whose source is gone, or has its result under another name by now.
+        Results in the folder whose source is gone.
     pruned : bool
         Whether these were removed.
     edited : tuple of str
@@ -203,13 +203,15 @@ def _apply_to_folder(
     # As the user says, else as the sources are (arrays side by side where they are one), else Parquet.
     own = suffix_of(sources[0]).replace(".npy", ".npz") if one.output_format is None else f".{one.output_format}"
     suffix = own if one.output_format is not None or own in endings(written=True) else ".parquet"
-    names = result_names(sources, suffix)
-    for path, target in zip(sources, (os.path.join(folder, name) for name in names), strict=True):
+    for path in sources:
         given = (path, source) if isinstance(source, str) else (path,)
-        if any(is_read(target, one, FORMATS) for one in given):
-            raise InputError(f"{target} is also read; write to another file.")
+        for name in (plain_name(path, suffix), distinct_name(path, suffix)):
+            target = os.path.join(folder, name)
+            if any(is_read(target, one, FORMATS) for one in given):
+                raise InputError(f"{target} is also read; write to another file.")
     make_folder(folder)
     with ResultFolder(folder, {**made_with, "format": suffix}) as results:
+        names = results.names_for(sources, suffix)
         present = dict(zip(names, sources, strict=True))
         return fill(results, present, lambda pieces: _each(one, pieces, executor), **options)
 
@@ -223,7 +225,9 @@ def fill(
     kept = [name for name, record in records.items() if record["n_rows"]]
     for name in kept:
         say(f"{name} is finished; it is kept.")
-    missing = [(source, os.path.join(results.folder, name)) for name, source in present.items() if name not in records]
+    missing_names = [name for name in present if name not in records]
+    results.refuse_foreign(missing_names)  # before any work is done
+    missing = [(present[name], os.path.join(results.folder, name)) for name in missing_names]
     try:
         for (source, target), made in each(missing):
             name = os.path.basename(target)

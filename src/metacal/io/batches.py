@@ -171,7 +171,7 @@ class BatchGate:
                 f"{len(own)}; give predictions of the same classifier."
             )
         named = None if one else picked.class_names
-        names = named if layout.width is None else stored_classes(batch.schema)
+        names = named if layout.width is None else stored_classes(batch.schema, "the batch")
         decision = self._decision(batch, picked, layout, names)
         passed_on = {"id": picked.beside.get("ids"), **{name: name for name in picked.kept}}
         beside = {shown: joined(batch.column(name)) for shown, name in passed_on.items() if name is not None}

@@ -30,6 +30,8 @@ TABLE_KEYS = {"logits": ("logits",), "probabilities": ("probabilities", "probs")
 LABEL_KEYS = ("labels", "label", "y")
 #: Where there are scores in place of a table: the names of right and wrong, and of losses.
 CORRECT_KEYS, LOSS_KEYS = ("correct", "ok"), ("loss",)
+#: For a cascade that was fitted on agreement: whether the answer that was given is the last model's.
+AGREE_KEYS = ("agrees",)
 ID_KEYS = ("id", "ids")
 CLASS_KEYS = ("classes", "class_names")
 #: What may stand beside a table, as `Columns` calls it, and the parameter that names it.
@@ -81,9 +83,11 @@ class Request:
     scores: bool = False
     #: What stands in the place of labels are losses, numbers from 0 to 1.
     losses: bool = False
-    #: Of a cascade the scores of the models after the first, and what says of each model whether its answer is good.
+    #: What stands in the place of labels says whether an answer is that of a cascade's last model.
+    agreement: bool = False
+    #: Of a cascade the scores of the models after the first, and the flags of each model.
     later_scores: tuple[str, ...] = ()
-    agrees: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
     @property
     def fewest_columns(self) -> int:
@@ -97,11 +101,15 @@ class Request:
     @property
     def label_keys(self) -> tuple[str, ...]:
         """The usual names of the labels, or of right and wrong."""
-        return LOSS_KEYS if self.losses else CORRECT_KEYS if self.scores else LABEL_KEYS
+        if self.losses:
+            return LOSS_KEYS
+        if self.agreement:
+            return AGREE_KEYS
+        return CORRECT_KEYS if self.scores else LABEL_KEYS
 
     def flag(self, name: str) -> str:
         """How the user calls the parameter `name`."""
-        truth = "loss_key" if self.losses else "correct_key"
+        truth = "loss_key" if self.losses else "agree_key" if self.agreement else "correct_key"
         return {"logits_key": "score_key", "label_key": truth}.get(name, name) if self.scores else name
 
     def stays(self, n_bytes: int, *, copied: bool = False) -> bool:

@@ -13,6 +13,7 @@ import hashlib
 import os
 import socket
 import stat
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from metacal.errors import BusyError, InputError
 
 #: Of a folder that may be written but not listed, and on file systems (some that are shared) without such a thing.
 _UNSYNCABLE = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP)
+#: No space left, and no space left for this user.
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _LOCKED = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 #: Where the byte that Windows locks lies: beyond the text, so that others can read who holds the lock.
 _FAR = 1 << 30
@@ -59,6 +62,10 @@ class Disk:
             return file.read()
         return None
 
+    def real_path(self, path: str) -> str:
+        """Return the path of the file itself, with every symbolic link followed."""
+        return os.path.realpath(path)
+
     def stamp(self, path: str) -> Stamp | None:
         """The stamp of a plain file; None where there is none."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -66,6 +73,10 @@ class Disk:
             if stat.S_ISREG(status.st_mode):
                 return Stamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
         return None
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is anything under this name: a file, a folder, or a link to nothing."""
+        return os.path.lexists(path)
 
     def checksum(self, path: str) -> str:
         """A checksum of all bytes of a file."""
@@ -80,6 +91,10 @@ class Disk:
         """The time, by the clock that stamps files."""
         return time.time_ns()
 
+    def pause(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
     def append(self, path: str, content: bytes) -> None:
         """Add bytes to the end of a file, which is made if it is not there; they last once this returns.
 
@@ -91,7 +106,7 @@ class Disk:
                 content = content[os.write(file, content) :]
             os.fsync(file)
         if new:
-            sync_folder(path)
+            sync_folder(os.path.realpath(path))  # a link may point to a file that did not exist
 
     def truncate(self, path: str, size: int) -> None:
         """Cut a file after `size` bytes."""
@@ -116,6 +131,31 @@ class Disk:
         with contextlib.suppress(FileNotFoundError):
             os.chmod(part, stat.S_IMODE(os.stat(target).st_mode))
         os.replace(part, target)
+        sync_folder(target)
+
+    def swap(self, part: str, target: str) -> None:
+        """Exchange the names of two files of one folder in one step; `part` takes the mode of `target`.
+
+        Raises
+        ------
+        FileNotFoundError
+            If one of the files does not exist.
+        UnsupportedError
+            If the operating system or the file system has no such operation. Nothing was changed.
+        """
+        os.chmod(part, stat.S_IMODE(os.stat(target).st_mode))
+        _rename_with_flag(part, target, exchange=True)
+        sync_folder(target)
+
+    def rename_new(self, source: str, target: str) -> None:
+        """Rename a file of one folder. Raise FileExistsError if `target` exists."""
+        if os.name == "nt":
+            os.rename(source, target)  # on Windows this never replaces a file
+            return
+        try:
+            _rename_with_flag(source, target, exchange=False)
+        except UnsupportedError:
+            _link_and_unlink(source, target)
         sync_folder(target)
 
     def remove(self, path: str) -> None:
@@ -143,7 +183,8 @@ class Disk:
             os.ftruncate(file, 0)
             os.lseek(file, 0, os.SEEK_SET)  # Windows looks for its byte elsewhere, and cannot write by position
             since = time.strftime("%Y-%m-%d %H:%M:%S")  # what others are told of this process
-            os.write(file, f"process {os.getpid()} on {socket.gethostname()} since {since}".encode())
+            with contextlib.suppress(OSError):  # The lock holds on a full disk too; others then read no name in it.
+                os.write(file, f"process {os.getpid()} on {socket.gethostname()} since {since}".encode())
             try:
                 yield
             finally:
@@ -151,9 +192,95 @@ class Disk:
                 # Closing is not enough: processes that were forked meanwhile hold the same file open.
                 _lock(file, take=False)
 
+    @contextlib.contextmanager
+    def lock_content(self, path: str) -> Iterator[None]:
+        """Lock the file itself, whatever its name; raise BusyError if another process holds it.
+
+        `lock` protects one path. This lock belongs to the inode, so it also covers hard links, which
+        have no path in common. It does nothing if the file does not exist or is read-only, and on
+        Windows, where an open file cannot be replaced.
+        """
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(FileNotFoundError, PermissionError, IsADirectoryError):
+                if os.name != "nt":
+                    file = stack.enter_context(_opened(path, os.O_RDWR))
+                    stack.enter_context(_locked_content(file, path))
+            yield
+
+
+@contextlib.contextmanager
+def _locked_content(file: int, path: str) -> Iterator[None]:
+    """Hold the lock of an open file. Raise BusyError if another process has it."""
+    try:
+        _lock(file, take=True)
+    except OSError as error:
+        if error.errno not in _LOCKED:
+            yield  # this file system has no locks; the lock beside the file is all there is
+            return
+        raise BusyError(
+            f"{path} is in use by another process under another name (a hard link); wait until that has ended."
+        ) from None
+    try:
+        yield
+    finally:
+        _lock(file, take=False)
+
+
+class UnsupportedError(OSError):
+    """The operating system or the file system lacks an operation; nothing was changed."""
+
 
 #: The one that everything uses unless it is given another.
 DISK = Disk()
+
+#: Errors of a rename with a flag where the kernel, the file system or a container does not know the flag. What a
+#: container does not know it forbids.
+_UNKNOWN_FLAG = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM)
+#: The same of a hard link: exFAT and some network file systems have none.
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK)
+_AT_FDCWD = -100
+
+
+def _rename_with_flag(source: str, target: str, *, exchange: bool) -> None:
+    """Rename atomically: exchange both files, or fail if `target` exists.
+
+    Linux has renameat2(2) and macOS renamex_np(2) for this; Python wraps neither.
+    """
+    import ctypes
+
+    if os.name != "posix":
+        raise UnsupportedError(errno.ENOSYS, os.strerror(errno.ENOSYS), source)
+    library = ctypes.CDLL(None, use_errno=True)
+    names = os.fsencode(source), os.fsencode(target)
+    if sys.platform == "linux" and hasattr(library, "renameat2"):
+        flag = 2 if exchange else 1  # RENAME_EXCHANGE, RENAME_NOREPLACE
+        failed = library.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(flag))
+    elif sys.platform == "darwin" and hasattr(library, "renamex_np"):
+        flag = 2 if exchange else 4  # RENAME_SWAP, RENAME_EXCL
+        failed = library.renamex_np(names[0], names[1], ctypes.c_uint(flag))
+    else:
+        raise UnsupportedError(errno.ENOSYS, os.strerror(errno.ENOSYS), source)
+    if not failed:
+        return
+    number = ctypes.get_errno()
+    if number in _UNKNOWN_FLAG:
+        raise UnsupportedError(number, os.strerror(number), source)
+    raise OSError(number, os.strerror(number), source, None, target)
+
+
+def _link_and_unlink(source: str, target: str) -> None:
+    """Rename without replacing a file, through a second hard link."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # The last resort has a gap between the check and the rename.
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
+        os.rename(source, target)
+    else:
+        os.unlink(source)
 
 
 def part_beside(target: str | os.PathLike[str]) -> str:
@@ -176,6 +303,21 @@ def plain_write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         raise InputError(f"cannot write {shown}: {parent} is not a folder; choose a path inside a folder.") from None
     except OSError as error:
         raise InputError(f"cannot write {shown}: {error.strerror or error}.") from error
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return whether an error, or one that caused it, is that no space is left on the disk.
+
+    Examples
+    --------
+    >>> is_disk_full(OSError(errno.ENOSPC, "No space left on device")), is_disk_full(OSError(errno.EACCES, "denied"))
+    (True, False)
+    """
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+            return True
+        error = error.__cause__
+    return False
 
 
 def sync_folder(path: str) -> None:

@@ -115,13 +115,19 @@ def _plain_files(names: Sequence[str]) -> list[str]:
     return files
 
 
+def is_same_file(path: str, other: str) -> bool:
+    """Return whether two names lead to one file, through links of either kind or another case of letters."""
+    if os.path.realpath(path) == os.path.realpath(other):
+        return True
+    with contextlib.suppress(OSError, ValueError):  # one of them does not exist
+        return os.path.samefile(path, other)
+    return False
+
+
 def is_read(output: str, path: str, suffixes: Iterable[str]) -> bool:
     """Whether a file to be written is what is read, under whatever name, or among what a folder or a pattern names."""
-    if os.path.realpath(output) == os.path.realpath(path):
+    if is_same_file(output, path):
         return True
-    with contextlib.suppress(OSError, ValueError):  # one of them is not there
-        if os.path.samefile(output, path):  # hard links, and names that differ in case alone
-            return True
     if os.path.splitext(output)[1].lower() not in suffixes:
         return False
     here = os.path.realpath(output)
@@ -231,6 +237,19 @@ def _is_web(url: str) -> bool:
 def path_in(name: str) -> str:
     """A name, of a web address the path alone."""
     return urlsplit(name).path if _is_web(name) else name
+
+
+def without_query(name: str) -> str:
+    """Return a web address without its query, which may hold a signature that changes; other names as they are.
+
+    Examples
+    --------
+    >>> without_query("https://host/a.csv?signature=0.1"), without_query("logs/what?.csv")
+    ('https://host/a.csv', 'logs/what?.csv')
+    """
+    if not _is_web(name):
+        return name
+    return urlsplit(name)._replace(query="", fragment="").geturl()
 
 
 @contextlib.contextmanager

@@ -1,10 +1,15 @@
 """A folder of results, one file for each file that was read: each takes its place whole, and finished ones are kept.
 
 What was made from what stands in `_metacal.journal` beside them: a record is written when a result is whole and about
-to take its place, so that every file that was ever put there is known by its length and time. Whoever holds the
+to take its place, so that every file that was ever put there is known by its length and time, and by its checksum. A
+file that is not known is somebody else's, or was edited: it is never replaced. Whoever holds the
 journal's lock is alone at work in the folder: workers write parts, and only the holder puts them in place. A run that
 was cut off and is started again leaves alone every result that is the one last recorded and whose source, gate and
 options are as recorded, and makes the others.
+
+The name of a result follows from its source and stays: it is the source's own name with another ending, or has a
+checksum of the source's path added where two sources have the same name. A source that joins the others therefore
+renames nobody's result.
 
 A source is known by its fingerprint, taken before it is read and compared after. The stamps of a file (length, times,
 number) tell most changes without reading it. Not all: clocks tick, so that a file which is written twice within a tick,
@@ -15,9 +20,11 @@ later than that has another stamp.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -25,7 +32,7 @@ from typing import Any, Self, TypeVar
 from metacal.errors import ArtifactError, InputError
 from metacal.io.disk import DISK, Disk, plain_write_errors
 from metacal.io.journal import Journal, Record
-from metacal.io.many import is_gone, is_url, mark_of, path_in
+from metacal.io.many import is_gone, is_url, mark_of, path_in, without_query
 
 _Stamp = tuple[int, int]
 #: A name that begins with "_" is no data to whoever reads the folder.
@@ -81,13 +88,17 @@ class ResultFolder:
         self.records: dict[str, tuple[Record, Any]] = {}
         #: Every length and time that a file of ours had under a name: the last one may not have taken its place.
         self._stamps: dict[str, set[_Stamp]] = {}
+        #: Every checksum that a file of ours had under a name: a copy of the folder has other times.
+        self._checksums: dict[str, set[str]] = {}
         self._current: Any = None
 
     def __enter__(self) -> Self:
         try:
             self.journal.__enter__()
         except ArtifactError as error:
-            raise ArtifactError(f"{error} Without it every result is made again.") from None
+            raise ArtifactError(
+                f"{error} If there is no copy, remove it together with the results: all are then made again."
+            ) from None
         for record in self.journal.records:
             self._take(record)
         return self
@@ -113,10 +124,11 @@ class ResultFolder:
             if self._is_ours(name):
                 self.disk.remove(target)
         else:
+            self.refuse_foreign([name])
             stamp = self.disk.stamp(part)
             if stamp is None:
                 raise InputError(f"cannot write {target}: {part} is gone; did somebody else remove it?")
-            record |= {"bytes": stamp.bytes, "written_ns": stamp.written_ns}
+            record |= {"bytes": stamp.bytes, "written_ns": stamp.written_ns, "checksum": self.disk.checksum(part)}
             if self._stamp(name) == (stamp.bytes, stamp.written_ns):  # it could be taken for the new one
                 self.disk.remove(target)
         if self._current != self.made_with:
@@ -127,16 +139,86 @@ class ResultFolder:
                 self.disk.replace(part, target)
         return record
 
+    def names_for(self, sources: Sequence[str], suffix: str) -> list[str]:
+        """Return a name for the result of each source. A source whose result is recorded keeps its name.
+
+        Raises
+        ------
+        InputError
+            If a source is given twice, or if the name belongs to the result of another source that still exists and is
+            not among these.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> with ResultFolder(tempfile.mkdtemp(), {}) as results:
+        ...     results.names_for(["a/x.csv", "a/y.npz"], ".parquet")
+        ['x.parquet', 'y.parquet']
+        """
+        recorded = self._recorded_names(suffix)
+        names = [recorded.get(_whole_name(source)) for source in sources]
+        recorded_here = {name.casefold() for name in names if name is not None}
+        plain_names = Counter(plain_name(source, suffix).casefold() for source in sources)
+        for index, source in enumerate(sources):
+            if names[index] is not None:
+                continue
+            name = plain_name(source, suffix)
+            if plain_names[name.casefold()] > 1 or name.casefold() in recorded_here:
+                name = distinct_name(source, suffix)
+            else:
+                self._refuse_taken_name(name, source)
+            names[index] = name
+        chosen = [name for name in names if name is not None]
+        source_of: dict[str, str] = {}
+        for name, source in zip(chosen, sources, strict=True):
+            key = name.casefold()  # Some file systems do not distinguish a.csv from A.csv.
+            if key in source_of:
+                raise InputError(f"{source_of[key]} and {source} are the same file; give it once.")
+            source_of[key] = source
+        return chosen
+
+    def _recorded_names(self, suffix: str) -> dict[str | None, str]:
+        """Return the names of recorded results with this ending, keyed by the full name of the source."""
+        found: dict[str | None, str] = {}
+        for name, (record, _) in self.records.items():
+            source = record["source"]
+            if source is not None and name in (plain_name(source, suffix), distinct_name(source, suffix)):
+                found[source] = name
+        return found
+
+    def _refuse_taken_name(self, name: str, source: str) -> None:
+        """Raise if a file with this name is the result of another source that still exists."""
+        for taken, (record, _) in self.records.items():
+            owner = record["source"]
+            is_other = owner is not None and _identity(owner) != _identity(source)
+            if taken.casefold() != name.casefold() or not is_other or self._stamp(taken) is None:
+                continue
+            if not self._is_source_gone(owner):
+                raise InputError(
+                    f"{self._path(taken)} is the result of {owner}, and {source} has the same name. Give both sources "
+                    "in one call, which names their results apart, or write to another folder."
+                )
+
+    def refuse_foreign(self, names: Iterable[str]) -> None:
+        """Raise InputError if there is a file under one of these names that is not a result as it was put there."""
+        foreign = [name for name in names if self.disk.exists(self._path(name)) and not self._is_ours(name)]
+        if foreign:
+            more = f" (and {len(foreign) - 1:,} more)" if len(foreign) > 1 else ""
+            raise InputError(
+                f"{self._path(foreign[0])}{more} was not written by metacal apply, or was changed since; it is not "
+                "replaced. Move or rename it, or write to another folder."
+            )
+
     def orphans(self, present: Mapping[str, str]) -> tuple[list[str], list[str]]:
-        """Results whose source is gone, or has its result under another name: as they were made, and edited since.
+        """Return the results whose source is gone: those as they were made, and those edited since.
 
         `present` are the names of results and their sources.
         """
-        name_of = {_whole_name(source): name for name, source in present.items()}
+        sources = {_whole_name(source) for source in present.values()}
         names = [
             name
             for name, (record, _) in sorted(self.records.items())
-            if name not in present and self._stamp(name) is not None and self._is_orphan(record, name_of)
+            if name not in present and self._stamp(name) is not None and self._is_orphan(record, sources)
         ]
         as_made = [name for name in names if self._is_ours(name)]
         return as_made, [name for name in names if name not in as_made]
@@ -165,19 +247,27 @@ class ResultFolder:
         return None if stamp is None else (stamp.bytes, stamp.written_ns)
 
     def _is_ours(self, name: str) -> bool:
-        """Whether what lies under a name is a result that was put there, as it was."""
-        return self._stamp(name) in self._stamps.get(name, ())
+        """Return whether the file under a name is a result, unchanged since it was put there."""
+        stamp = self._stamp(name)
+        if stamp is None:
+            return False
+        if stamp in self._stamps.get(name, ()):
+            return True
+        checksums = self._checksums.get(name, set())
+        return bool(checksums) and self.disk.checksum(self._path(name)) in checksums
 
-    def _is_orphan(self, record: Record, name_of: dict[str | None, str]) -> bool:
+    def _is_orphan(self, record: Record, sources: set[str | None]) -> bool:
         source = record["source"]
         if source is None or record["fingerprint"] is None:
             return False  # it came through a pipe, or nothing can be known of its source
-        if source in name_of:
-            return Path(name_of[source]).suffix == Path(record["result"]).suffix
+        return source not in sources and self._is_source_gone(source)
+
+    def _is_source_gone(self, source: str) -> bool:
+        """Return whether a source no longer exists. One that cannot be reached is not gone."""
         try:
             return is_gone(source) if is_url(source) else self.disk.stamp(source) is None
         except OSError:
-            return False  # not reached is not gone
+            return False
 
     def _add(self, record: Record) -> None:
         self.journal.append(record)
@@ -192,6 +282,7 @@ class ResultFolder:
             self.records[record["result"]] = (record, self._current)
             if "bytes" in record:
                 self._stamps.setdefault(record["result"], set()).add((record["bytes"], record["written_ns"]))
+                self._checksums.setdefault(record["result"], set()).add(record["checksum"])
 
 
 def make_folder(folder: str) -> None:
@@ -211,18 +302,32 @@ def _whole_name(source: str) -> str | None:
     return source if is_url(source) else os.path.abspath(source)
 
 
-def result_names(sources: Sequence[str], suffix: str) -> list[str]:
-    """A name for the result of each source: its own with another ending, numbered where two would be the same.
+def _identity(source: str) -> str:
+    """Return what two sources differ in: the full name, of a web address without its query."""
+    return without_query(_whole_name(source) or source)
+
+
+def plain_name(source: str, suffix: str) -> str:
+    """Return the name of a source with another ending.
 
     Examples
     --------
-    >>> result_names(["a/x.csv", "a/y.npz"], ".parquet"), result_names(["a/x.csv", "b/x.csv"], ".csv")
-    (['x.parquet', 'y.parquet'], ['000000-x.csv', '000001-x.csv'])
+    >>> plain_name("logs/x.csv", ".parquet")
+    'x.parquet'
     """
-    names = [f"{Path(path_in(source)).stem}{suffix}" for source in sources]
-    if len({name.casefold() for name in names}) == len(names):  # some file systems do not tell a.csv from A.csv
-        return names
-    return [f"{i:06d}-{name}" for i, name in enumerate(names)]
+    return f"{Path(path_in(source)).stem}{suffix}"
+
+
+def distinct_name(source: str, suffix: str) -> str:
+    """Return a name for the result of a source that no other source has, whatever folder it lies in.
+
+    Examples
+    --------
+    >>> distinct_name("s3://logs/monday/x.csv", ".parquet"), distinct_name("s3://logs/friday/x.csv", ".parquet")
+    ('x-....parquet', 'x-....parquet')
+    """
+    digest = hashlib.sha256(_identity(source).encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{Path(path_in(source)).stem}-{digest[:10]}{suffix}"
 
 
 def fingerprint(source: str, disk: Disk = DISK) -> Fingerprint | None:

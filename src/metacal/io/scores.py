@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from metacal.display import listed
 from metacal.errors import InputError, option
-from metacal.io.columns import CORRECT_KEYS, Columns, Request
+from metacal.io.columns import AGREE_KEYS, CORRECT_KEYS, Columns, Request
 from metacal.io.many import Paths
 from metacal.io.reading import read_columns
 from metacal.rows.score_columns import correct_column, loss_column, score_column
@@ -25,9 +25,12 @@ class Scores(Columns):
     ----------
     name : str
         What the file calls the score.
+    agreement : bool
+        Whether the rows should say if an answer is the last model's of a cascade, and not if it is right.
     """
 
     name: str = "score"
+    agreement: bool = False
 
     @property
     def score(self) -> NDArray[np.floating[Any]]:
@@ -44,9 +47,11 @@ class Scores(Columns):
         if self.labels is not None:
             return self.labels
         also = f"; it also holds {listed(self.unused)}" if self.unused else ""
+        meaning = "which answers are the last model's" if self.agreement else "which rows are right"
+        key = option("agree_key" if self.agreement else "correct_key")
+        usual = " or ".join(map(repr, AGREE_KEYS if self.agreement else CORRECT_KEYS))
         raise InputError(
-            f"{self.path}: it does not say which rows are right{also}. Name the column that does with "
-            f"{option('correct_key')}, or call it {' or '.join(map(repr, CORRECT_KEYS))}."
+            f"{self.path}: it does not say {meaning}{also}. Name the column that does with {key}, or call it {usual}."
         )
 
 
@@ -57,6 +62,7 @@ def read_scores(
     correct_key: str | None = None,
     loss_key: str | None = None,
     losses: bool = False,
+    agreement: bool = False,
     id_key: str | None = None,
     group_key: str | None = None,
     unit_key: str | None = None,
@@ -78,6 +84,8 @@ def read_scores(
     loss_key : str, optional
         The name of the losses, numbers from 0 to 1, in place of right and wrong; "loss" when None and with `losses`, if
         there.
+    agreement : bool
+        For a cascade that was fitted on agreement with its last model: "agrees" stands in place of "correct" and "ok".
     id_key : str, optional
         The name of the ids; "id" or "ids" when None, if there.
     group_key, unit_key : str, optional
@@ -99,9 +107,10 @@ def read_scores(
         raise InputError(f"give {option('correct_key')} or {option('loss_key')}: a row is right or wrong, or loses.")
     beside: dict[str, Any] = {"id_key": id_key, "group_key": group_key, "unit_key": unit_key, "keep": tuple(keep)}
     beside |= {"label_key": loss_key or correct_key, "losses": losses or loss_key is not None}
+    beside["agreement"] = agreement
     request = Request("", logits_key=score_key, scores=True, format=format, **beside)
     columns = read_columns(path, request, _finished, unpack_limit=unpack_limit)
-    return Scores(**vars(columns), name=score_key)
+    return Scores(**vars(columns), name=score_key, agreement=agreement)
 
 
 def _finished(request: Request, columns: Columns) -> Columns:

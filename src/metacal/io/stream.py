@@ -156,7 +156,7 @@ class Reader:
 
     def _record(self, cells: dict[Any, Any]) -> Record:
         label = self._value(cells, "labels", self.request.label_keys)
-        told = tuple(cells.get(name) for name in self.request.agrees)
+        told = tuple(cells.get(name) for name in self.request.flags)
         label = label if all(one is None for one in told) else told
         chance = cells.get(self.probability_key)
         return Record(
@@ -208,7 +208,7 @@ class Reader:
                 f"{request.path}: it has {len(picked.table)} columns of classes ({listed(picked.table)}), and the gate "
                 f"was fitted on {wanted}; give predictions of the same classifier."
             )
-        if self._delimiter is not None and (lacks := {*request.later_scores, *request.agrees} - set(here)):
+        if self._delimiter is not None and (lacks := {*request.later_scores, *request.flags} - set(here)):
             raise InputError(f"{request.path}: there is no column {min(lacks)!r}; it has {listed(here)}.")
         self._table = picked.table + request.later_scores
         self._listed = picked.places is None and not request.scores

@@ -19,6 +19,8 @@ from metacal.kernels.numpy import workplace
 UNITS = (2.0**-30, 2.0**-62)
 #: Entries whose sums int64 holds: of more, whoever adds them up must not ask.
 MOST = 1 << 31
+#: A larger entry is no probability; it counts as this much, so that the sums of `MOST` entries hold.
+_MOST_TAKEN_OFF = 2.0
 #: x + s - s is x in whole units, where s is this many of them: a float64 has no place for anything finer.
 _SHIFTS = tuple(1.5 * 2.0**52 * unit for unit in UNITS)
 
@@ -63,7 +65,8 @@ def class_units(block: Array, accept: Flags, edges: Float, totals: Float, above:
     places, values = entries_above(block, edges)
     row, column = np.divmod(places, block.shape[1])
     cell = column * (len(edges) - 1) + np.searchsorted(edges[1:-1], values, side="left")
-    for sums, unit, own in zip(above, UNITS, in_units(values)):
+    bounded = np.clip(values, -_MOST_TAKEN_OFF, _MOST_TAKEN_OFF)
+    for sums, unit, own in zip(above, UNITS, in_units(bounded)):
         np.subtract.at(sums, (accept[row].astype(np.intp), cell), counted(own, unit))
 
 

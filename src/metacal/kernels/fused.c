@@ -590,6 +590,8 @@ static PyObject *class_units(PyObject *self, PyObject *args) {
                open_column(&opened, edges, -1, 1, 0, &edge);
     const Py_ssize_t n_bins = fine ? last_length(&opened) - 1 : 0;
     if (fine && n_bins < 1) return PyErr_SetString(PyExc_ValueError, "bins need two edges"), release(&opened, 0);
+    if (fine && n_bins > PY_SSIZE_T_MAX / 4 / table.k)
+        return PyErr_SetString(PyExc_ValueError, "more bins than can be counted"), release(&opened, 0);
     fine = fine && open_column(&opened, totals, 4 * table.k, 1, 1, &sums) &&
            open_column(&opened, above, 4 * table.k * n_bins, 0, 1, &counts);
     if (fine) {

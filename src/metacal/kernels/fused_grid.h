@@ -29,8 +29,11 @@ static void add_on_grid(
     for (Py_ssize_t i = 0; i < n; i++) {
         const double clipped = z[i] < reach ? (z[i] > -reach ? z[i] : -reach) : reach;
         const double place = clipped / grid, cell = floor(place), w = weights ? weights[i] : 1.0;
-        const Py_ssize_t at = (Py_ssize_t)(cell - low);
-        if (at < 0 || at + 1 >= size) continue; /* none: the points reach from -reach to reach */
+        const double index = cell - low;
+        /* None is left out: the points reach from -reach to reach. Compared before the cast, which is defined only for
+           a number that the integer can hold. */
+        if (!(index >= 0.0 && index < (double)(size - 1))) continue;
+        const Py_ssize_t at = (Py_ssize_t)index;
         const double beyond = w * (place - cell), own = w * right[i], right_beyond = own * (place - cell);
         sums[at] += w - beyond;
         sums[at + 1] += beyond;

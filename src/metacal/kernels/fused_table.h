@@ -19,6 +19,8 @@
 #define FINE_UNITS 4611686018427387904.0 /* 2^62 */
 #define COARSE_SHIFT (1.5 * 4503599627370496.0 / COARSE_UNITS)
 #define FINE_SHIFT (1.5 * 4503599627370496.0 / FINE_UNITS)
+/* A larger entry is no probability; it counts as this much. */
+#define MOST_TAKEN_OFF 2.0
 
 /* Bins of each column of probabilities: their n + 1 edges, and what lies in them; the first stays empty. */
 struct bins {

@@ -1,15 +1,22 @@
 /* Sums of probabilities in whole units, as kernels/exact.py has them, for one instruction set: exact in whatever order.
    fused_rows.h includes this file where REAL is double. */
 
-/* Take an entry off the bin it lies in, unless that is the first: with edges e, bin b holds e[b] < p <= e[b + 1]. */
+/* Take an entry off the bin it lies in, unless that is the first: with edges e, bin b holds e[b] < p <= e[b + 1].
+
+   An entry is a probability, or hardly above 1. Anything else has no meaning here, but must neither leave the bins nor
+   overflow the sums: a cast to an integer is defined only for a number that the integer can hold. So the first guess at
+   the bin is a cast only where p lies in (0, 1), and at most 2 is taken off. */
 static inline void NAME(take_off)(double p, const struct bins *bins, long long *coarse, long long *fine) {
     const Py_ssize_t last = bins->n - 1;
-    if (!last || !(p > bins->edges[1])) return;
-    Py_ssize_t b = (Py_ssize_t)(p * (double)bins->n);
+    if (!last || !(p > bins->edges[1])) return; /* NaN too */
+    Py_ssize_t b = p >= 1.0 ? last : 0;
+    if (p > 0.0 && p < 1.0) b = (Py_ssize_t)(p * (double)bins->n);
     b = b > last ? last : b;
     while (b > 1 && !(p > bins->edges[b])) b--;
     while (b < last && p > bins->edges[b + 1]) b++;
-    const double whole = (p + COARSE_SHIFT) - COARSE_SHIFT, rest = ((p - whole) + FINE_SHIFT) - FINE_SHIFT;
+    const double bounded = p < MOST_TAKEN_OFF ? (p > -MOST_TAKEN_OFF ? p : -MOST_TAKEN_OFF) : MOST_TAKEN_OFF;
+    const double whole = (bounded + COARSE_SHIFT) - COARSE_SHIFT;
+    const double rest = ((bounded - whole) + FINE_SHIFT) - FINE_SHIFT;
     coarse[b] -= (long long)(whole * COARSE_UNITS);
     fine[b] -= (long long)(rest * FINE_UNITS);
 }

@@ -18,6 +18,8 @@ from metacal.rows.arrays import fraction
 
 EXACT = "Clopper-Pearson"
 BOOTSTRAP = "bootstrap"
+#: Resamples with exponential row weights and an unseen row (`metacal.metrics.ranking`).
+BAYESIAN_BOOTSTRAP = "Bayesian bootstrap"
 NO_INTERVAL = "none"
 #: These rows cannot tell: there are too few wrong ones among them.
 TOO_FEW_ERRORS = "none: too few errors"

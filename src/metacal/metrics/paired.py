@@ -1,13 +1,16 @@
-r"""Methods compared on the same rows: which of them does no other beat by more than chance?
+"""Estimates of several methods on the same rows, and which of them are near the best one.
 
-Losses of two methods on the same rows go up and down together, so that the standard error of their difference is often
-ten times smaller than that of either; only the first says whether one is as good as the other.
+The losses of two methods on the same rows go up and down together. The standard error of their difference is often ten
+times smaller than that of either loss, so only the difference shows whether two methods can be told apart.
 
-**The set of winners.** One method is beaten by another where its estimate is worse by more than z standard errors of
-the difference, z the normal quantile at 1 - α/(M - 1) for M methods. The truly best one is at least as good as each of
-the M - 1 others, so each beats it with probability at most α/(M - 1): it is in the set of those that nobody beats with
-confidence 1 - α (Boole). The error is that of the rows that are measured; what depends on which rows the methods were
-fitted on is not in it.
+**Near the best.** A method is near the best one if its estimate is worse by at most `STANDARD_ERRORS` standard errors
+of the difference. This is a rule of thumb without a confidence level, for three reasons:
+
+1. A standard error comes from the rows of the sample. If a method has a huge loss on one row in n, more than a third of
+   all samples of n rows lack such a row, and no multiple of the standard error makes up for it. A log loss has no upper
+   bound that could take the place of the missing row.
+2. The methods were fitted on folds that overlap, so the losses of the rows are not independent.
+3. The error is that of the measured rows. It does not include how a fit depends on the rows it was fitted on.
 """
 
 from __future__ import annotations
@@ -17,15 +20,14 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtri
 
 from metacal.formulas import Codes, Float
 from metacal.metrics.binning import Statistic, estimate
 from metacal.metrics.resampling import Target, batches, replicates
 from metacal.rows.draws import generator
 
-#: 1 - α: how sure it is that the truly best method is in the set.
-CONFIDENCE = 0.9
+#: How many standard errors of the difference a method near the best one may be worse.
+STANDARD_ERRORS = 3.0
 #: How often rows are drawn again for the standard error of a statistic that is no mean.
 _RESAMPLES = 100
 
@@ -37,7 +39,7 @@ class Paired(NamedTuple):
     >>> rows = random.exponential(size=1000)                       # the same rows, hard and easy ones
     >>> noise = random.normal(0.0, 0.05, (3, 1000))
     >>> found = by_rows(rows + noise + [[0.0], [0.001], [0.02]], np.arange(1000))
-    >>> found.unbeaten, bool(found.error(2) > 10 * found.error(2, 0))
+    >>> found.near_best, bool(found.error(2) > 10 * found.error(2, 0))
     ([0, 1], True)
     """
 
@@ -55,18 +57,19 @@ class Paired(NamedTuple):
             return self.scale * float(drawn.std(ddof=1))
 
     @property
-    def unbeaten(self) -> list[int]:
-        """Those that no other one beats; where an error cannot be told, any difference counts."""
-        n = len(self.estimates)
-        z = float(ndtri(1.0 - (1.0 - CONFIDENCE) / max(n - 1, 1)))
+    def near_best(self) -> list[int]:
+        """Indices of the best method and of those that are at most `STANDARD_ERRORS` standard errors worse.
+
+        If the standard error of a difference is unknown, any difference counts.
+        """
         losses = self.estimates if self.smaller_is_better else -self.estimates
-
-        def beaten(one: int, other: int) -> bool:
-            if not losses[one] > losses[other]:
-                return False
-            return bool(losses[one] - losses[other] > z * np.nan_to_num(self.error(one, other), posinf=0.0))
-
-        return [one for one in range(n) if not any(beaten(one, other) for other in range(n) if other != one)]
+        best = int(np.argmin(losses))
+        near = []
+        for method, loss in enumerate(losses):
+            allowed = STANDARD_ERRORS * float(np.nan_to_num(self.error(method, best), posinf=0.0))
+            if loss <= losses[best] or loss - losses[best] <= allowed:
+                near.append(method)
+        return near
 
 
 def by_rows(losses: ArrayLike, rows: Codes, smaller_is_better: bool = True) -> Paired:

@@ -6,21 +6,42 @@ tied rows, in closed form.
 
 All areas are sums over the *wrong* rows of something that depends on how many rows, and how many wrong ones, are surer.
 `Ranking` counts both under any row weights, once for all metrics of a batch of resamples.
+
+**Intervals.** An area depends on the few incorrect rows, and most of all on an incorrect row among the surest ones. A
+sample without such a row does not show that there are none, so the spread of its resamples is too small: nominal 95%
+intervals of the plain bootstrap missed in up to 93% of the samples (`benchmarks/area_intervals.py`). `area_limits`
+therefore adds an unseen row to each resample.
+
+1. Every row gets an independent, exponentially distributed weight (the Bayesian bootstrap, Rubin 1981).
+2. For the unfavourable end, an unseen incorrect row that ranks first gets such a weight too. For the favourable end,
+   the unseen row is correct and ranks first. AUROC and excess AURC compare two kinds of rows. They get an unseen row
+   of each kind.
+3. The ends are quantiles of these resamples.
+
+For the mean of zeros and ones this construction is the exact interval of Clopper & Pearson, because the weighted mean
+has a beta distribution. For means of values between 0 and 1 it was proposed by Gaffke (2005). For areas it is not
+proved. The benchmark above measures how often the intervals miss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import xlogy
 
 from metacal.formulas import Array, Flags, Float
 from metacal.metrics.binning import CodeSums, Statistic, Weights, distinct_codes
 from metacal.metrics.registry import Input, register, value
 from metacal.metrics.toplabel import bool_column, number_column, refuse_correct_first, refuse_where, same_length
+
+#: Numbers in one array of weighted resamples; a few such arrays fit into the cache.
+_BATCH_ELEMENTS = 1 << 16
+#: Blocks of equal score that are resampled one by one; later blocks are merged into as many.
+_SINGLE_BLOCKS = 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +108,21 @@ class Ranking:
             self._last = batch, RankedErrors(stop[:, -1:], stop[:, 0:-1:2], stop[:, 1::2], wrong)
         return self._last[1]
 
-    def statistic(self, finish: Callable[[RankedErrors], Float]) -> Statistic:
-        """Make a statistic from a function of the counts."""
-        return lambda batch: finish(self.errors(batch))
+    def statistic(self, area: Callable[[RankedErrors], Float]) -> Statistic:
+        """Make a statistic from a function of the counts. Its interval is that of the plain bootstrap."""
+        return lambda batch: area(self.errors(batch))
+
+    def runs(self) -> Runs:
+        """Count the correct and the incorrect rows along the ranking."""
+        counted = self.errors(np.ones((1, len(self)), dtype=np.intp))
+        incorrect = counted.wrong[0]
+        size = counted.stop[0] - counted.start[0]
+        stop_before = np.concatenate(([0.0], counted.stop[0]))
+        return Runs(
+            gaps=np.append(counted.start[0], counted.n_rows[0]) - stop_before,
+            correct=size - incorrect,
+            incorrect=incorrect,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +143,12 @@ class RankedErrors:
     stop: Float
     wrong: Float
 
+    @property
+    def wrong_before(self) -> Float:
+        """Wrong rows that are surer than the block."""
+        # Sums of integers are faster than sums of floats.
+        return np.cumsum(self.wrong.astype(np.int64), axis=1) - self.wrong
+
     @cached_property
     def aurc(self) -> Float:
         """(1/n) Σ_m E_m/m, E_m the errors among the m surest rows, summed by errors instead of by ranks.
@@ -123,6 +162,199 @@ class RankedErrors:
         rate = self.wrong / np.maximum(self.stop - self.start, 1.0)
         after = self.wrong * (harmonic[n_rows][:, None] - at_stop + 1.0)
         return np.asarray((after - rate * self.start * (at_stop - at_start)).sum(axis=1) / n_rows)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedErrors(RankedErrors):
+    """`RankedErrors` whose rows have positive weights that are not whole numbers."""
+
+    @property
+    def wrong_before(self) -> Float:
+        """Weight of the wrong rows that are surer than the block."""
+        return np.cumsum(self.wrong, axis=1) - self.wrong
+
+    @cached_property
+    def aurc(self) -> Float:
+        """Return ∫ E(u)/u du, where E(u) is the weight of the errors among the surest share u of all weight.
+
+        Errors of density c between the shares a and b add c ∫ -log t dt, which is c (t - t log t) from a to b.
+        """
+        start = self.start / self.n_rows
+        stop = self.stop / self.n_rows
+        width = self.stop - self.start
+        density = np.divide(self.wrong, width, out=np.zeros_like(width), where=width > 0)
+        antiderivative_at_stop = stop - xlogy(stop, stop)
+        antiderivative_at_start = start - xlogy(start, start)
+        return np.asarray((density * (antiderivative_at_stop - antiderivative_at_start)).sum(axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Numbers of rows along a ranking, the surest first.
+
+    Attributes
+    ----------
+    gaps : array of blocks + 1 entries
+        Correct rows before each block that holds an incorrect row, and after the last block.
+    correct, incorrect : arrays
+        Rows in each block.
+    """
+
+    gaps: Float
+    correct: Float
+    incorrect: Float
+
+    def merged(self) -> Runs:
+        """Merge neighbouring blocks, if there are so many that resamples would be slow.
+
+        The first blocks stay as they are, because they count most in an AURC.
+        """
+        n_blocks = len(self.incorrect)
+        if n_blocks <= 2 * _SINGLE_BLOCKS:
+            return self
+        later = np.linspace(_SINGLE_BLOCKS, n_blocks, _SINGLE_BLOCKS, endpoint=False).astype(np.intp)
+        first_blocks = np.concatenate([np.arange(_SINGLE_BLOCKS), later])
+        gaps_inside = self.gaps[:-1].copy()
+        gaps_inside[first_blocks] = 0.0
+        return Runs(
+            gaps=self.gaps[np.append(first_blocks, n_blocks)],
+            correct=np.add.reduceat(self.correct + gaps_inside, first_blocks),
+            incorrect=np.add.reduceat(self.incorrect, first_blocks),
+        )
+
+    def resampled(self, count: int, random: np.random.Generator) -> Iterator[WeightedResamples]:
+        """Yield `count` resamples with exponential row weights, a few at a time.
+
+        The weights of k rows add up to a gamma variable of shape k. One draw for each run of rows is therefore enough.
+        """
+        step = max(1, _BATCH_ELEMENTS // len(self.gaps))
+        for first in range(0, count, step):
+            n_drawn = min(step, count - first)
+            weights = [
+                random.standard_gamma(run, (n_drawn, len(run))) for run in (self.gaps, self.correct, self.incorrect)
+            ]
+            yield WeightedResamples(weighted_errors(*weights), random.standard_exponential((n_drawn, 2)))
+
+    def errors(self) -> WeightedErrors:
+        """Return the runs themselves as one resample in which every row has weight one."""
+        return weighted_errors(self.gaps[None], self.correct[None], self.incorrect[None])
+
+
+def weighted_errors(gaps: Float, correct: Float, incorrect: Float) -> WeightedErrors:
+    """Place the blocks of resamples from the weights of their runs, arrays of shape (resamples, runs)."""
+    size = correct + incorrect
+    stop = np.cumsum(gaps[:, :-1] + size, axis=1)
+    total = gaps.sum(axis=1, keepdims=True) + size.sum(axis=1, keepdims=True)
+    return WeightedErrors(total, stop - size, stop, incorrect)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedResamples:
+    """Resamples with exponential row weights, and the weights of two unseen rows.
+
+    Attributes
+    ----------
+    seen : WeightedErrors
+        The rows of the sample.
+    unseen : array of shape (resamples, 2)
+        Weights of the unseen rows.
+    """
+
+    seen: WeightedErrors
+    unseen: Float
+
+    def unfavourable(self, *, both_kinds: bool) -> WeightedErrors:
+        """Put an unseen incorrect row first, and with `both_kinds` an unseen correct row last."""
+        incorrect, correct = self.unseen[:, :1], self.unseen[:, 1:]
+        total = self.seen.n_rows + incorrect
+        if both_kinds:
+            total = total + correct
+        return WeightedErrors(
+            n_rows=total,
+            start=np.hstack([np.zeros_like(incorrect), self.seen.start + incorrect]),
+            stop=np.hstack([incorrect, self.seen.stop + incorrect]),
+            wrong=np.hstack([incorrect, self.seen.wrong]),
+        )
+
+    def favourable(self, *, both_kinds: bool) -> WeightedErrors:
+        """Put an unseen correct row first, and with `both_kinds` an unseen incorrect row last."""
+        correct, incorrect = self.unseen[:, :1], self.unseen[:, 1:]
+        total = self.seen.n_rows + correct
+        start = self.seen.start + correct
+        stop = self.seen.stop + correct
+        if not both_kinds:
+            return WeightedErrors(total, start, stop, self.seen.wrong)
+        return WeightedErrors(
+            n_rows=total + incorrect,
+            start=np.hstack([start, total]),
+            stop=np.hstack([stop, total + incorrect]),
+            wrong=np.hstack([self.seen.wrong, incorrect]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class AreaStatistic:
+    """An area of a ranking under row weights, with limits that allow for unseen rows.
+
+    Attributes
+    ----------
+    ranking : Ranking
+    area : callable
+        From counted (or weighted) errors to one number per resample.
+    compares_kinds : bool
+        Whether the area measures how incorrect rows rank among correct rows. It then gets an unseen row of each kind.
+    smaller_is_better : bool
+    """
+
+    ranking: Ranking
+    area: Callable[[RankedErrors], Float]
+    compares_kinds: bool = False
+    smaller_is_better: bool = True
+
+    def __call__(self, batch: Weights) -> Float:
+        """Return one area per row of weights."""
+        return self.area(self.ranking.errors(batch))
+
+    def bounding_areas(self, resamples: WeightedResamples) -> tuple[Float, Float]:
+        """Return the area of every resample twice: with the unseen row that lowers it, and that raises it."""
+        bad = self.area(resamples.unfavourable(both_kinds=self.compares_kinds))
+        good = self.area(resamples.favourable(both_kinds=self.compares_kinds))
+        return (good, bad) if self.smaller_is_better else (bad, good)
+
+
+def area_limits(
+    statistics: Mapping[str, AreaStatistic], count: int, tail: float, random: np.random.Generator
+) -> dict[str, tuple[float, float]]:
+    """Compute the lower and upper limit of several areas of one ranking from the same weighted resamples.
+
+    Parameters
+    ----------
+    statistics : mapping of name to AreaStatistic
+        All of them belong to the same `Ranking`.
+    count : int
+        Number of resamples.
+    tail : float
+        Probability to leave out at each end.
+    random : numpy.random.Generator
+    """
+    lowered: dict[str, list[Float]] = {name: [] for name in statistics}
+    raised: dict[str, list[Float]] = {name: [] for name in statistics}
+    ranking = next(iter(statistics.values())).ranking
+    runs = ranking.runs()
+    merged = runs.merged()
+    for resamples in merged.resampled(count, random):
+        for name, statistic in statistics.items():
+            low, high = statistic.bounding_areas(resamples)
+            lowered[name].append(low)
+            raised[name].append(high)
+    limits = {}
+    for name in statistics:
+        lower_limit = np.quantile(np.concatenate(lowered[name]), tail, method="inverted_cdf")
+        upper_limit = np.quantile(np.concatenate(raised[name]), 1.0 - tail, method="inverted_cdf")
+        # Merging blocks moves the area a little. The limits are moved back by as much.
+        moved = float(statistics[name].area(runs.errors())[0] - statistics[name].area(merged.errors())[0])
+        limits[name] = float(lower_limit) + moved, float(upper_limit) + moved
+    return limits
 
 
 def read_ranking(score: ArrayLike, correct: ArrayLike) -> Ranking:
@@ -141,40 +373,43 @@ def ranking_columns(score: ArrayLike, correct: ArrayLike) -> tuple[Float, Flags]
 
 def aurc_statistic(ranking: Ranking) -> Statistic:
     """(1/n) Σ_m E_m/m, E_m the errors among the m surest rows."""
-    return ranking.statistic(lambda found: found.aurc)
+    return AreaStatistic(ranking, lambda errors: errors.aurc)
 
 
 def e_aurc_statistic(ranking: Ranking) -> Statistic:
     """AURC less that of the ranking that puts every wrong row last."""
 
-    def finish(found: RankedErrors) -> Float:
-        wrong = found.wrong.sum(axis=1, keepdims=True)
-        oracle = RankedErrors(found.n_rows, found.n_rows - wrong, found.n_rows, wrong)
-        return np.maximum(0.0, found.aurc - oracle.aurc)
+    def excess(errors: RankedErrors) -> Float:
+        wrong = errors.wrong.sum(axis=1, keepdims=True)
+        # Rounding of real weights must not make the number of correct rows negative.
+        n_correct = np.maximum(errors.n_rows - wrong, 0.0)
+        oracle = type(errors)(errors.n_rows, n_correct, errors.n_rows, wrong)
+        return np.maximum(0.0, errors.aurc - oracle.aurc)
 
-    return ranking.statistic(finish)
+    return AreaStatistic(ranking, excess, compares_kinds=True)
 
 
 def augrc_statistic(ranking: Ranking) -> Statistic:
     """(1/n²) Σ over wrong rows of the rows that are less sure, ties one half: each is accepted along with them."""
 
-    def finish(found: RankedErrors) -> Float:
-        behind = found.n_rows - 0.5 * (found.start + found.stop)
-        return np.asarray((found.wrong * behind).sum(axis=1) / found.n_rows[:, 0] ** 2)
+    def area(errors: RankedErrors) -> Float:
+        behind = errors.n_rows - 0.5 * (errors.start + errors.stop)
+        return np.asarray((errors.wrong * behind).sum(axis=1) / errors.n_rows[:, 0] ** 2)
 
-    return ranking.statistic(finish)
+    return AreaStatistic(ranking, area)
 
 
 def auroc_statistic(ranking: Ranking) -> Statistic:
     """Share of the pairs of a wrong and a right row in which the right one is surer, ties one half."""
 
-    def finish(found: RankedErrors) -> Float:
-        errors = found.wrong.sum(axis=1)
-        pairs = errors * (found.n_rows[:, 0] - errors)
-        surer = 0.5 * (found.start + found.stop) - (np.cumsum(found.wrong.astype(np.int64), axis=1) - 0.5 * found.wrong)
-        return np.where(pairs > 0, (found.wrong * surer).sum(axis=1) / np.maximum(pairs, 1.0), np.nan)
+    def area(errors: RankedErrors) -> Float:
+        n_wrong = errors.wrong.sum(axis=1)
+        pairs = n_wrong * (errors.n_rows[:, 0] - n_wrong)
+        surer = 0.5 * (errors.start + errors.stop) - (errors.wrong_before + 0.5 * errors.wrong)
+        ordered = (errors.wrong * surer).sum(axis=1)
+        return np.divide(ordered, pairs, out=np.full_like(pairs, np.nan), where=pairs > 0)
 
-    return ranking.statistic(finish)
+    return AreaStatistic(ranking, area, compares_kinds=True, smaller_is_better=False)
 
 
 def exponential_statistic(ranking: Ranking) -> Statistic:
@@ -253,7 +488,13 @@ def auroc(score: ArrayLike, correct: ArrayLike) -> float:
     return value(RANKING, auroc_statistic, (score, correct))
 
 
-@register(title="exponential ranking loss", input=RANKING, statistic=exponential_statistic, range=(0.0, np.inf))
+@register(
+    title="exponential ranking loss",
+    input=RANKING,
+    statistic=exponential_statistic,
+    range=(0.0, np.inf),
+    has_interval=False,
+)
 def exponential_ranking_loss(score: ArrayLike, correct: ArrayLike) -> float:
     """Exponential surrogate of the ranking risk: how much the score of right rows exceeds that of wrong ones.
 
@@ -262,7 +503,9 @@ def exponential_ranking_loss(score: ArrayLike, correct: ArrayLike) -> float:
     The ranking risk, P((s - s')(ε - ε') < 0) with ε = 1 for wrong and -1 for right, counts the pairs in the wrong order
     (given one of each kind it is ``1 - auroc``); the exponential of the margin bounds it from above, is convex, and
     minimising it is consistent (Gao & Zhou 2015; Clémençon, Lugosi & Vayatis 2008). It depends on the scale of the
-    score: 1 for a constant score, from 0 to infinity. NaN unless both kinds occur.
+    score: 1 for a constant score, from 0 to infinity. NaN unless both kinds occur. It has no interval: a few rows make
+    most of it, and with normal scores bootstrap intervals missed in 5% to 60% of samples with 100 incorrect rows or
+    fewer.
 
     Examples
     --------

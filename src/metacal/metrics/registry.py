@@ -72,6 +72,8 @@ class Metric:
         A proper scoring rule; comparisons show these first.
     needs_errors : bool
         Whether a few wrong rows make most of it: without enough of them no resample knows how large it may be.
+    has_interval : bool
+        Whether an interval is computed. False for a metric whose bootstrap interval does not hold at any sample size.
     needs_rejected : bool
         Of a decision: whether the model's own answer on rejected rows enters.
     words : str or None
@@ -94,6 +96,7 @@ class Metric:
     compared: bool = False
     proper: bool = False
     needs_errors: bool = False
+    has_interval: bool = True
     needs_rejected: bool = True
     words: str | None = ""
 

@@ -7,15 +7,18 @@
     interval(aurc, score, correct)
     interval(coverage_accuracy, accept, correct)
 
-**Proportions** get the exact interval of Clopper & Pearson (1934). **Everything else** gets the hull of the percentile
-and the basic bootstrap, ``θ ± max(q_high - θ, θ - q_low)``, clipped to the metric's range. A plug-in calibration error
-is too large on a finite sample, and its resamples are larger again: the percentile interval can exclude its own
-estimate, the basic one stops short above; the hull contains the estimate by construction. The interval of a
-**calibration error** reaches down by what chance may have added: giving the residuals random signs (a wild bootstrap)
-says how large the error would be on average without any gap, c. Noise of mean absolute size c makes of a gap g at most
-g + c on average (the triangle inequality), so that the lower end is the estimate less c and less half the spread of the
-resamples, or the hull's where that is lower; it is 0 where errors as large as the estimate could be chance alone. A
-resample is a vector of row weights, never a resampled table.
+**Proportions** get the exact interval of Clopper & Pearson (1934). **Most other metrics** get the hull of the
+percentile and the basic bootstrap, ``θ ± max(q_high - θ, θ - q_low)``, clipped to the metric's range. A plug-in
+calibration error is too large on a finite sample, and its resamples are larger again: the percentile interval can
+exclude its own estimate, the basic one stops short above; the hull contains the estimate by construction. The interval
+of a **calibration error** reaches down by what chance may have added: giving the residuals random signs (a wild
+bootstrap) says how large the error would be on average without any gap, c. Noise of mean absolute size c makes of a gap
+g at most g + c on average (the triangle inequality), so that the lower end is the estimate less c and less half the
+spread of the resamples, or the hull's where that is lower; it is 0 where errors as large as the estimate could be
+chance alone. A resample is a vector of row weights, never a resampled table.
+
+**Areas of a ranking** (AUROC, AURC and the like) get a Bayesian bootstrap that allows for an unseen row, because a few
+rows make most of such an area: `metacal.metrics.ranking` describes it.
 
 A log loss or Brier score of rows that are nearly all right is made by the few that are wrong, and with fewer than five
 of them no resample knows how large it may be: it has no interval then, and says why.
@@ -45,7 +48,15 @@ from scipy.special import ndtri
 from metacal.errors import InputError
 from metacal.formulas import Float
 from metacal.metrics.binning import NearlyNormal, Statistic, Weights, estimate, per_resample
-from metacal.metrics.intervals import BOOTSTRAP, NO_INTERVAL, TOO_FEW_ERRORS, Interval, clopper_pearson
+from metacal.metrics.intervals import (
+    BAYESIAN_BOOTSTRAP,
+    BOOTSTRAP,
+    NO_INTERVAL,
+    TOO_FEW_ERRORS,
+    Interval,
+    clopper_pearson,
+)
+from metacal.metrics.ranking import AreaStatistic, area_limits
 from metacal.metrics.registry import METRICS, Measured, Metric
 from metacal.metrics.toplabel import TopLabel
 from metacal.rows import advance
@@ -195,9 +206,12 @@ class Resampling:
         targets = {
             metric.name: Target(found, *metric.range, metric.calibration_error, metric.whole_table)
             for metric, found in wanted
-            if callable(found)
+            if callable(found) and metric.has_interval
         }
         drawn = self.intervals(targets, n_rows) if targets else {}
+        for metric, found in wanted:
+            if callable(found) and not metric.has_interval:
+                drawn[metric.name] = self.bare(estimate(found, n_rows))
         if self.n_resamples and errors < _FEWEST_ERRORS:
             for metric, found in wanted:
                 if callable(found) and metric.needs_errors and isfinite(drawn[metric.name].estimate):
@@ -224,13 +238,18 @@ class Resampling:
         if n_rows <= _SMALL:
             keep_freed_memory()
         random = generator(self.random_state)
-        by_chance = random.spawn(1)[0]
+        by_chance, area_draws = random.spawn(2)
         kind = np.int32 if n_rows <= 1 << 31 else np.int64  # the same draws, in half the time
 
         def drawn() -> Weights:
             return np.bincount(random.integers(n_rows, size=n_rows, dtype=kind), minlength=n_rows)
 
-        again = replicates(targets, batches(self.n_resamples, n_rows, drawn))
+        areas = {
+            name: target.statistic for name, target in targets.items() if isinstance(target.statistic, AreaStatistic)
+        }
+        area_intervals = self._area_intervals(areas, values, area_draws)
+        targets = {name: target for name, target in targets.items() if name not in areas}
+        again = replicates(targets, batches(self.n_resamples if targets else 0, n_rows, drawn))
         # A resample may lack what the metric divides by.
         again = {name: own[~np.isnan(own)] for name, own in again.items()}
         found = {name: self._hull(values[name], again[name], target) for name, target in targets.items()}
@@ -238,7 +257,23 @@ class Resampling:
         signs = batches(_CHANCE_DRAWS if doubted else 0, n_rows, lambda: 2 * by_chance.integers(2, size=n_rows) - 1)
         for name, chance in replicates(doubted, signs).items():
             found[name] = self._down_to_chance(found[name], chance, again[name], doubted[name])
-        return found
+        return {**found, **area_intervals}
+
+    def _area_intervals(
+        self, areas: Mapping[str, AreaStatistic], values: Mapping[str, float], random: np.random.Generator
+    ) -> dict[str, Interval]:
+        """Compute the intervals of the areas of a ranking, which allow for an unseen row."""
+        if not areas:
+            return {}
+        intervals = {}
+        for name, (low, high) in area_limits(areas, self.n_resamples, (1.0 - self.level) / 2.0, random).items():
+            value = values[name]
+            if isnan(value):
+                low = high = nan
+            # An area lies between 0 and 1, but sums of real weights are rounded.
+            low, high = max(min(low, value), 0.0), min(max(high, value), 1.0)
+            intervals[name] = Interval(value, low, high, self.level, BAYESIAN_BOOTSTRAP)
+        return intervals
 
     def _hull(self, value: float, drawn: Float, target: Target) -> Interval:
         if isnan(value) or not len(drawn):

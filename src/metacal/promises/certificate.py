@@ -199,8 +199,17 @@ class Certificate:
 
     @property
     def loss(self) -> float | None:
-        """Of a cascade: how much more often it is wrong on these rows than its last model alone."""
-        return None if self.stages is None else (self.stages.n_worse - self.stages.n_better) / self.n_rows
+        """How much more often a cascade is wrong on these rows than its last model; None if that was not observed."""
+        if self.stages is None or self.stages.n_worse is None or self.stages.n_better is None:
+            return None
+        return (self.stages.n_worse - self.stages.n_better) / self.n_rows
+
+    @property
+    def disagreement(self) -> float | None:
+        """Share of these rows that a cascade answers otherwise than its last model, if that is what was observed."""
+        if self.stages is None or self.stages.n_differ is None:
+            return None
+        return self.stages.n_differ / self.n_rows
 
     def next_rows(self, rows: int, level: float = 0.9, *, part: Name | None = None) -> NextRows:
         """How many of the next `rows` rows go to review: an interval that holds with probability `level`.
@@ -239,6 +248,7 @@ class Certificate:
             plain |= dict.fromkeys(COUNTED_BY_LABELS)
         shares = {name: getattr(self, name) for name in ("coverage", "coverage_accuracy", "miscoverage")}
         shares |= {} if self.loss is None else {"loss": self.loss}
+        shares |= {} if self.disagreement is None else {"disagreement": self.disagreement}
         # Right rows are counted again where other rows certified.
         silent = [name for name in COUNTED_BY_LABELS if not getattr(self.other_traffic, name, 0)]
         traffic = {name: value for name, value in vars(self.traffic).items() if name not in silent}

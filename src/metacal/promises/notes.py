@@ -149,15 +149,6 @@ def score_chosen(*, score: str, shares: tuple[tuple[str, float], ...]) -> str:
 
 
 @noted
-def start_remembered(*, rows: int, share: float) -> str:
-    """Who chose where tests begin."""
-    return (
-        f"{rows:,} older rows had a say in where the tests begin, with up to {share:g} of delta; what is promised "
-        "holds whatever they were."
-    )
-
-
-@noted
 def decision_learned(*, aside: int, at: float) -> str:
     """Of two classes: where the decision between them lies, and who chose it."""
     return (

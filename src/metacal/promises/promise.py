@@ -146,11 +146,6 @@ class Promise(ABC):
         """Whether it is about what rows of two classes are called (`rules.two_sided`)."""
         return False
 
-    @property
-    def remembers(self) -> bool:
-        """Whether older rows can say where its tests begin (`promises.rules.memory`)."""
-        return False
-
     def standing(self, answers: Answers) -> Standing:
         """Where labels that arrive have led."""
         n = len(answers.scores)
@@ -371,16 +366,26 @@ class OneThreshold(ByPart):
 
 
 def cannot_certify(
-    promise: Promise, what: str, n: int, best: float | None, at_best: str, needed: int | None, loosen: str, why: str
+    promise: Promise,
+    what: str,
+    n: int,
+    best: float | None,
+    at_best: str,
+    needed: int | None,
+    loosen: str,
+    ruled_out: str | None,
 ) -> InfeasibleTargetError:
-    """What is said where n rows cannot carry a limit: the best that they can, and what to do."""
+    """Build the InfeasibleTargetError: best certifiable limit, rows needed, suggested action.
+
+    `ruled_out` is a proved sentence about thresholds, or None. It is said if no number of rows is known.
+    """
     can = f"these {n:,} rows certify nothing {promise.surely}"
     if best is not None:
         can = f"the best certifiable on these {n:,} rows {promise.surely} is {at_best}"
-    do = (
-        f"{loosen}: as far as these rows tell, {why}, and no number of rows would certify it in 4 of 5 cases"
-        if needed is None
-        else f"{loosen}; about {needed:,} rows would certify it in 4 of 5 cases"
-    )
+    do = f"{loosen}, or improve the model"
+    if needed is not None:
+        do = f"{loosen}; about {needed:,} rows may be enough (a rough estimate)"
     said, ((_, target), *_) = f"{what} cannot be certified: {can}; {do}.", promise.limits
+    if needed is None and ruled_out is not None:
+        said += f" {ruled_out}"
     return InfeasibleTargetError(said, target=target, best=best, rows_needed=needed)

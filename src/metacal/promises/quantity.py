@@ -64,6 +64,9 @@ class Quantity(str):
     paired : bool, default False
         Whether it is the difference of two error rates on the same rows. Each row is then worse, 1, better, -1, or
         neither, in such a column.
+    of_agreement : bool, default False
+        Whether it is counted from whether each answer of a cascade is the last model's. `correct` then has that, and
+        nothing is known of right and wrong.
 
     Examples
     --------
@@ -89,6 +92,7 @@ class Quantity(str):
     mean: bool = False
     graded: bool = False
     paired: bool = False
+    of_agreement: bool = False
     of_class: bool = False
 
     def __new__(cls, name: str, **facts: Any) -> Self:
@@ -262,6 +266,16 @@ LOSS = Quantity(
     bad_among="answered worse than by the large model alone",
     paired=True,
 )
+#: P(the cascade answers otherwise than its last model). It is at least the loss, and needs no true label.
+DISAGREEMENT = Quantity(
+    "disagreement",
+    counted=lambda accept, correct: (~correct, np.ones_like(accept)),
+    sentence="At most {0} of all answers differ from the large model's, so at most {0} more are wrong",
+    measured="of all answers differ from the large model's",
+    bad_rows="answers that differ from the large model's",
+    bad_among="differ from the large model's",
+    of_agreement=True,
+)
 #: What promises about rows that are wrongly called by one of two classes have in common.
 _FALSE_ALARMS = {"bad_rows": "rows that are called so and are not", "bad_among": "called so and are not"}
 #: P(of the class | called by it).
@@ -298,8 +312,21 @@ FALSE_POSITIVE_RATE = Quantity(
 )
 #: Every quantity by its name.
 QUANTITIES: dict[str, Quantity] = {
-    q.name: q for q in (MISCOVERAGE, COVERAGE_ACCURACY, REVIEW, COST, RISK, COST_PER_ROW, LOSS, PRECISION, RECALL)
-} | {FALSE_POSITIVE_RATE.name: FALSE_POSITIVE_RATE}
+    q.name: q
+    for q in (
+        MISCOVERAGE,
+        COVERAGE_ACCURACY,
+        REVIEW,
+        COST,
+        RISK,
+        COST_PER_ROW,
+        LOSS,
+        DISAGREEMENT,
+        PRECISION,
+        RECALL,
+        FALSE_POSITIVE_RATE,
+    )
+}
 #: What is promised: each quantity with its limit.
 Limits = tuple[tuple[Quantity, float], ...]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from metacal.promises.parts.part import Name
     from metacal.promises.promise import Promise
     from metacal.promises.rules.costs import Losses
-    from metacal.promises.rules.memory import Memory
+    from metacal.promises.rules.sequence import StartingErrors
     from metacal.promises.scouts import Scouts
 
 
@@ -80,9 +80,11 @@ class Sample(Evidence):
         classes are called.
     units : WholeUnits, optional
         Where rows belong together, and every one of them counts.
-    scouts, memory : Scouts and Memory, optional
-        Other rows, whose scores say where the tests begin; older ones, whose errors do. Of some of the rows alone
-        (`take`) nothing is remembered.
+    scouts : Scouts, optional
+        Pilot rows, whose scores choose the value at which the tests begin.
+    starting_errors : callable, optional
+        Replaces `rules.sequence.usual_starts`: (n, beta, delta) to the errors that each start allows and its share
+        of delta. `take` drops it.
 
     Examples
     --------
@@ -98,7 +100,7 @@ class Sample(Evidence):
     names: Sequence[Name] = ()
     units: WholeUnits | None = None
     scouts: Scouts | None = None
-    memory: Memory | None = None
+    starting_errors: StartingErrors | None = None
     truth: Codes | None = None
     classes: Sequence[Name] = (0, 1)
 
@@ -151,7 +153,7 @@ class Sample(Evidence):
     def ranking(self) -> Ranking:
         """The rows by rising score, sorted once; rows without labels count as wrong."""
         correct = np.zeros(len(self), dtype=bool) if self.correct is None else self.correct
-        return Ranking.of(self.score, correct, self.starts, self.memory)
+        return Ranking.of(self.score, correct, self.starts, self.starting_errors)
 
     @property
     def starts(self) -> Float | None:
@@ -181,7 +183,7 @@ class Sample(Evidence):
         taken: dict[str, Any] = {name: column[rows] for name, column in columns.items() if column is not None}
         losses = None if self.losses is None else self.losses.where(rows)
         units = None if self.units is None else self.units.take(rows)
-        return replace(self, **taken, losses=losses, units=units, memory=None)
+        return replace(self, **taken, losses=losses, units=units, starting_errors=None)
 
 
 def even_odds(s: Float, positive: Flags) -> float:
@@ -249,8 +251,8 @@ class Ranking:
 
     `ranks[i]` rows have a score of at most `scores[i]`, with `errors[i]` wrong ones among them. Where rows are only
     counted (`promises.rules.passes`), `mixed` says which blocks hold several scores, in an order that nobody knows.
-    `scouts` are the scores of other rows, sorted, where values are tested in place of ranks (`promises.scouts`);
-    `memory` is what older rows say of where tests begin (`promises.rules.memory`).
+    `scouts` are the scores of other rows, sorted, where values are tested in place of ranks (`promises.scouts`).
+    `starting_errors` replaces the usual starts of the tests (`Sample`).
     """
 
     ranks: Codes
@@ -258,13 +260,20 @@ class Ranking:
     scores: Float
     mixed: Flags | None = None
     scouts: Float | None = field(default=None, repr=False)
-    memory: Memory | None = field(default=None, repr=False)
+    starting_errors: StartingErrors | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, scores: Float, correct: Flags, scouts: Float | None = None, memory: Memory | None = None) -> Ranking:
+    def of(
+        cls,
+        scores: Float,
+        correct: Flags,
+        scouts: Float | None = None,
+        starting_errors: StartingErrors | None = None,
+    ) -> Ranking:
         """Sort, and keep the ends of the tie blocks."""
         ordered, ranks, errors, wrong = ranked(scores, correct)
-        ranking, single = cls(ranks, errors, ordered, None, scouts, memory), np.ones(len(wrong), dtype=np.intp)
+        ranking = cls(ranks, errors, ordered, None, scouts, starting_errors)
+        single = np.ones(len(wrong), dtype=np.intp)
         # Known already, that is how they were sorted: each wrong row, and the right ones behind it.
         columns = (wrong - 1, single, np.arange(1, len(wrong) + 1))
         ranking.__dict__["stretches"] = Stretches(*(np.append(0, column) for column in columns))

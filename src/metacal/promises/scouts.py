@@ -12,10 +12,10 @@ which, or immediately above which, R exceeds q = 1 - beta; R(l) >= q. Whoever ac
 the test at l, and P(p(E(l), N(l)) <= delta) <= delta. Nothing is assumed of how errors go with the score.
 
 **Why rows are set aside.** A start that the tested rows' own counts choose is not independent of them: where bad values
-are passed over for having few rows, so are their errors. Unlabelled or older rows serve as scouts for nothing, whatever
-source they come from: a bad choice costs coverage, never validity. Without any, a random sqrt(n) of the rows are set
-aside. They also say whether the score ties: where two rows are equal with a chance below 1/sqrt(n), ranks are tested
-as for logits, and where no two of the first ten are, no more rows are set aside.
+are passed over for having few rows, so are their errors. So a random sqrt(n) of the rows are set aside, and certify
+nothing. They also say whether the score ties: where two rows are equal with a chance below 1/sqrt(n), ranks are tested
+as for logits, and where no two of the first ten are, no more rows are set aside. Rows of a pool that stay unlabelled
+(`Scouts.among`) choose as well: a bad choice costs coverage, never validity.
 
 **Not valid**: random order among equal scores, then accepting up to the last end of a block below the last rank that
 passed. That end may never have been tested: of two marks, .02 and .98 of the rows, the first with 1.002 times the
@@ -95,41 +95,35 @@ class Scouts:
 
 @dataclass(frozen=True, eq=False)
 class Scouting:
-    """How scouts come about: `older` scores, or rows drawn and set aside; `scale` has the marks that were declared.
+    """How rows are set aside as scouts; `scale` has the marks that were declared.
 
     `random_state` is a seed that the user chose; None derives it from the rows.
 
-    Of an older gate it is known whether the score ties (`by_value`): it keeps too few scores to tell. For a promise
-    about the classes themselves (`rules.two_sided`: `labels` is not None) rows are drawn whatever their class is; where
-    it is True their labels are asked for, and so many are set aside whether or not the score ties.
+    For a promise about the classes themselves (`rules.two_sided`: `labels` is not None) rows are drawn whatever their
+    class is; where it is True their labels are asked for, and so many are set aside whether or not the score ties.
     """
 
     random_state: int | None = None
-    older: Float | None = None
     scale: Float | None = None
-    by_value: bool = False
     labels: bool | None = None
 
     def of(self, sample: Sample) -> Sample:
         """The rows that are tested, with their scouts."""
-        if self.older is not None and len(self.older):
-            older = Scouts(self.older, by_value=self._by_value(self.older, len(sample)))
-            if older.by_value or not self.labels:
-                return replace(sample, scouts=older)
         aside = self._aside(sample)
         if not aside.any():
             return sample
         own = sample.take(aside)
-        scouts = Scouts(own.score, own.part, self._by_value(own.score, len(sample)), int(aside.sum()), own.truth)
+        by_value = self.tests_values(own.score, len(sample))
+        scouts = Scouts(own.score, own.part, by_value, int(aside.sum()), own.truth)
         return replace(sample.take(~aside), scouts=scouts)
 
-    def _by_value(self, scores: Float, n: int) -> bool:
+    def tests_values(self, scores: Float, n: int) -> bool:
         """Whether values are tested: two rows are equal with a chance of at least 1/sqrt(n), as these show it.
 
         Of a class, which may be rare, where a row has eight others like it.
         """
         least = 1.0 / math.sqrt(n) if self.labels is None else min(1.0 / math.sqrt(n), _ALIKE / n)
-        return self.by_value or self.scale is not None or chance_of_a_tie(scores) >= least
+        return self.scale is not None or chance_of_a_tie(scores) >= least
 
     def _aside(self, sample: Sample) -> Flags:
         """A random square root of the rows, of each part by itself; ten of them where these show no tie."""

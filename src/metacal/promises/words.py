@@ -252,7 +252,7 @@ def _lines_of_marks(certificate: Certificate) -> list[tuple[str, str]]:
 
 def _lines_of_stages(certificate: Certificate, stages: Stages) -> list[tuple[str, str]]:
     """Who answers what, from which rows, and how that compares with the last model alone."""
-    n, last = certificate.n_rows, stages.items[-1].name
+    n = certificate.n_rows
     rules = []
     for number, stage in enumerate(stages.items):
         which = "all of the rest" if stages.people else "the rest"
@@ -263,17 +263,28 @@ def _lines_of_stages(certificate: Certificate, stages: Stages) -> list[tuple[str
     shares = [f"{stage.name} {stage.n_rows / n:.4f}" for stage in stages.items]
     shares += [f"people {1.0 - stages.n_answered / n:.4f}"] if stages.people else []
     aside = f", {stages.n_aside:,} more set aside to choose thresholds" if stages.n_aside else ""
-    alone = "people" if stages.people and certificate.quantity.paired else f"the {last} model"
-    compared = f"{stages.n_worse:,} worse than by {alone} alone, {stages.n_better:,} better"
+    needed = "entries of agreement" if certificate.quantity.of_agreement else "labels"
     lines = [
         *rules,
-        ("from", f"{n:,} calibration rows; {stages.n_labels:,} of their labels were needed{aside}"),
+        ("from", f"{n:,} calibration rows; {stages.n_labels:,} of their {needed} were needed{aside}"),
         ("on these", ", ".join(shares)),
-        ("difference", f"{compared}: {(stages.n_worse - stages.n_better) / n:+.4f} of all"),
+        ("difference", _compared_with_last(certificate, stages)),
     ]
     if not math.isnan(certificate.coverage_accuracy):
         lines.append(("accuracy", f"{certificate.coverage_accuracy:.4f} of what is answered"))
     return lines
+
+
+def _compared_with_last(certificate: Certificate, stages: Stages) -> str:
+    """Say how a cascade compares with its last model, in the counts that were observed."""
+    n, last = certificate.n_rows, stages.items[-1].name
+    if stages.n_differ is not None:
+        return f"{stages.n_differ:,} answers differ from the {last} model's: {stages.n_differ / n:.4f} of all"
+    assert stages.n_worse is not None
+    assert stages.n_better is not None
+    alone = "people" if stages.people and certificate.quantity.paired else f"the {last} model"
+    difference = (stages.n_worse - stages.n_better) / n
+    return f"{stages.n_worse:,} worse than by {alone} alone, {stages.n_better:,} better: {difference:+.4f} of all"
 
 
 def _rows_behind(certificate: Certificate) -> str:
@@ -330,17 +341,13 @@ def why_rejected(part: Part) -> str:
 
     >>> from metacal.promises.parts.part import Part
     >>> why_rejected(Part(("cat",), 40, 39, 0, 0, -math.inf, None, 0.1, 0.01, 0.89, 120))
-    '40 rows, 39 right, certify 0.89 at most; about 120 rows would do in 4 of 5 cases'
+    '40 rows, 39 right, certify 0.89 at most; about 120 rows may be enough (a rough estimate)'
     """
     if not part.n_rows:
         return f"no calibration row; it takes at least {part.rows_needed:,}"
     can = "" if part.best is None else f", certify {rounded_down(part.best):g} at most"
-    do = (
-        "as far as they tell, no part of its ranking is that accurate, and more rows would not do"
-        if part.rows_needed is None
-        else f"about {part.rows_needed:,} rows would do in 4 of 5 cases"
-    )
-    return f"{part.n_rows:,} rows, {part.n_correct:,} right{can}; {do}"
+    do = "" if part.rows_needed is None else f"; about {part.rows_needed:,} rows may be enough (a rough estimate)"
+    return f"{part.n_rows:,} rows, {part.n_correct:,} right{can}{do}"
 
 
 # ── shares as people write them: to the nearest, or to the side on which a promise stays true ─────────────────────────

@@ -14,7 +14,7 @@ import numpy as np
 from metacal.estimators.evaluate import Answerer, GateEvaluation, measured_columns, walked
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate import Gate, Table
-from metacal.gate.judged import judged
+from metacal.gate.judged import check_measurable, judged
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics.resampling import Resampling
 from metacal.metrics.toplabel import TopLabel
@@ -120,6 +120,7 @@ def decide(gate: Gate, tables: Sequence[Any], y: Any, groups: Any, settings: Set
 
     The answers of a cascade are ranked by their confidence, which is the same thing whichever model gives them.
     """
+    check_measurable(gate)
     checked = [stage.source.checked(table) for stage, table in zip(gate.stages, tables, strict=True)]
     seen = judged(gate, checked, y, groups, probabilities=True)
     evaluation = measured_columns(gate, seen, settings.intervals, settings.n_bins)

@@ -98,7 +98,7 @@ def operating_curves(
     >>> curves = operating_curves(scores, rng.random(2000) > scores**3 / 2, delta=0.1, command="metacal fit val.npz")
     >>> at = int(np.searchsorted(curves.coverage.estimate, 0.5))
     >>> curves.command_at(at)
-    'metacal fit val.npz --min-accuracy 0.9647 --max-miscoverage 0.4754 --at-threshold=0.499'
+    'metacal fit val.npz --min-accuracy 0.9638 --max-miscoverage 0.4754 --at-threshold=0.499'
     """
     ordered = np.sort(scores)
     own = 0 if threshold is None else int(np.searchsorted(ordered, threshold, side="right"))

@@ -51,6 +51,7 @@ def status(
         **vars(counts),
         "coverage": counts.accepted / counts.rows if counts.rows else None,
         "accuracy": counts.right_accepted / known if known else None,
+        "agreement": watch.gate.reads_agreement,
         "waiting": len(watch.waiting),
         **{name: getattr(watch, name) for name in ("unknown", "forgotten", "horizon", "unlabelled", "gaps")},
         "units": {"complete": watch.complete, "strays": watch.strays} if watch.by_unit else None,
@@ -131,7 +132,10 @@ def lines(found: dict[str, Any]) -> list[str]:
     told.append(f"  rows         {found['rows']:,}, accepted {found['accepted']:,}{coverage}")
     what = "a label" if found["units"] is None else "the rest of their unit"
     waits = f", {found['waiting']:,} wait for {what}" if found["waiting"] else ""
-    right = "" if found["accuracy"] is None else f", {found['right_accepted']:,} right ({100 * found['accuracy']:.2f}%)"
+    good = "as the large model answers" if found["agreement"] else "right"
+    right = ""
+    if found["accuracy"] is not None:
+        right = f", {found['right_accepted']:,} {good} ({100 * found['accuracy']:.2f}%)"
     told.append(f"  labelled     {found['labelled']:,}, accepted {found['labelled_accepted']:,}{right}{waits}")
     if found["unknown"]:
         late = ", or came after the horizon and were not counted" if found["horizon"] else ""

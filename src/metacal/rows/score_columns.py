@@ -111,26 +111,34 @@ def loss_column(values: Any, *, name: str = "loss", place: Place = numbered) -> 
     )
 
 
-def agreement(values: Any, n_rows: int) -> tuple[Flags, Flags]:
-    """Whether each earlier model of a cascade agrees with the last one, (n, m), and which rows say so.
+def model_flags(values: Any, n_rows: int, name: str) -> tuple[Flags, Flags]:
+    """Read a flag for each row and model of a cascade.
 
-    A column for each model, or one alone; a row that says nothing of any has no label.
+    Parameters
+    ----------
+    values : array of shape (n, m), (m, n) or (n,)
+        True or false, 1 or 0, "yes" or "no". A row that lacks every entry is unknown.
+    n_rows : int
+    name : str
+        What messages call the flags: "agrees" or "correct".
+
+    Returns
+    -------
+    flags, known : boolean arrays of shape (n, m) and (n,)
 
     Examples
     --------
-    >>> agreement([[True, None, False]], 3)[1]
+    >>> model_flags([[True, None, False]], 3, "agrees")[1]
     array([ True, False,  True])
     """
     table = np.array(values, dtype=object)
     table = table[:, None] if table.ndim == 1 else table.T if table.shape[0] != n_rows == table.shape[1] else table
     if table.ndim != 2 or len(table) != n_rows:
-        raise InputError(
-            f"agrees must have an entry for each of {n_rows} rows and each earlier model; got {table.shape}."
-        )
+        raise InputError(f"{name} must have an entry for each of {n_rows} rows and each model; got {table.shape}.")
     known = np.array([not all(map(is_missing, row)) for row in table])
     flags, rows = np.zeros(table.shape, dtype=bool), np.flatnonzero(known)
     for j, column in enumerate(table.T):
-        flags[rows, j] = correct_column(column[rows], name="agrees", place=lambda row: f"row {rows[row]}")
+        flags[rows, j] = correct_column(column[rows], name=name, place=lambda row: f"row {rows[row]}")
     return flags, known
 
 

@@ -71,6 +71,7 @@ ENTRIES[Certificate] = {
     "coverage_accuracy": float | None,
     "miscoverage": float | None,
     "loss": NotRequired[float],
+    "disagreement": NotRequired[float],
 }
 # Evaluated now: nothing is because of what stands in a file.
 for _shown in (Stages, StageCount, Parts, Circumstances, Traffic):
@@ -172,7 +173,8 @@ def _check_numbers(certificate: Certificate) -> None:
     _require(n >= 1, f"n_rows must be at least 1, not {n}")
     _require(n <= _MOST_ROWS, f"n_rows {n} is more than anybody has")
     needed = any(promised.needs_labels for promised, _ in certificate.limits)
-    some_will_do = certificate.stages is not None and certificate.quantity.paired
+    promised = certificate.quantity
+    some_will_do = certificate.stages is not None and (promised.paired or promised.of_agreement)
     _require(certificate.labelled or some_will_do or not needed, "what is promised cannot be certified without labels")
     costed, cost = any(promised.mean for promised, _ in certificate.limits), certificate.mean_cost
     _require(costed == (cost is not None), "mean_cost belongs to promises about costs, and to all of them")

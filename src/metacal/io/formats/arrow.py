@@ -7,6 +7,7 @@ pyarrow is imported inside the functions that need it.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ from metacal.rows.stored import StoredTable
 
 #: Under this key of the schema's metadata the classes are kept, as JSON, in column order.
 CLASSES_KEY = b"metacal.classes"
+#: Under this key the CRC-32 of the classes' JSON text is kept. Neither format has a checksum of its metadata.
+CLASSES_CHECKSUM_KEY = b"metacal.classes.crc32"
 #: Bytes of a decoded batch where all of a file is read, and rows at most: fewer batches are quicker where there is a
 #: column per class.
 _BATCH_BYTES, _BATCH_ROWS = 1 << 22, 1 << 16
@@ -132,7 +135,7 @@ def read_batches(request: Request, source: Batches) -> Columns:
     def column(name: str) -> NDArray[Any]:
         return column_of(chunks(name), name, path, source.held)
 
-    own = {} if layout.width is None else {"class_names": stored_classes(schema)}
+    own = {} if layout.width is None else {"class_names": stored_classes(schema, path)}
     if request.scores:
         table = _scores(chunks(picked.table[0]), picked.table[0], path)
     return picked.columns(table, column, lambda name: chunks(name).to_pylist(), **own)
@@ -261,13 +264,35 @@ def joined(column: Any) -> Any:
     return once.combine_chunks() if hasattr(once, "num_chunks") else once
 
 
-def stored_classes(schema: Any) -> ClassNames | None:
-    """The classes that the schema's metadata keep."""
+def stored_classes(schema: Any, path: str) -> ClassNames | None:
+    """Return the class names in the schema's metadata, or None if there are none.
+
+    Raise InputError if they do not match the checksum that metacal stores with them.
+    """
+    metadata = schema.metadata or {}
+    classes_json = metadata.get(CLASSES_KEY, b"null")
+    stored_checksum = metadata.get(CLASSES_CHECKSUM_KEY)
+    if stored_checksum is not None and stored_checksum != classes_checksum(classes_json):
+        raise InputError(
+            f"{path}: the file is damaged: the class names in its metadata do not match their checksum; copy or write "
+            "it again."
+        )
     try:
-        names = json.loads((schema.metadata or {}).get(CLASSES_KEY, "null"))
+        names = json.loads(classes_json)
         return as_class_names(names) if isinstance(names, list) and names else None
     except (ValueError, RecursionError):
         return None
+
+
+def classes_checksum(classes_json: bytes) -> bytes:
+    """Return the CRC-32 of a text as eight hexadecimal digits.
+
+    Examples
+    --------
+    >>> classes_checksum(b'["cat", "dog"]')
+    b'2c9e6562'
+    """
+    return b"%08x" % zlib.crc32(classes_json)
 
 
 def _dtype(kind: Any) -> np.dtype[Any]:
@@ -313,7 +338,7 @@ def record_batch(pa: Any, columns: dict[str, NDArray[Any]], class_names: Sequenc
     --------
     >>> import pyarrow
     >>> record_batch(pyarrow, {"probs": np.array([[0.25, 0.75]])}, ["cat", "dog"]).schema.metadata
-    {b'metacal.classes': b'["cat", "dog"]'}
+    {b'metacal.classes': b'["cat", "dog"]', b'metacal.classes.crc32': b'2c9e6562'}
     """
     arrays = []
     for array in columns.values():
@@ -321,7 +346,9 @@ def record_batch(pa: Any, columns: dict[str, NDArray[Any]], class_names: Sequenc
         arrays.append(flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1]))
     schema = pa.schema([pa.field(name, kind.type) for name, kind in zip(columns, arrays)])
     if class_names is not None:
-        schema = schema.with_metadata({CLASSES_KEY: json.dumps(list(class_names))})
+        classes_json = json.dumps(list(class_names)).encode()
+        checksum = classes_checksum(classes_json)
+        schema = schema.with_metadata({CLASSES_KEY: classes_json, CLASSES_CHECKSUM_KEY: checksum})
     return pa.record_batch(arrays, schema=schema)
 
 

@@ -83,7 +83,7 @@ def objects_in(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]
 def nested_in(request: Request, number: int, row: dict[str, Any], *more: str | None) -> dict[str, Any]:
     """The row with what nested keys lead to (`metacal.io.nested`); LineError where they lead to something else."""
     keys = (request.logits_key, *(getattr(request, key) for key in BESIDE.values()), *request.keep, *more)
-    keys += request.later_scores + request.agrees
+    keys += request.later_scores + request.flags
     try:
         return with_nested(row, keys)
     except InputError as error:

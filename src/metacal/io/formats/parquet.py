@@ -200,24 +200,35 @@ def _refuse_null_list(error: Exception, file: Any, name: str, path: str, start: 
 
 
 def _open(path: str) -> Any:
+    """Open a Parquet file so that every page with a checksum is verified when it is read."""
     import pyarrow.parquet as parquet
 
-    # Not a memory map, which ends the process when the file is shortened; buffered, so that one large row group is not
-    # read whole before its first page is decoded.
-    return parquet.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=_BUFFER_BYTES)
+    # A memory map would end the process when the file is shortened. Buffered reading avoids loading a whole row group
+    # before its first page is decoded.
+    return parquet.ParquetFile(
+        path, memory_map=False, pre_buffer=False, buffer_size=_BUFFER_BYTES, page_checksum_verification=True
+    )
 
 
 class ParquetWriter(ArrowColumnsWriter):
-    """Lists of a fixed size; floats with their bytes split by significance, which zstd then packs well."""
+    """Writer of Parquet files with a checksum for every page.
+
+    Lists have a fixed size. The bytes of floats are split by significance, which zstd compresses well.
+    """
 
     def opened(self, schema: Any, columns: dict[str, NDArray[Any]]) -> Any:
-        """The library's own writer."""
+        """Open pyarrow's writer for these columns."""
         import pyarrow.parquet as parquet
 
         leaves = [name if array.ndim == 1 else f"{name}.list.element" for name, array in columns.items()]
         kinds = [array.dtype.kind for array in columns.values()]
-        split = [leaf for leaf, kind in zip(leaves, kinds) if kind == "f"]
-        words = [leaf for leaf, kind in zip(leaves, kinds) if kind == "U"]
+        floats = [leaf for leaf, kind in zip(leaves, kinds) if kind == "f"]
+        texts = [leaf for leaf, kind in zip(leaves, kinds) if kind == "U"]
         return parquet.ParquetWriter(
-            self.path, schema, compression="zstd", use_dictionary=words, use_byte_stream_split=split
+            self.path,
+            schema,
+            compression="zstd",
+            use_dictionary=texts,
+            use_byte_stream_split=floats,
+            write_page_checksum=True,
         )

@@ -263,8 +263,11 @@ class Stages:
         In the order in which they are asked.
     people : bool
         Whether what no model accepts is left to people.
-    n_worse, n_better : int
-        Of the tested rows that an earlier model answers: it alone is wrong, the last one alone would be.
+    n_worse, n_better : int or None
+        Of the tested rows that an earlier model answers: it alone is wrong, the last one alone would be. None if only
+        agreement was observed.
+    n_differ : int or None
+        If only agreement was observed: the tested rows that an earlier model answers otherwise than the last one.
     n_aside, n_labels : int
         Rows set aside before to choose thresholds, and how many labels the tests needed.
     pool : int or None
@@ -273,11 +276,12 @@ class Stages:
 
     items: tuple[StageCount, ...]
     people: bool
-    n_worse: int
-    n_better: int
+    n_worse: int | None
+    n_better: int | None
     n_aside: int
     n_labels: int
     pool: int | None = None
+    n_differ: int | None = None
 
     @property
     def n_answered(self) -> int:
@@ -299,7 +303,13 @@ class Stages:
         if certificate.n_accepted != self.n_answered or own != (right, right):
             return "the models answer other rows than are accepted"
         n_rows, answered = certificate.n_rows, [stage.n_rows for stage in self.items]
-        if min(self.n_worse, self.n_better, self.n_aside, self.n_labels, *answered) < 0:
+        of_agreement = certificate.quantity.of_agreement
+        compared = (self.n_differ,) if of_agreement else (self.n_worse, self.n_better)
+        unknown = (self.n_worse, self.n_better) if of_agreement else (self.n_differ,)
+        if None in compared or unknown != (None,) * len(unknown):
+            return "worse and better rows belong to labels, differing ones to agreement"
+        n_compared = [count for count in compared if count is not None]
+        if min(*n_compared, self.n_aside, self.n_labels, *answered) < 0:
             return "a count is negative"
         if len(self.items) < 2 or self.n_answered > n_rows:
             return "the rows that each answers do not sum to all rows"
@@ -308,11 +318,13 @@ class Stages:
         if not self.people and self.items[-1].threshold != math.inf:
             return "the last model turns rows away in a cascade without people"
         earlier = self.n_answered - (0 if self.people else self.items[-1].n_rows)
-        if self.n_worse + self.n_better > earlier or self.n_labels > n_rows:
+        if sum(n_compared) > earlier or self.n_labels > n_rows:
             return "more rows differ, or have a label, than there are"
         *others, last = [stage.n_wrong or 0 for stage in self.items]
         if wrong is None:
-            unknown = all(stage.n_wrong is None for stage in self.items)
-            return None if unknown else "the wrong answers are known of some models alone"
+            none_known = all(stage.n_wrong is None for stage in self.items)
+            return None if none_known else "the wrong answers are known of some models alone"
+        if self.n_worse is None or self.n_better is None:
+            return "wrong answers are counted, and only agreement was observed"
         fit = self.n_worse <= sum(others) <= earlier - self.n_better and 0 <= last <= self.items[-1].n_rows
         return None if fit and min(others) >= 0 else "more answers are wrong than were given, or fewer than differ"

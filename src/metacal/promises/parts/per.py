@@ -58,7 +58,6 @@ from metacal.promises.parts.part import By, Part, Parts, Shares
 from metacal.promises.promise import ByPart, Promise
 from metacal.promises.quantity import Limits
 from metacal.promises.rules.bounds import SLACK, exact
-from metacal.promises.rules.memory import Memory
 from metacal.promises.rules.sequence import Starts
 from metacal.promises.sample import Outcome, Sample
 
@@ -224,11 +223,11 @@ class Per(Promise):
         needed = [part.rows_needed for part in parts.items if part.rows_needed is not None]
         best = max((part.best for part in parts.items if part.best is not None), default=None)
         can = "" if best is None else f" the best that one of them certifies is {best:.4f};"
-        do = "lower the target: as far as these rows tell, no number of rows would certify it"
+        do = "lower the target, or improve the model"
         if needed and parts.sides:
             do = f"it takes at least {min(needed):,} rows of one group that speak about it; lower the target"
         elif needed:
-            do = f"lower the target; about {min(needed):,} rows of one {self.by} would certify it in 4 of 5 cases"
+            do = f"lower the target; about {min(needed):,} rows of one {self.by} may be enough (a rough estimate)"
         of = f"any {self.by} of these {n_rows:,} rows ({len(parts.families)} of them)"
         said = f"{quantity} {target:g} cannot be certified for {of} {self.surely};{can} {do}."
         return InfeasibleTargetError(said, target=target, best=best, rows_needed=min(needed, default=None))
@@ -368,7 +367,7 @@ def settle_parts(promise: ByPart, table: Sequence[Sample], delta: float, shares:
 def _settle_fcr(promise: ByPart, table: Sequence[Sample], delta: float, tested: Sequence[int]) -> list[Settled]:
     """The same at the level of the false-coverage rate: from all of delta down, while parts fall out."""
     settled: list[Settled] = [(None, False, None)] * len(table)
-    early = {i: replace(table[i], memory=_Early((), ())) for i in tested}
+    early = {i: replace(table[i], starting_errors=early_starts) for i in tested}
     level, still, left = delta, [*tested], len(tested) + 1
     while still and len(still) < left:
         level, left = delta * len(still) / len(tested), len(still)
@@ -378,17 +377,16 @@ def _settle_fcr(promise: ByPart, table: Sequence[Sample], delta: float, tested: 
     return [(*settled[i][:2], level) if i in early else settled[i] for i in range(len(table))]
 
 
-@dataclass(frozen=True)
-class _Early(Memory):
-    """What says where tests of a part begin: early, from the number of its rows alone."""
+def early_starts(n: int, beta: float, delta: float) -> Starts:
+    """Choose early starts for the tests of a subgroup, from its number of rows alone.
 
-    def starts(self, n: int, beta: float, delta: float) -> Starts:
-        """One start, or two where there are errors enough.
+    There is one start, or two if n rows allow at least 15 errors. Each is given as the errors that it allows and its
+    share of delta.
 
-        >>> _Early((), ()).starts(100, 0.9, 0.1), _Early((), ()).starts(500, 0.9, 0.1)
-        (((0, Fraction(1, 1)),), ((2, Fraction(4, 5)), (10, Fraction(1, 5))))
-        """
-        errors = n * (1 - exact(beta))
-        if errors < _FOR_TWO:
-            return ((int(_FIRST * errors), Fraction(1)),)
-        return (int(_FIRST * errors), 1 - _SECOND), (int(_SECOND * errors), _SECOND)
+    >>> early_starts(100, 0.9, 0.1), early_starts(500, 0.9, 0.1)
+    (((0, Fraction(1, 1)),), ((2, Fraction(4, 5)), (10, Fraction(1, 5))))
+    """
+    errors = n * (1 - exact(beta))
+    if errors < _FOR_TWO:
+        return ((int(_FIRST * errors), Fraction(1)),)
+    return (int(_FIRST * errors), 1 - _SECOND), (int(_SECOND * errors), _SECOND)

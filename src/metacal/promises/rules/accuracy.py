@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from scipy.special import betainc
 
 from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE
@@ -21,7 +22,7 @@ from metacal.promises.rules.sequence import ASKED, Ladder, expected_passes, last
 from metacal.promises.rules.whole_units import OfUnits
 from metacal.promises.sample import Ranking, Sample, Undecided
 from metacal.promises.sequential.answers import Answers
-from metacal.promises.words import RISING, SAME_SOURCE, SAME_SOURCE_OF_BOTH, register_rule
+from metacal.promises.words import RISING, SAME_SOURCE, SAME_SOURCE_OF_BOTH, at_least, at_most, register_rule
 
 if TYPE_CHECKING:
     from metacal.promises.parts.part import Part
@@ -105,7 +106,7 @@ class MinAccuracy(OfUnits, ByRanking, OneThreshold):
         """With a delta, yes: testing a rank takes the labels up to it."""
         return self.delta is not None
 
-    scouted = remembers = walks
+    scouted = walks
 
     def standing(self, answers: Answers) -> Standing:
         """How far the fixed sequence has come, and how far it would if every further answer were right."""
@@ -159,10 +160,10 @@ class MinAccuracy(OfUnits, ByRanking, OneThreshold):
         needed = rows_needed(ranking, self.plan)
         what = f"min accuracy {self.beta:g}"
         if labels is None or labels == n:
-            lower, why = "lower the target", "no part of the ranking is that accurate"
-            return cannot_certify(self, what, n, best, f"{best or 0.0:.4f}", needed, lower, why)
+            ruled_out = ruled_out_words(ranking, self.beta, self.delta, "is that accurate")
+            return cannot_certify(self, what, n, best, f"{best or 0.0:.4f}", needed, "lower the target", ruled_out)
         # Of the others nothing is known, nor of what more rows would show.
-        more = "" if needed is None else f"; about {needed:,} would certify it in 4 of 5 cases"
+        more = "" if needed is None else f"; about {needed:,} may be enough (a rough estimate)"
         said = f"{what} cannot be certified: {labels:,} of {n:,} labels show that, whatever the others are"
         said += f"; begin anew with a lower target or with more rows{more}."
         return InfeasibleTargetError(said, target=self.beta, best=best, rows_needed=needed)
@@ -170,6 +171,78 @@ class MinAccuracy(OfUnits, ByRanking, OneThreshold):
 
 #: The paper's name for it.
 MinCoverageAccuracy = MinAccuracy
+
+
+def ruled_out_share(ranking: Ranking, beta: float, delta: float) -> float | None:
+    """Return the smallest share c such that no threshold accepting at least c of the rows is beta-accurate.
+
+    The statement is false with probability at most delta over the calibration rows. It says nothing of thresholds that
+    accept less: the surest rows, fewer than these rows can show, may be accurate.
+
+    Let q = 1 - beta, and E_m be the errors among the first m rows, where m is the end of a block of equal scores. Let
+    m* be the lowest such m from which on every m has P(Bin(m, q) >= E_m) <= delta / 2, and k the end of the block
+    before it, or 0. Then c is the upper confidence limit of a share at level delta / 2 from k of n rows.
+
+    *Proof.* (1) Let u be the largest share of all rows that a threshold accepts with an accuracy of at least beta. It
+    is fixed. N rows of the sample lie below that threshold. N is 0 or the end of a block. Given N, the errors among
+    them are binomial with a rate of at most q. (2) The statement is false only if c <= u. (3) If N >= m*, then the
+    test at N has rejected, a single test: probability at most delta / 2. All later tests must reject too, so that many
+    of them need no correction. (4) If N < m*, then N <= k, and c is at least the upper confidence limit from N of n
+    rows. That limit lies at or below u with probability at most delta / 2. ∎
+
+    Parameters
+    ----------
+    ranking : Ranking
+        The calibration rows with their errors.
+    beta, delta : float
+        The accuracy that is asked for, and the probability of a false statement.
+
+    Returns
+    -------
+    float or None
+        None if the test at all rows does not reject, or if rows were only counted.
+
+    Examples
+    --------
+    >>> wrong_at_the_end = Ranking.of(np.arange(1000.0), np.arange(1000) < 30)
+    >>> round(ruled_out_share(wrong_at_the_end, 0.9, 0.1), 3)
+    0.048
+    >>> ruled_out_share(Ranking.of(np.arange(1000.0), np.arange(1000) % 20 > 0), 0.9, 0.1) is None
+    True
+    """
+    if ranking.mixed is not None or not ranking.n:
+        return None
+    errors, ranks = ranking.errors, ranking.ranks
+    # P(Bin(m, q) >= e) is the incomplete beta function I_q(e, m - e + 1).
+    chance = np.where(errors > 0, betainc(np.maximum(errors, 1), ranks - errors + 1.0, 1.0 - beta), 1.0)
+    kept = np.flatnonzero(chance > 0.5 * delta)
+    if len(kept) and kept[-1] == len(ranks) - 1:
+        return None
+    n_below = int(ranks[kept[-1]]) if len(kept) else 0
+    return bounds.clopper_pearson_upper(n_below, ranking.n, 0.5 * delta)
+
+
+def ruled_out_words(ranking: Ranking, beta: float, delta: float | None, accurate: str) -> str | None:
+    """Say which thresholds these rows rule out, as a sentence; None if they rule out none.
+
+    Parameters
+    ----------
+    ranking, beta, delta
+        As in `ruled_out_share`. Without a delta nothing is ruled out.
+    accurate : str
+        What the thresholds are not: "is that accurate".
+    """
+    share = None if delta is None else ruled_out_share(ranking, beta, delta)
+    if share is None or delta is None:
+        return None
+    accepted = at_most(math.ceil(1e4 * share) / 1e4)
+    said = (
+        f"With {at_least(1.0 - delta)} confidence, no threshold that accepts {accepted} of the rows or more {accurate}."
+    )
+    n_needed = bounds.two_digits(math.ceil(bounds.error_free_rows_needed(beta, delta) / share))
+    if n_needed <= ranking.n:
+        return said
+    return f"{said} One that accepts fewer may be; to certify it takes about {n_needed:,} rows or more."
 
 
 def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:

@@ -4,8 +4,10 @@ Bands on a distribution function rest on one fact about n independent draws. If 
 statistics, then U_(i) ~ Beta(i, n+1-i); with L_i its quantile at a *local level* η, the same for every rank, P(U_(i) <
 L_i for some i) = δ for exactly one η. The resulting band is as tight in the tails as in the middle (equal local levels:
 Gontscharuk & Finner 2017; Bates, Candès, Lei, Romano & Sesia, "Testing for outliers with conformal p-values", 2021).
-Ties only make it safer, and neither continuity nor a ranking assumption is needed. Bands on an accuracy have a local
-level of their own (`levels.joint_levels`).
+Ties only make it safer, and neither continuity nor a ranking assumption is needed.
+
+Bands on the selective accuracy rest on a martingale (`selective_accuracy`, with its proof). They
+assume no more: the rows are independent draws from one source.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import betaincinv
 
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.promises.rules.levels import joint_levels, local_level, quantiles_at
+from metacal.promises.rules.levels import local_level, quantiles_at
+from metacal.promises.rules.selective_accuracy import selective_accuracy_bound, supports_accuracy
 from metacal.rows.arrays import fraction
 
 
@@ -111,29 +113,32 @@ def _share_above(band: DistributionBand, thresholds: ArrayLike | None, delta: fl
 def accuracy_band(
     scores: ArrayLike, correct: ArrayLike, delta: float = 0.1, thresholds: ArrayLike | None = None
 ) -> Band:
-    """F1(s) = P(right | h <= s) at every threshold at once; a ranking that makes sense is *not* assumed.
+    """Compute a band on the selective accuracy P(correct | score <= t) at every threshold t at once.
 
-    Clopper & Pearson's bounds at every threshold, at local levels (`levels.joint_levels`). Of m rows below the next
-    score x, given x, E_m are wrong with E_m ~ Bin(m, 1 - F1(x)): each bound is exact. That all of them hold is
-    computed exactly for populations where the chance of an error does not change with the score, and calibrated by
-    simulation for others; it is not proved.
+    Both sides are proved (`selective_accuracy`) for independent rows from one source. The accuracy
+    may rise and fall with the score in any way, and scores may tie. Each side has delta/2.
 
     Examples
     --------
     >>> band = accuracy_band(np.arange(1000.0), np.arange(1000) % 50 != 49, thresholds=[499.0, 999.0])
     >>> band.lower.round(3), band.estimate, band.upper.round(3)
-    (array([0.958, 0.966]), array([0.98, 0.98]), array([0.993, 0.99 ]))
+    (array([0.956, 0.964]), array([0.98, 0.98]), array([0.993, 0.99 ]))
     """
     fraction("delta", delta)
     return _accuracy(scores, correct, _thresholds(thresholds, _scores(scores)), delta, delta / 2, delta / 2)
 
 
 def _accuracy(scores: ArrayLike, correct: ArrayLike, at: Float, delta: float, low: float, high: float) -> Band:
-    """P(right | h <= s), its lower side at the level `low` and its upper one at `high`."""
-    right, wrong, n = _accepted(scores, correct, at)
-    estimate = np.where(right + wrong > 0, right / np.maximum(right + wrong, 1), np.nan)
-    upper = 1.0 - _lowest_share(wrong, right, joint_levels(n, high)[1][0])
-    return Band(at, lowest_accuracy(right, wrong, n, low), estimate, upper, delta)
+    """Compute the band whose lower side may fail with probability `low` and its upper with `high`.
+
+    The upper side is a lower bound on the share of incorrect rows.
+    """
+    n_correct, n_incorrect, n_rows = _accepted(scores, correct, at)
+    n_accepted = n_correct + n_incorrect
+    estimate = np.where(n_accepted > 0, n_correct / np.maximum(n_accepted, 1), np.nan)
+    lower = selective_accuracy_bound(n_correct, n_incorrect, n_rows, low)
+    upper = 1.0 - selective_accuracy_bound(n_incorrect, n_correct, n_rows, high)
+    return Band(at, lower, estimate, upper, delta)
 
 
 def coverage_band(scores: ArrayLike, delta: float = 0.1, thresholds: ArrayLike | None = None) -> Band:
@@ -159,9 +164,30 @@ def certified_miscoverage(right_scores: ArrayLike, thresholds: ArrayLike, delta:
 
 
 def certified_accuracy(scores: ArrayLike, correct: ArrayLike, thresholds: ArrayLike, delta: float = 0.1) -> Float:
-    """Lower bounds on F1 at every threshold at once: one side of `accuracy_band`, at all of delta."""
+    """Compute the lower side of `accuracy_band`, at all of delta."""
     fraction("delta", delta)
-    return lowest_accuracy(*_accepted(scores, correct, thresholds), delta)
+    return selective_accuracy_bound(*_accepted(scores, correct, thresholds), delta)
+
+
+def largest_supporting_threshold(scores: ArrayLike, correct: ArrayLike, accuracy: float, delta: float) -> float | None:
+    """Find the largest sample score at which `certified_accuracy` is at least `accuracy`.
+
+    Returns None if there is no such score.
+
+    Examples
+    --------
+    >>> correct = np.arange(1000) < 900
+    >>> largest_supporting_threshold(np.arange(1000.0), correct, 0.97, 0.1)
+    914.0
+    """
+    fraction("delta", delta)
+    column, flags = _scores(scores), _flags(correct)
+    thresholds = run_ends(column, flags)
+    n_correct, n_incorrect, n_rows = _accepted(column, flags, thresholds)
+    supported = supports_accuracy(n_correct, n_incorrect, n_rows, accuracy, delta)
+    if not supported.any():
+        return None
+    return float(thresholds[supported][-1])
 
 
 def miscoverage_of_counts(kept: int, n_correct: int, delta: float) -> float:
@@ -173,32 +199,13 @@ def miscoverage_of_counts(kept: int, n_correct: int, delta: float) -> float:
     return 1.0 - float(quantiles_at(np.array([kept]), n_correct, local_level(n_correct, delta))[0])
 
 
-def accuracy_of_counts(right: int, wrong: int, n_rows: int, delta: float) -> float:
-    """`certified_accuracy` at a threshold that accepts `right` right and `wrong` wrong ones of `n_rows` rows.
+def accuracy_of_counts(n_correct: int, n_incorrect: int, n_rows: int, delta: float) -> float:
+    """Compute `certified_accuracy` from the numbers of accepted rows of each kind.
 
     >>> round(accuracy_of_counts(980, 20, 1000, 0.1), 4)
-    0.9675
+    0.9662
     """
-    return float(lowest_accuracy(np.array([right]), np.array([wrong]), n_rows, delta)[0])
-
-
-def lowest_accuracy(right: Codes, wrong: Codes, n_rows: int, delta: float) -> Float:
-    """The bounds at thresholds that accept so many: each at the level of the bound before, from that for all on.
-
-    An error rate u is ruled out where P(Bin(m, u) <= E) is below the level of u, which rises as u falls. Below a bound
-    all levels are at least its own: bounds at it again leave out no rate that is not ruled out.
-    """
-    rates, levels = joint_levels(n_rows, delta)
-    bound = np.zeros(len(right))
-    for _ in range(3):
-        own = np.searchsorted(-rates, bound - 1.0, side="right") - 1
-        bound = _lowest_share(right, wrong, levels[np.maximum(own, 0)])
-    return bound
-
-
-def _lowest_share(these: Codes, others: Codes, level: float | Float) -> Float:
-    """Clopper & Pearson's lower bound on the share of these, where so many of them and of others were seen."""
-    return np.where(these > 0, betaincinv(np.maximum(these, 1), others + 1, level), 0.0)
+    return float(selective_accuracy_bound(np.array([n_correct]), np.array([n_incorrect]), n_rows, delta)[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +225,7 @@ def operating_bands(scores: ArrayLike, correct: ArrayLike, delta: float, thresho
 
     >>> bands = operating_bands(np.arange(1000.0), np.arange(1000) % 50 != 49, 0.1, [899.0])
     >>> bands.accuracy.lower.round(3), bands.miscoverage.upper.round(3), bands.coverage.lower.round(3)
-    (array([0.963]), array([0.135]), array([0.863]))
+    (array([0.962]), array([0.135]), array([0.863]))
     """
     fraction("delta", delta)
     scores, correct = _scores(scores), _flags(correct)
@@ -267,7 +274,7 @@ def certified_frontier(
     >>> scores = rng.random(5000)
     >>> frontier = certified_frontier(scores, rng.random(5000) > scores**3 / 2)
     >>> round(float(frontier.alpha[np.searchsorted(frontier.beta, 0.95)]), 2), round(frontier.best_accuracy(0.3), 2)
-    (0.27, 0.95)
+    (0.28, 0.95)
     """
     fraction("delta", delta)
     scores, correct = _scores(scores), _flags(correct)

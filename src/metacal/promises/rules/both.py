@@ -37,12 +37,12 @@ BANDS = register_rule(
 )
 ACCURACY_BAND = register_rule(
     "accuracy-band",
-    "exact binomial bounds (Clopper & Pearson 1934) at every threshold, at local levels: targets may be chosen after "
+    "mixture of likelihood ratios at all thresholds at once (Robbins 1970; Ville 1939): targets may be chosen after "
     "looking",
     SAME_SOURCE,
-    "the local levels, exact where the chance of an error is the same for all rows, were calibrated by simulation for "
-    "other sources, and are not proved for all",
 )
+#: Thresholds at which an error message looks for the best supported targets.
+_MESSAGE_THRESHOLDS = 2000
 
 
 @dataclass
@@ -79,8 +79,6 @@ class Both(Promise):
     @property
     def scouted(self) -> bool:
         return self.delta is not None
-
-    remembers = scouted
 
     @property
     def _half(self) -> float | None:
@@ -125,9 +123,8 @@ class AfterLooking(Promise):
     (`bands.certified_frontier`), so whatever was picked from a curve or a report of the same rows stands with
     probability 1 - `delta`. With `beta`, the largest threshold whose accuracy bound reaches it is used; with `alpha`
     alone, the smallest that keeps it; with `threshold` that very threshold, or an error where it does not carry what is
-    asked. No assumption about the ranking is made. One limit has all of `delta`, two have half of it each. That the
-    bounds on an accuracy hold together is calibrated by simulation, not proved (`promises.rules.levels`), and the
-    certificate says so.
+    asked. No assumption about the ranking is made. One limit has all of `delta`, two have half of it each. Both bands
+    are proved (`promises.rules.levels`, `promises.rules.selective_accuracy`).
 
     Examples
     --------
@@ -135,7 +132,7 @@ class AfterLooking(Promise):
     >>> scores = rng.random(5000)
     >>> correct = rng.random(5000) > scores**3 / 2
     >>> AfterLooking(beta=0.95).certify(scores, correct).coverage
-    0.6892
+    0.688
     >>> AfterLooking(alpha=0.3, beta=0.95).certify(scores, correct).limits
     (('coverage accuracy', 0.95), ('miscoverage', 0.3))
     >>> AfterLooking(beta=0.95, threshold=0.6).certify(scores, correct).coverage
@@ -205,22 +202,38 @@ class AfterLooking(Promise):
         return float(right[kept[0]]) if len(kept) else math.inf
 
     def _for_beta(self, sample: Sample, beta: float) -> float:
-        frontier = bands.certified_frontier(sample.score, sample.right, self.delta, share=1.0 / len(self.limits))
-        at = int(np.searchsorted(frontier.beta, beta))
-        alpha = 1.0 if self.alpha is None else self.alpha
-        if at < len(frontier.beta) and frontier.alpha[at] <= alpha:
-            return float(frontier.threshold[at])
-        asked = f"min accuracy {beta:g}"
-        if self.alpha is None or at == len(frontier.beta):
-            best = rounded_down(float(frontier.beta.max(initial=0.0)))
-            can = f"the best that these {len(sample):,} rows certify at every threshold at once is {best:.4f}"
-            said = f"{asked} cannot be certified after looking: {can}; lower the target or use more rows."
-            raise InfeasibleTargetError(said, target=beta, best=best)
-        smallest, other = rounded_up(float(frontier.alpha[at])), rounded_down(frontier.best_accuracy(alpha))
-        one = f"with {asked} the smallest max miscoverage is {smallest:.4f}"
-        two = f"with max miscoverage {self.alpha:g} the best min accuracy is {other:.4f}"
-        said = f"{asked} and max miscoverage {self.alpha:g} cannot be certified together after looking: {one}, {two}"
-        raise InfeasibleTargetError(f"{said}; loosen one of them or use more rows.", target=self.alpha, best=smallest)
+        """Return the largest threshold that supports `beta`. Raise if it does not support `alpha`."""
+        threshold = bands.largest_supporting_threshold(sample.score, sample.right, beta, self._share)
+        if threshold is None:
+            raise self._infeasible_accuracy(sample, beta)
+        if self.alpha is not None:
+            correct_scores = sample.score[sample.right]
+            miscoverage = bands.certified_miscoverage(correct_scores, [threshold], self._share)
+            if miscoverage[0] > self.alpha:
+                raise self._infeasible_pair(sample, beta, self.alpha, float(miscoverage[0]))
+        return threshold
+
+    def _frontier(self, sample: Sample) -> bands.CertifiedFrontier:
+        """Compute the certified frontier at no more thresholds than a message needs."""
+        thresholds = bands.run_ends(sample.score, sample.right)
+        step = math.ceil(len(thresholds) / _MESSAGE_THRESHOLDS)
+        share = 1.0 / len(self.limits)
+        return bands.certified_frontier(sample.score, sample.right, self.delta, thresholds[:: max(step, 1)], share)
+
+    def _infeasible_accuracy(self, sample: Sample, beta: float) -> InfeasibleTargetError:
+        best = rounded_down(float(self._frontier(sample).beta.max(initial=0.0)))
+        message = f"min accuracy {beta:g} cannot be certified after looking: the best that these {len(sample):,} rows "
+        message += f"certify at every threshold at once is {best:.4f}; lower the target or use more rows."
+        return InfeasibleTargetError(message, target=beta, best=best)
+
+    def _infeasible_pair(self, sample: Sample, beta: float, alpha: float, miscoverage: float) -> InfeasibleTargetError:
+        """Build the error for a threshold that supports `beta`, but not `alpha`."""
+        smallest = rounded_up(miscoverage)
+        accuracy = rounded_down(self._frontier(sample).best_accuracy(alpha))
+        message = f"min accuracy {beta:g} and max miscoverage {alpha:g} cannot be certified together after looking: "
+        message += f"with min accuracy {beta:g} the smallest max miscoverage is {smallest:.4f}, with max miscoverage "
+        message += f"{alpha:g} the best min accuracy is {accuracy:.4f}; loosen one of them or use more rows."
+        return InfeasibleTargetError(message, target=alpha, best=smallest)
 
 
 def _smallest_alpha(n_correct: int, kept: int, delta: float | None) -> float:

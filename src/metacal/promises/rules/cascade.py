@@ -46,7 +46,7 @@ from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.notes import labels_ran_out
 from metacal.promises.parts.part import StageCount, Stages
 from metacal.promises.promise import Promise
-from metacal.promises.quantity import LOSS
+from metacal.promises.quantity import DISAGREEMENT, LOSS, Limits
 from metacal.promises.rules import bounds
 from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.promises.rules.cascade_walks import (
@@ -90,6 +90,9 @@ JOINT = {
 class MaxLoss(Promise):
     """Of all answers at most `epsilon` more are wrong than if the large model answered alone.
 
+    A cascade over scores is told only whether each answer is the large model's. It then promises that at most `epsilon`
+    of all answers differ, which implies this promise.
+
     Examples
     --------
     >>> MaxLoss(0.01)
@@ -112,6 +115,12 @@ class MaxLoss(Promise):
         own = tuple(rule for (pool, _), rule in JOINT.items() if pool == (stages.pool is not None))
         return own if stages.people or stages.pool is not None else (DIFFERENCE, *own)
 
+    def _limits_in(self, certificate: Certificate) -> Limits:
+        """Return the limit on the loss, or on the disagreement if only agreement was observed."""
+        stages = certificate.stages
+        of_agreement = stages is not None and not stages.people and certificate.rule != DIFFERENCE
+        return ((DISAGREEMENT if of_agreement else LOSS, float(self.epsilon)),)
+
     def from_sample(self, sample: Sample) -> Certificate:
         """It takes the answers of two models: `metacal.promises.rules.cascade.Pair`."""
         raise InputError("MaxLoss compares two models; fit a Cascade with it, or ask for MinAccuracy(0.97).")
@@ -126,11 +135,12 @@ class MaxLoss(Promise):
             alone = certificate.rule in (JOINT[False, False], JOINT[True, False])
             of = None if stages.pool is None else stages.pool - (0 if alone else stages.n_aside)
             law = Law(self.epsilon, self.delta * (1.0 if alone else 0.5), of, stages.pool)
-            chance = law.chance(stages.n_worse, certificate.n_rows, alone=alone)
+            n_bad = stages.n_worse if stages.n_differ is None else stages.n_differ
+            chance = law.chance(n_bad or 0, certificate.n_rows, alone=alone)
             whole = stages.pool is None or stages.pool >= stages.n_aside + certificate.n_rows
-            fine = stages.n_better == 0 and whole and chance <= bounds.SLACK * law.delta
+            fine = not stages.n_better and whole and chance <= bounds.SLACK * law.delta
         else:
-            counts = stages.n_worse, stages.n_better, certificate.n_rows
+            counts = stages.n_worse or 0, stages.n_better or 0, certificate.n_rows
             fine = shows_at_most(*counts, self.epsilon, bounds.SLACK * self.delta, GAMMA * self.delta)
         return None if fine else "the counts do not certify what is promised"
 

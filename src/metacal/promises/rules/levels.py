@@ -4,16 +4,6 @@ Of n uniform draws the i-th smallest is Beta(i, n+1-i). Bounding each from below
 level* η, the chance that any bound fails is the exit probability of (n, η), which `benchmarks/bands.py` computes
 exactly; `local_level(n, δ)` inverts it. `bands` builds its bands from these.
 
-A second table is for error rates of the first m rows, m = 1 … n, each bounded from above by Clopper & Pearson at one
-local level. Where every row errs with the same chance r, the errors E_m are a random walk, and the chance that any
-bound fails, P(Bin(m, r) <= E_m) < η for some m, is computed exactly; it is largest for r = 1/2. `joint_level` inverts
-it. Where the chance changes along the ranking nothing is proved: what the bounds see, the difference of the shares of
-wrong and right rows below a score, is a martingale from the last row down, a Brownian motion whose clock is longest for
-the flat r = 1/2; small counts can do worse, so that η is taken times 0.8. The rarer the errors, the shorter the clock:
-bounds on an error rate of at most u have the level of n·(4u(1-u))^(2/3) rows. (With the power 1 flat populations keep
-to delta, as computed exactly, but those whose errors grow rarer towards the top do not.) `benchmarks/joint_band.py`
-measures it on some fifty populations, and certificates say that these levels are calibrated.
-
 References
 ----------
 Gontscharuk & Finner, "Asymptotics of goodness-of-fit tests based on minimum p-value statistics", 2017.
@@ -32,15 +22,12 @@ from scipy.special import betaincinv
 from metacal.formulas import Codes, Float
 from metacal.rows.arrays import fraction
 
-#: Local levels, and for each of them -log(1 - exit probability(n, η)) / η for n = 1, 2, 4, …, 65,536 (rows): of order
-#: statistics, computed by benchmarks/bands.py (from n = 4,096 on it grows linearly in log n), and of the errors among
-#: the first m of n rows, m = 1 … n, each row wrong with probability 1/2.
-_TABLES = np.genfromtxt(Path(__file__).with_suffix(".csv"), delimiter=",")[:, 1:]
-LEVELS, (EXITS_PER_LEVEL, JOINT_EXITS_PER_LEVEL) = _TABLES[0], np.split(_TABLES[1:], 2)
-#: What is left of the level of a flat population, for those that are not.
-_NOT_FLAT = 0.8
-#: Error rates that have levels of their own.
-_RATES: Float = 0.5 * np.power(0.8, np.arange(24.0))
+_TABLE = np.genfromtxt(Path(__file__).with_suffix(".csv"), delimiter=",")[:, 1:]
+#: Local levels of the table.
+LEVELS: Float = _TABLE[0]
+#: For n = 1, 2, 4, ..., 65,536 (rows) and each local level: -log(1 - exit probability(n, level)) / level,
+#: computed by benchmarks/bands.py. From n = 4,096 on it grows linearly in log n.
+EXITS_PER_LEVEL: Float = _TABLE[1:]
 #: Interpolating the table errs by less than this.
 _MARGIN = 1.006
 
@@ -56,29 +43,10 @@ def local_level(n: int, delta: float) -> float:
     >>> round(local_level(1000, 0.05), 5)
     0.00121
     """
-    return _inverted(EXITS_PER_LEVEL, n, delta)
-
-
-@lru_cache(maxsize=1024)
-def joint_levels(n: int, delta: float) -> tuple[Float, Float]:
-    """Local levels of bounds on the error rates of the first m of n rows, m = 1 … n, that all hold with 1 - delta.
-
-    Rates, falling, and the level of bounds at most as large as each; the first is for all bounds.
-
-    >>> [joint_levels(n, 0.1)[1][[0, 10]].round(4).tolist() for n in (300, 1000, 5000)]
-    [[0.0111, 0.0169], [0.0076, 0.0105], [0.0051, 0.0065]]
-    """
-    clocks = n * (4.0 * _RATES * (1.0 - _RATES)) ** (2.0 / 3.0)
-    levels = [_inverted(JOINT_EXITS_PER_LEVEL, math.ceil(clock), delta) for clock in clocks.tolist()]
-    return _RATES, _NOT_FLAT * np.array(levels)
-
-
-def _inverted(table: Float, n: int, delta: float) -> float:
-    """The level at which a table, interpolated, has delta."""
     fraction("delta", delta)
     at = math.log2(max(n, 1))
-    row = min(int(at), len(table) - 2)
-    exits = table[row] + (at - row) * (table[row + 1] - table[row])
+    row = min(int(at), len(EXITS_PER_LEVEL) - 2)
+    exits = EXITS_PER_LEVEL[row] + (at - row) * (EXITS_PER_LEVEL[row + 1] - EXITS_PER_LEVEL[row])
     if at > row + 1:  # beyond the table the slope still grows by a trace
         exits = exits * 1.002
     wanted = -math.log1p(-delta)

@@ -16,7 +16,7 @@ from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.promise import cannot_certify
 from metacal.promises.quantity import COST, RISK
 from metacal.promises.rules import betting, bounds
-from metacal.promises.rules.accuracy import FALLBACK_SEQUENCE, MinAccuracy, certified_prefix
+from metacal.promises.rules.accuracy import FALLBACK_SEQUENCE, MinAccuracy, certified_prefix, ruled_out_words
 from metacal.promises.rules.costs import (
     Costed,
     CostRanking,
@@ -146,12 +146,18 @@ class MeanLimit(Costed):
             again = CostRanking.of(np.arange(float(len(rows))), ranked.losses[rows], seed=0)
             return self._certified_rows(again, self.share, rule) > 0
 
+        ruled_out = None
         if rule is not None:
             needed = rows_needed(ranked.blocks, MinAccuracy(1.0 - self.share, self.delta).plan)
+            # Losses that are 0 or 1, or were rounded to them, are errors: what is proved of an accuracy holds.
+            low_enough = f"has so low a {self.called}"
+            ruled_out = ruled_out_words(ranked.blocks, 1.0 - self.share, self.delta, low_enough)
         else:
             needed = resampled(ranked.blocks.n, certifies)
-        what, why = f"max {self.called} {self.limit:g}", f"no part of the ranking has so low a {self.called}"
-        return cannot_certify(self, what, ranked.blocks.n, best, f"{best or 0.0:g}", needed, "raise the limit", why)
+        what = f"max {self.called} {self.limit:g}"
+        return cannot_certify(
+            self, what, ranked.blocks.n, best, f"{best or 0.0:g}", needed, "raise the limit", ruled_out
+        )
 
 
 @dataclass

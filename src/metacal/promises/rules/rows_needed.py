@@ -10,8 +10,12 @@ likely it makes the rows, over how likely it makes it that so many rows certify 
 A rule that certifies N rows does so where at some rank m of a few that N fixes at most c errors are found. Given the
 profile, the score at rank m stands at a share U ~ Beta(m, N - m + 1) of the population, and E_m ~ Bin(m, mean error up
 to U): three values of U, and the best of the ranks. The number of rows is where the chance, averaged over the profiles,
-is 4 of 5. So it is 4 of 5 on average over samples and over populations such as the prior expects, not on every
-population: from so few rows they cannot be told apart. `python -m benchmarks.rows_needed` measures both.
+is `CHANCE`.
+
+**The number is a rough estimate, and `CHANCE` is not the chance that it is enough.** It would be on average over
+populations such as the prior expects. A sample that certifies nothing holds too few errors to tell populations apart.
+`python -m benchmarks.rows_needed_unseen` measures how far off the number is on real sets that played no part in
+choosing the constants: on most of them so many rows are enough less often than `CHANCE`.
 """
 
 from __future__ import annotations
@@ -20,7 +24,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from typing import Any
 
 import numpy as np
 from scipy.special import bdtr, ndtr
@@ -33,7 +36,7 @@ from metacal.rows.draws import generator
 #: From a number of rows the ranks that are tested first, rising, and how many errors may be found up to each.
 Plan = Callable[[int], Sequence[tuple[int, int]]]
 
-#: In how many cases so many rows shall certify.
+#: The chance of certifying that defines the number of rows, by the profiles; on a real set it is often lower.
 CHANCE = 0.8
 #: No number is named beyond so many times as many rows, or so many: the profile says nothing so far out.
 _TIMES, _MOST = 50, 20_000
@@ -48,10 +51,6 @@ _SPREADS = ((0.58, 1 / 6), (0.72, 2 / 3), (0.9, 1 / 6))
 _UNFORESEEN = ((0.0, 0.85), (0.03, 0.1), (0.12, 0.05))
 #: Three values of a share that have its mean and variance, in standard deviations, and their weights.
 _NODES, _WEIGHTS = np.array([-(3.0**0.5), 0.0, 3.0**0.5]), np.array([1 / 6, 2 / 3, 1 / 6])
-#: Mean and precision of the prior of a, b and c where older rows are described (`fitted_profiles`).
-_PRIOR, _PRECISION = np.array([0.0, 1.5, 4.0]), np.array([1e-4, 1.0, 0.02])
-#: Steps of Newton's method that are tried, the best of which is taken.
-_LENGTHS = np.array([1.0, 0.4, 0.1, 0.02])[:, None]
 #: How likely it is at least taken to be that rows certify nothing; how unlikely profiles are that are left out.
 _FAILS, _UNLIKELY = 0.1, 0.005
 
@@ -68,7 +67,9 @@ def resampled(n: int, certifies: Callable[[Codes], bool]) -> int | None:
 
 
 def rows_needed(ranking: Ranking, plan: Plan) -> int | None:
-    """About how many rows of this kind would be certified in 4 of 5 cases, to two digits; None: no such number.
+    """Estimate how many rows would certify the target, to two digits; None if these rows support no estimate.
+
+    The estimate is rough. It assumes that new rows look like these, and may be off by a factor of three or more.
 
     >>> from metacal.promises.rules.accuracy import MinAccuracy
     >>> rng = np.random.default_rng(0)
@@ -159,49 +160,3 @@ def _test(m: int, most: int, n: int) -> tuple[Codes, Float, Float, Float, Float]
     after = (at - AT[k, None]) / np.diff(AT)[k, None]
     rate = np.linspace(0.0, min(1.0, (most + 9.0 + 6.0 * math.sqrt(max(most, 0) + 1.0)) / m), 101)
     return k, (1.0 - after) / at, after / at, rate, bdtr(most, m, rate) if most >= 0 else np.zeros(101)
-
-
-def fitted_profiles(shares: Float, wrong: Any, rows: Any, number: int, spread: float) -> Float:
-    """Profiles around the fit of P(wrong | u) = 1 / (1 + exp(-(a + b·log u + c·u))) to groups of rows: a, b and c.
-
-    They are drawn by so many standard errors. Half an error more is in the middle: where none was seen, some are there
-    all the same.
-    """
-    shares, wrong, rows = np.append(shares, 0.5), np.append(wrong, 0.5), np.append(rows, 0.5)
-    fitted, precision = _fitted(shares, wrong, rows)
-    drawn = generator(0).standard_normal((number, 3)) @ np.linalg.inv(np.linalg.cholesky(precision))
-    return np.asarray(fitted + spread * drawn)
-
-
-def _terms(shares: Float) -> Float:
-    return np.stack([np.ones_like(shares), np.log(shares), shares], axis=1)
-
-
-def rates(profiles: Float, shares: Float) -> Float:
-    """How often a row at each share is wrong, by each profile."""
-    raised = np.clip(profiles @ _terms(shares).T, -30.0, 30.0)
-    return np.asarray(np.minimum(1.0 / (1.0 + np.exp(-raised)), 1.0 - 1e-9))
-
-
-def _fitted(shares: Float, wrong: Float, rows: Float) -> tuple[Float, Float]:
-    """The most likely a, b and c, by Newton's method; their precision."""
-
-    def height(at: Float) -> Float:
-        rate = rates(at, shares)
-        seen = np.log(rate) @ wrong + np.log1p(-rate) @ (rows - wrong)
-        return np.asarray(seen - 0.5 * ((at - _PRIOR) ** 2 @ _PRECISION))
-
-    terms, mean = _terms(shares), wrong.sum() / rows.sum()
-    at = np.array([np.log(mean / (1.0 - mean)) if mean < 1.0 else 5.0, 1.0, 0.0])
-    best, precision = height(at), np.empty((3, 3))
-    for _ in range(25):
-        rate = rates(at, shares)
-        pull = (wrong - rows * rate) @ terms - _PRECISION * (at - _PRIOR)
-        precision = (terms.T * (rows * rate * (1.0 - rate))) @ terms + np.diag(_PRECISION)
-        tried = at + _LENGTHS * np.linalg.solve(precision, pull)
-        heights = height(tried)
-        longest = int(heights.argmax())
-        if heights[longest] <= best + 1e-4:
-            break
-        at, best = tried[longest], heights[longest]
-    return at, precision

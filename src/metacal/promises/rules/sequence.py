@@ -99,20 +99,6 @@ class Ladder:
         return 0
 
 
-def rungs(ladder: Ladder) -> tuple[Codes, Codes]:
-    """All of a ladder's rungs, and the most errors that pass at each."""
-    ranks, errors = np.arange(1, ladder.n + 1), np.arange(ladder.most_errors(ladder.n) + 1)
-    low, high = errors + 1, np.full(len(errors), ladder.n)  # the first rank at which so many pass lies between
-    while (low < high).any():
-        middle = (low + high) // 2
-        passes = bdtr(errors, middle, ladder.rate) <= ladder.level
-        low, high = np.where(passes, low, middle + 1), np.where(passes, middle, high)
-    most = np.searchsorted(low, ranks, side="right") - 1
-    used = (most >= 0) & (bdtr(np.maximum(most, 0), ranks, ladder.rate) >= _USED * ladder.level)
-    tested = np.flatnonzero(used | (ranks == ladder.n))
-    return tested + 1, most[tested]
-
-
 @dataclass(frozen=True)
 class Segment:
     """The rungs of a ladder from `start` up to, not including, `stop`; `share` of delta is added where it begins."""
@@ -125,6 +111,8 @@ class Segment:
 
 #: The errors that each start of a sequence allows, and the share of delta that it brings.
 Starts = tuple[tuple[int, Fraction], ...]
+#: Chooses the starts from n, beta and delta alone.
+StartingErrors = Callable[[int, float, float], Starts]
 
 
 @lru_cache(maxsize=512)
@@ -208,15 +196,15 @@ def walk(
 
     `planned` is the level that the sequence was laid out for, delta by default: where a level is raised afterwards, the
     ranks to be tested must stay those that they were (`promises.parts.per`). With `known`, the end of a block of
-    equal scores, only ranks up to there are tested: what is right above it may not be known yet. `starts` are others
-    than the usual ones, fixed without these labels; older rows may have chosen them (`ranking.memory`).
+    equal scores, only ranks up to there are tested: what is right above it may not be known yet. `starts` replaces
+    the usual ones and must not depend on these labels. If it is None, `ranking.starting_errors` may give others.
 
     Where mixed blocks leave a segment open, so is whether it fails, and with it the level of the next ones: both are
     followed, and `Undecided` names all that is open. With `scouts`, values are tested in place of ranks.
     """
     laid_out = delta if planned is None else planned
-    if starts is None and ranking.memory is not None:
-        starts = ranking.memory.starts(ranking.n, beta, laid_out)
+    if starts is None and ranking.starting_errors is not None:
+        starts = ranking.starting_errors(ranking.n, beta, laid_out)
     if ranking.scouts is not None:
         start = start_value(ranking.scouts, ranking.n, beta, laid_out, starts)
         return _walk_values(ranking, start, beta, delta, ranking.n if known is None else known)

@@ -49,6 +49,7 @@ from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.parts.part import StageCount, Stages
 from metacal.promises.promise import Promise
+from metacal.promises.quantity import DISAGREEMENT
 from metacal.promises.rules import bounds
 from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.promises.rules.cascade import JOINT, MaxLoss, inaccurate
@@ -96,7 +97,7 @@ class Staged(Evidence):
     >>> rows = Staged(doubt, rng.random((2000, 1)) < doubt**3 / 4, np.array([1.0, 10.0]), doubt[:0])
     >>> certificate = MaxLoss(0.01).certify(rows)
     >>> certificate.statement
-    'Of all answers at most 1% more are wrong than if the large model answered alone, with 90% confidence.'
+    "At most 1% of all answers differ from the large model's, so at most 1% more are wrong, with 90% confidence."
     >>> round(certificate.stages.items[0].n_rows / certificate.n_rows, 2)
     0.57
     """
@@ -266,12 +267,24 @@ class Staged(Evidence):
         )
         last = np.zeros(len(rows), dtype=bool) if law else wrong[:, len(shown) - 1]
         earlier = by < (m if law else len(shown) - 1)
-        worse, better = int((earlier & bad & ~last).sum()), int((earlier & ~bad & last).sum())
-        stages = Stages(items, self.people, worse, better, n_pilot, len(rows), law.whole if law else None)
+        n_worse, n_better = int((earlier & bad & ~last).sum()), int((earlier & ~bad & last).sum())
+        of_agreement = law is not None and not self.people
+        stages = Stages(
+            items,
+            people=self.people,
+            n_worse=None if of_agreement else n_worse,
+            n_better=None if of_agreement else n_better,
+            n_aside=n_pilot,
+            n_labels=len(rows),
+            pool=law.whole if law else None,
+            n_differ=n_worse if of_agreement else None,
+        )
         answered = stages.n_answered
         right = 0 if law else answered - int(bad.sum())
         outcome = Outcome(len(rows), right, answered, right, None, None)
         own = promise._certified(limits[0].item(), outcome, labelled=law is None)
+        if of_agreement:
+            own = replace(own, quantity=DISAGREEMENT)
         rule = JOINT[self.pool, m > 1] if law else promise.cascade_rules[0]
         certificate = replace(own, rule=rule, stages=stages)
         return under(certificate, Circumstances(random_state=self.random_state))

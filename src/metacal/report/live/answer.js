@@ -38,7 +38,11 @@ function numbersOf(state) {
   return [
     ["Rows", count(state.rows), `${count(state.accepted)} accepted${unread(state)}`],
     ["Coverage", percent(state.coverage, 1), "of all rows accepted"],
-    ["Right, by labels", percent(state.accuracy), `of ${count(state.labelled_accepted)} accepted and labelled${waits}`],
+    [
+      state.agreement ? "As the large model answers" : "Right, by labels",
+      percent(state.accuracy),
+      `of ${count(state.labelled_accepted)} accepted and labelled${waits}`,
+    ],
     [
       "Right, estimated",
       estimate ? percent(estimate.accuracy) : NOTHING,

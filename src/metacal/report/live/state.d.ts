@@ -19,6 +19,8 @@ export interface State {
   labelled_accepted: number;
   right_accepted: number;
   accuracy: Maybe;
+  /** Whether labels say that an answer is the last model's, and not that it is right. */
+  agreement: boolean;
   waiting: number;
   unknown: number;
   forgotten: number;

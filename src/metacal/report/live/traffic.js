@@ -12,21 +12,27 @@ import { walkable } from "./readout.js";
  * @typedef {{ heading: string, of: Of, hits: "accepted" | "right_accepted", words: string }} Shown
  */
 
-/** @type {Shown[]} */
-const SHOWN = [
-  { heading: "Coverage", of: "rows", hits: "accepted", words: "of the rows are accepted" },
-  {
-    heading: "Right among the accepted, by labels",
+/** @type {Shown} */
+const COVERAGE = { heading: "Coverage", of: "rows", hits: "accepted", words: "of the rows are accepted" };
+
+/**
+ * The outcome of labelled rows: right or wrong, or for a cascade over scores the last model's answer or another.
+ * @param {boolean} agreement
+ * @returns {Shown}
+ */
+function outcome(agreement) {
+  return {
+    heading: agreement ? "Answers that are the large model's" : "Right among the accepted, by labels",
     of: "labelled_accepted",
     hits: "right_accepted",
-    words: "of the accepted and labelled rows are right",
-  },
-];
+    words: `of the accepted and labelled rows are ${agreement ? "answered as by the large model" : "right"}`,
+  };
+}
 
 /** @param {Seen} seen */
 export function trafficCharts(seen) {
   const host = put("traffic-charts");
-  const charts = SHOWN.map((shown) => {
+  const charts = [COVERAGE, outcome(seen.state.agreement)].map((shown) => {
     const made = chart(host, {
       heading: shown.heading,
       description: () => spoken(shown, seen.state.history),

@@ -120,7 +120,7 @@ export function comparisonSection({ comparison: found }) {
    * @param {string} name
    */
   const mark = (key, name) =>
-    found.best[key] === name ? "★" : found.as_good_as_best[key].includes(name) ? "☆" : "";
+    found.best[key] === name ? "★" : found.near_best[key].includes(name) ? "☆" : "";
   const cell = (/** @type {string} */ key) => (/** @type {Compared | Failed} */ entry) =>
     "failed" in entry
       ? NOTHING
@@ -143,7 +143,8 @@ export function comparisonSection({ comparison: found }) {
   put(
     "comparison-lead",
     `Estimate ± standard error from rows not used in the fit, ${folds}; less is better. ★ marks the best, `,
-    `☆ those as good: the truly best is among the marked ones with ${plainPercent(found.confidence)} confidence.`,
+    `☆ those at most ${found.near_best_standard_errors} standard errors of the paired difference worse ` +
+      "(a rule of thumb, no confidence level).",
   );
   put("comparison-table", table("Calibrators, best log loss first", columns, found.calibrators).node);
 }

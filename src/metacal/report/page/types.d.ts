@@ -267,8 +267,8 @@ export interface Comparison {
   /** How many of them there was time for. */
   n_folds: number;
   best: Record<string, string | null>;
-  as_good_as_best: Record<string, string[]>;
-  confidence: number;
+  near_best: Record<string, string[]>;
+  near_best_standard_errors: number;
   calibrators: (Compared | Failed)[];
 }
 
