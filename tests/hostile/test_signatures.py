@@ -282,8 +282,10 @@ def test_every_command_that_reads_a_saved_file_takes_a_key(keys, rows):
     }
     for name, command in commands.items():
         assert "signature does not match" in run(*command, "--key", keys / "other.key", code=2).stderr, name
-    for name in ("apply", "evaluate", "verify", "show"):
+    for name in ("apply", "evaluate", "show"):
         run(*commands[name], "--key", keys / "secret.key")
+    # The rows are those of the fit, which do not judge the gate.
+    assert "not judged" in run(*commands["verify"], "--key", keys / "secret.key", code=1).stdout
 
 
 def test_a_key_that_cannot_sign_is_refused_before_anything_is_fitted(keys):
