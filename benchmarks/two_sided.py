@@ -176,7 +176,7 @@ def group_cell(job: tuple[str, str, Any, int, int]) -> dict[str, Any]:
         for code, population in enumerate(groups):
             s[part == code], positive[part == code] = population.draw(rng, int((part == code).sum()))
         sample = Sample(s, positive, part=part, names=names, truth=positive.astype(np.intp))
-        sample = Scouting(seed=draw, labels=promise.asks_labels).of(sample) if promise.scouted else sample
+        sample = Scouting(labels=promise.asks_labels).of(sample) if promise.scouted else sample
         try:
             families = promise.certify(sample).parts.families  # type: ignore[union-attr]
         except mc.InfeasibleTargetError:

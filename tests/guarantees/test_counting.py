@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.promises.parts.units import Importance, counted_rows
+from metacal.promises.parts.units import Importance, select_rows
 
 DELTA, DRAWS = 0.1, 150
 LIMIT = DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / DRAWS)
@@ -49,6 +49,12 @@ def promises(whole):
     return mc.MaxMiscoverage(0.1, DELTA), mc.MinAccuracy(whole.beta, DELTA)
 
 
+def drawn(data, chosen, units=None, importance=None):
+    """Those of the chosen rows that count, drawn with the seed that is derived from them."""
+    selection = select_rows(len(chosen), units, importance)
+    return chosen[selection.draw(data.scores[chosen], data.correct[chosen]).rows]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("copies", [2, 5])
 def test_copies_break_promises_and_groups_keep_them(embedded_set, copies):
@@ -64,7 +70,7 @@ def test_copies_break_promises_and_groups_keep_them(embedded_set, copies):
 
     def one_of_each(i):
         chosen = rows()
-        chosen = chosen[counted_rows(len(chosen), np.repeat(np.arange(n), copies), random_state=i).rows]
+        chosen = drawn(embedded_set, chosen, np.repeat(np.arange(n), copies))
         return embedded_set.scores[chosen], embedded_set.correct[chosen]
 
     for promise in promises(embedded_set):
@@ -83,10 +89,10 @@ def test_groups_of_unequal_size_and_mixed_rows(embedded_set):
     starts = np.concatenate(([0], np.cumsum(members)[:-1]))
 
     def draw(i):
-        drawn = rng.integers(0, len(members), 700)
-        places = np.concatenate([np.arange(starts[g], starts[g] + members[g]) for g in drawn])
-        ids = np.repeat(np.arange(700), members[drawn])
-        chosen = order[places[counted_rows(len(places), ids, random_state=i).rows]]
+        groups = rng.integers(0, len(members), 700)
+        places = np.concatenate([np.arange(starts[g], starts[g] + members[g]) for g in groups])
+        ids = np.repeat(np.arange(700), members[groups])
+        chosen = drawn(embedded_set, order[places], ids)
         return embedded_set.scores[chosen], embedded_set.correct[chosen]
 
     for promise in promises(embedded_set):
@@ -114,7 +120,7 @@ def test_known_label_shift(embedded_set, n):
 
     def weighted(i):
         chosen = rng.integers(0, len(labels), n)
-        chosen = chosen[counted_rows(n, importance=Importance(weights[chosen], largest=1.6), random_state=i).rows]
+        chosen = drawn(embedded_set, chosen, importance=Importance(weights[chosen], largest=1.6))
         return embedded_set.scores[chosen], correct[chosen]
 
     for promise in promises(embedded_set):
@@ -132,7 +138,7 @@ def test_known_covariate_shift_with_the_largest_weight_of_the_rows(embedded_set)
 
     def weighted(i):
         chosen = rng.integers(0, len(rank), 800)
-        chosen = chosen[counted_rows(800, importance=weights[chosen], random_state=i).rows]
+        chosen = drawn(embedded_set, chosen, importance=weights[chosen])
         return embedded_set.scores[chosen], embedded_set.correct[chosen]
 
     for promise in promises(embedded_set):
@@ -151,7 +157,7 @@ def test_label_shift_estimated_from_unlabelled_rows(embedded_set):
     def estimated(i):
         chosen, new = rng.integers(0, len(labels), 2000), rng.choice(len(labels), 2000, p=chance)
         found = Importance.from_unlabelled(logits[chosen], labels[chosen], logits[new])
-        chosen = chosen[counted_rows(2000, importance=found, random_state=i).rows]
+        chosen = drawn(embedded_set, chosen, importance=found)
         return embedded_set.scores[chosen], correct[chosen]
 
     found = [broken(promise, estimated, at) for promise in promises(embedded_set)]

@@ -169,6 +169,38 @@ def test_a_pool_keeps_the_promise_taken_together():
     assert broken / draws <= limit(DELTA, draws)
 
 
+def test_a_pool_keeps_the_promise_in_a_file_that_is_sorted_by_class():
+    """Classes that are never right are pooled only when they happen to have few rows.
+
+    If pilot rows reveal how many rows of a class are tested, the pool has fewer of these rows than the population.
+    """
+    n_rows = np.repeat([54.0, 20.0], [150, 170])
+    always_wrong, names, draws, broken = np.arange(320) < 150, list(range(320)), 60, 0
+    promise = mc.PerClass(mc.MinAccuracy(0.9, DELTA), shares="each", fallback="pooled")
+    rng = np.random.default_rng(0)
+    for _ in range(draws):
+        codes = np.sort(rng.choice(320, size=int(n_rows.sum()), p=n_rows / n_rows.sum()))
+        sample = Sample.of(rng.random(len(codes)), ~always_wrong[codes], part=codes, names=names)
+        try:
+            pool = promise.certify(sample).parts.items[-1]
+        except mc.InfeasibleTargetError:
+            continue
+        members = list(pool.names)
+        wrong = (n_rows * always_wrong)[members].sum() / n_rows[members].sum()
+        broken += pool.n_accepted > 0 and wrong > 0.1
+    assert broken / draws <= limit(DELTA, draws)
+
+
+def test_the_order_of_the_rows_does_not_change_the_pool():
+    world, rng = Groups([0.1] + [0.05] * 10 + [0.35] * 10, [20] + [0.3] * 20), np.random.default_rng(6)
+    sample = world.draw(rng, 2000, list(range(21)))
+    promise = mc.PerClass(mc.MinAccuracy(0.9, DELTA), fallback="pooled")
+    orders = [np.arange(2000), np.arange(2000)[::-1], np.argsort(sample.part), rng.permutation(2000)]
+    one, *others = [promise.certify(sample.take(order)).to_dict() for order in orders]
+    assert any(len(part["names"]) > 1 for part in one["parts"]["items"])
+    assert all(other == one for other in others)
+
+
 @pytest.mark.slow
 def test_the_false_coverage_rate_is_kept_and_more_is_accepted():
     """Thirty classes at the edge of the promise and thirty that keep it: broken ones among those that accept."""

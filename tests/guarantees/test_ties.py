@@ -57,7 +57,7 @@ def test_scouts_are_of_each_group_and_ties_decide():
     rng = np.random.default_rng(0)
     score = rng.random(1000)
     sample = Sample.of(score, score < 0.9, part=np.arange(1000) % 2, names=["a", "b"])
-    seen = Scouting(seed=3).of(sample)
+    seen = Scouting(3).of(sample)
     assert seen.scouts is not None
     assert not seen.scouts.by_value
     assert seen.scouts.aside == 20 == 1000 - len(seen)

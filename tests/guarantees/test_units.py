@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.promises.parts.units import counted_rows
+from metacal.promises.parts.units import select_rows
 from metacal.promises.sample import Sample
 from metacal.promises.verification import verify_decisions
 
@@ -37,7 +37,8 @@ def accuracy(threshold, weight=None):
 
 def sampled(seed, n_units, per, largest=LARGEST):
     score, right, unit = drawn(np.random.default_rng(seed), n_units)
-    counted = counted_rows(len(score), mc.Units(unit, per, largest if per == "row" else None), random_state=seed)
+    selection = select_rows(len(score), mc.Units(unit, per, largest if per == "row" else None))
+    counted = selection.draw(score, right)
     sample = Sample.of(score[counted.rows], right[counted.rows], units=counted.whole)
     return sample, counted
 
@@ -204,7 +205,7 @@ def test_draws_are_not_those_of_the_callers_seed():
     """Scores from the caller's seed 0: were rows kept by the same numbers, sure rows alone would be."""
     score = np.random.default_rng(0).random(5000)
     right = np.random.default_rng(1).random(5000) > 0.25 * score
-    kept = counted_rows(5000, importance=mc.Importance(np.full(5000, 0.5), 1.0)).rows
+    kept = select_rows(5000, importance=mc.Importance(np.full(5000, 0.5), 1.0)).draw(score, right).rows
     assert abs(score[kept].mean() - score.mean()) < 0.02
     half, promise = mc.Importance(np.full(5000, 0.5), 1.0), mc.MinAccuracy(0.93)
     gate = mc.ScoreGate(promise, higher_is="doubtful").fit(score, right, importance=half)

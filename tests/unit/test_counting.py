@@ -17,7 +17,7 @@ from metacal.io.artifact.wrapping import checksum
 from metacal.promises import words
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.estimate import Reviewed, next_rows
-from metacal.promises.parts.units import Importance, counted_rows
+from metacal.promises.parts.units import Importance, select_rows
 
 (LOGITS, LABELS), _ = mc.datasets.load("cifar10-resnet110").split(1500, random_state=0)
 TWICE, TWICE_LABELS = np.repeat(LOGITS, 2, axis=0), np.repeat(LABELS, 2)
@@ -26,7 +26,7 @@ GROUPS = np.repeat([f"video {k}" for k in range(1500)], 2)
 
 def test_one_row_of_each_group_whatever_its_names():
     for groups in (["b", "a", "b", "a", "c"], [2, 1, 2, 1, 7], np.array(["b", 1, "b", 1, "c"], dtype=object)):
-        found = counted_rows(5, groups)
+        found = select_rows(5, groups).draw(np.arange(5.0))
         assert len(found.rows) == 3
         assert len({str(groups[row]) for row in found.rows}) == 3
         assert (np.asarray(groups, dtype=str)[found.rows][found.speaker] == np.asarray(groups, dtype=str)).all()
@@ -35,17 +35,17 @@ def test_one_row_of_each_group_whatever_its_names():
 def test_every_row_of_a_group_is_as_likely():
     counts = np.zeros(4)
     for seed in range(900):
-        counts[counted_rows(4, [0, 0, 0, 1], random_state=seed).rows] += 1
+        counts[select_rows(4, [0, 0, 0, 1], random_state=seed).draw(np.arange(4.0)).rows] += 1
     assert counts[3] == 900
     assert abs(counts[:3] - 300).max() < 4 * np.sqrt(900 * 2 / 9)
 
 
 def test_rows_are_kept_in_proportion():
     weights = np.repeat([1.0, 3.0, 4.0], 4000)
-    kept = counted_rows(12_000, importance=weights).rows
+    kept = select_rows(12_000, importance=weights).draw(np.arange(12_000.0)).rows
     shares = np.bincount(kept // 4000) / 4000
     np.testing.assert_allclose(shares, [0.25, 0.75, 1.0], atol=0.04)
-    half = counted_rows(12_000, importance=Importance(weights, largest=8.0)).rows
+    half = select_rows(12_000, importance=Importance(weights, largest=8.0)).draw(np.arange(12_000.0)).rows
     assert abs(len(half) / len(kept) - 0.5) < 0.05
 
 
@@ -61,7 +61,7 @@ def test_rows_are_kept_in_proportion():
 )
 def test_bad_groups_and_weights(groups, importance, match):
     with pytest.raises(mc.InputError, match=match):
-        counted_rows(3, groups, importance)
+        select_rows(3, groups, importance)
 
 
 def test_the_certificate_says_how_many_units_and_the_base_learns_from_all_rows(tmp_path):

@@ -156,3 +156,15 @@ def test_evaluate_and_the_page_say_so_in_words(honest, tmp_path):
         summarise(3.0 * logits[1000:4000], labels[1000:4000], gate=gate, n_resamples=0).evaluation["calibration"]
         is None
     )
+
+
+@pytest.mark.parametrize("order", ["alternating", "shuffled"])
+def test_the_check_is_no_other_where_two_kinds_of_rows_alternate(order):
+    """Every second row is four times too sure: one temperature for both helps, though not the rows of either kind."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0.0, 2.0, (6000, 4))
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    logits[1::2] *= 4.0
+    rows = np.arange(6000) if order == "alternating" else rng.permutation(6000)
+    cal = mc.MetaCal(mc.MaxReview(0.3), "temperature").fit(logits[rows], labels[rows])
+    assert "calibration_harms" not in {note.kind for note in cal.certificate_.notes}

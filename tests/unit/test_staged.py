@@ -141,7 +141,7 @@ def test_rows_that_are_left_are_harder_than_their_score_says():
     for seed in range(8):
         doubt, differs = rows(1000, np.random.default_rng([2, seed]))
         for joint in price:
-            sample = Staged(doubt, differs, costs, doubt[:0], random_state=seed, joint=joint)
+            sample = Staged(doubt, differs, costs, doubt[:0], joint=joint)
             stages = mc.MaxLoss(0.03).certify(sample).stages
             by = sample.answered_by(np.array([one.threshold for one in stages.items[:2]]), np.arange(1000))
             price[joint] += costs.cumsum()[by].mean() / 8

@@ -66,7 +66,11 @@ class Options:
     calibrator: str = option(
         "What turns the logits of each model into probabilities.", type=OneOf(every_method), default="composed"
     )
-    seed: int = option("Seed of the draw of the rows that choose thresholds.", type=SEED, default=0)
+    seed: int | None = option(
+        "Seed of the draw of the rows that choose thresholds. The certificate records it. Without it the draw is "
+        "derived from the scores.",
+        type=SEED,
+    )
     reject_label: str | None = option("Prediction where people answer.  [default: -1, or 'rejected']", "LABEL")
     reading: Reading = group(Reading, without=("large",))
     n_jobs: int | None = jobs_field()

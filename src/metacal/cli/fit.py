@@ -60,8 +60,10 @@ class Options:
         type=OneOf(every_method),
         show_default="composed, monotone of two classes; temperature with --rule paper",
     )
-    seed: int = option(
-        "Seed of the folds, for the calibrators that draw some, and of the split of --rule paper.", type=SEED, default=0
+    seed: int | None = option(
+        "Seed of every draw: one row of each unit, the order of bets, the split of --rule paper, folds of a "
+        "calibrator. The certificate records it. Without it the draws of the certificate are derived from the rows.",
+        type=SEED,
     )
     unit_key: str | None = name_option(
         "Column of FILE that says which rows belong together; one row of each unit is counted.", excludes=("id_key",)
@@ -196,7 +198,7 @@ def _fitted(found: Predictions, options: Options) -> Gate:
     """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
     from metacal.gate import check_gate, fit_gate
     from metacal.promises.notes import remark
-    from metacal.promises.parts.units import counted_rows
+    from metacal.promises.parts.units import select_rows
     from metacal.rows import Rows, validate, workers
 
     seed, calibrator, threads = options.seed, options.calibrator, threads_for(options.n_jobs)
@@ -224,7 +226,7 @@ def _fitted(found: Predictions, options: Options) -> Gate:
             input=found.input,
             notes=[remark(text=text) for text in found.remarks],
             reject_label=reject_label_for(options.reject_label, found),
-            counted=counted_rows(len(found), options.units(found), random_state=seed),
+            selection=select_rows(len(found), options.units(found), random_state=seed),
             gives_way=calibrator is None,
             decision=options.decision,
             groups=found.groups,
@@ -252,12 +254,13 @@ def _named(positive: str | None, labels: Sequence[Any] | None) -> Any:
     return known[positive]
 
 
-def method_named(name: str | None, seed: int, n_classes: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
+def method_named(name: str | None, seed: int | None, n_classes: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
     """What fits the base map, the usual one without a name, and what says, once it has, how it was fitted."""
     from metacal.gate import Recipe
     from metacal.maps.composed import default_base
     from metacal.maps.methods import CHOOSERS, METHODS, calibrator
 
+    seed = 0 if seed is None else seed  # folds of a calibrator certify nothing
     if name in CHOOSERS:  # an estimator, and with it scikit-learn
         chooser = calibrator(name)(random_state=seed)
         return lambda *given: chooser.fit_rows(*given).map_, lambda: chooser.gate_.source.recipe

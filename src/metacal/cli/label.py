@@ -64,7 +64,9 @@ class Options:
         "Rows in CSV at a time.  [default: as in the first call, or N / 40, at least 5]", "ROWS", type=click.IntRange(1)
     )
     score: str | None = option("What ranks the rows.  [default: entropy]", type=OneOf(NAMED.keys))
-    seed: int | None = option("Seed of the draw.  [default: 0]", type=SEED)
+    seed: int | None = option(
+        "Seed of the draw. The certificate records it. Without it the draw is derived from the pool.", type=SEED
+    )
     replay: bool = switch("Answer from the labels in POOL, to see how many labels it would have taken.")
     reading: Reading = group(Reading, without=("large", "labels", "agree_key"))
     key: str | None = file_option(

@@ -178,12 +178,18 @@ class PromiseOptions:
         return None if self.in_expectation else round(1.0 - (0.9 if self.confidence is None else self.confidence), 12)
 
     def promise(
-        self, seed: int = 0, classes: Sequence[Any] | None = None, *, per_group: bool = False, positive: Any = None
+        self,
+        seed: int | None = None,
+        classes: Sequence[Any] | None = None,
+        *,
+        per_group: bool = False,
+        positive: Any = None,
     ) -> Promise:
         """The promise itself, for each group where there are some.
 
-        `seed` draws the split of the paper's rules and the order of bets, others draw nothing. `classes` are the names
-        of the columns, if they have any: a table of costs may name them. `positive` is the positive of two classes.
+        `seed` draws the split of the paper's rules and the order of bets; None derives it from the rows. `classes` are
+        the names of the columns, if they have any: a table of costs may name them. `positive` is the positive of two
+        classes.
 
         Examples
         --------
@@ -202,7 +208,7 @@ class PromiseOptions:
             return mc.PerGroup(whole, shares, fallback)
         return mc.PerClass(whole, shares, fallback) if self.per_class else whole
 
-    def _for_all(self, seed: int, classes: Sequence[Any] | None = None) -> Promise:
+    def _for_all(self, seed: int | None, classes: Sequence[Any] | None = None) -> Promise:
         """The promise for all rows, or for the rows of one class or group."""
         import metacal as mc
 

@@ -26,7 +26,7 @@ from metacal.promises.rules.cascade import MaxLoss, as_promise
 from metacal.promises.rules.cascade_walks import Plan
 from metacal.promises.rules.staged import labels_that_pay
 from metacal.rows import Rows, validate, workers
-from metacal.rows.draws import generator
+from metacal.rows.draws import RowDraws
 from metacal.scores import Score, score_rows
 
 #: At most 1% more wrong answers than the large model alone.
@@ -67,8 +67,9 @@ class Cascade(GateEstimator, kw_only=False):
         What the tables hold, where `small` and `large` are None or callables.
     classes : sequence, optional
         The labels in column order; those of the classifiers, or 0 … K-1, when None.
-    random_state : int
-        Seed of the draw of the rows that are set aside to choose thresholds.
+    random_state : int, optional
+        Seed of the draw of the rows that are set aside to choose thresholds. By default it is derived from the scores;
+        a seed that you give is recorded in the certificate.
     n_jobs : int, optional
         Threads; -1 for one per core. It never changes the result.
 
@@ -106,7 +107,7 @@ class Cascade(GateEstimator, kw_only=False):
     reject_label: Any = -1
     input: str = "logits"
     classes: Sequence[Any] | None = None
-    random_state: int = 0
+    random_state: int | None = None
     n_jobs: int | None = None
 
     classes_: Array = field(init=False)
@@ -214,7 +215,7 @@ class Cascade(GateEstimator, kw_only=False):
         >>> rng = np.random.default_rng(0)
         >>> small, large = rng.normal(size=(2, 1000, 3)) + 4.0 * np.eye(3)[np.arange(1000) % 3]
         >>> len(Cascade().labels_needed(small, large))
-        6
+        7
         >>> len(Cascade(mc.MaxLoss(0.02)).labels_needed(rng.random(20_000)))
         462
         """
@@ -222,9 +223,9 @@ class Cascade(GateEstimator, kw_only=False):
             if not isinstance(self.promise, MaxLoss):
                 raise InputError("an accuracy needs the label of every row that is tested; MaxLoss needs fewer.")
             n = labels_that_pay(self.promise, len(X))
-            return np.sort(generator(self.random_state).permutation(len(X))[:n])
+            return np.sort(RowDraws(X, random_state=self.random_state).order("rows to label")[:n])
         one, other = self.tables(X, large)
-        return labels_needed(Rows(one), Rows(other), self.score, self._plan(None))
+        return labels_needed(Rows(one), Rows(other), self.score, self._plan(None), self.large_score)
 
     def needs_large(self, X: Any) -> Flags:
         """The rows that the large model has to be asked about."""

@@ -31,7 +31,8 @@ from metacal.estimators.responses import METHODS, classes_of, codes_of, logits_o
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import check_gate
 from metacal.promises.certificate import Certificate
-from metacal.promises.parts.units import Units, counted_rows
+from metacal.promises.circumstances import Circumstances, under
+from metacal.promises.parts.units import Units, select_rows
 from metacal.promises.promise import Promise
 from metacal.rows import validate
 from metacal.rows.arrays import fraction, one_of
@@ -70,8 +71,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
     cv : int or splitter, optional
         Cross-fitting instead of `holdout`: each row is scored by a classifier fitted without its fold, the threshold
         and the calibrator come from these scores, and the classifier in use is fitted on all rows.
-    random_state : int
-        Seed of the split, or of the folds when `cv` is a number.
+    random_state : int, optional
+        Seed of the split, of the folds when `cv` is a number, and of the draw of a row of each unit. By default it is
+        derived from X and y. A seed that you give is recorded in the certificate.
     n_jobs : int, optional
         Threads for the folds and the calibration.
 
@@ -114,7 +116,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
     response_method: str = "auto"
     holdout: float = 0.3
     cv: Any = None
-    random_state: int = 0
+    random_state: int | None = None
     n_jobs: int | None = None
 
     classes_: Array = field(init=False)
@@ -189,11 +191,14 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
                 return  # somebody else's: it knows columns, not names
         else:
             self.calibrator_ = MetaCal(self.promise, self.calibrator, score=self.ranking, n_jobs=self.n_jobs)
-            counted = counted_rows(len(codes), units, random_state=self.random_state)
-            self.calibrator_.fit_codes(part.logits, codes, weights, counted, groups)
+            selection = select_rows(len(codes), units, random_state=self.random_state)
+            self.calibrator_.fit_codes(part.logits, codes, weights, selection, groups)
             gate, label = self.calibrator_.gate_, reject_label_of(self.reject_label, self.classes_)
             if part.n_folds:
                 gate = replace(gate, certificate=approximate(gate.certificate, part.n_folds))
+            if part.is_drawn and self.random_state is not None:
+                chosen = Circumstances(random_state=self.random_state)
+                gate = replace(gate, certificate=under(gate.certificate, chosen))
             self.calibrator_.gate_, self.calibrator_.reject_label = gate.with_classes(self.classes_, label), label
         self.calibrator_.classes, self.calibrator_.classes_ = self.classes_.tolist(), self.classes_
 
@@ -310,9 +315,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_o
         fitting = Fitting(self.estimator, fit, self.response_method)
         if self.cv is not None:
             folds = checked_folds(self.cv, X, y, self.random_state, units, **split)
-            return fitting.cross_fit(X, y, folds, self.n_jobs)
+            drawn = isinstance(self.cv, int | np.integer)
+            return fitting.cross_fit(X, y, folds, self.n_jobs)._replace(is_drawn=drawn)
         holdout = fraction("holdout", self.holdout)
-        return fitting.held_out(X, y, *split_rows(len(y), holdout, self.random_state, units))
+        split_at = split_rows(X, y, holdout, self.random_state, units)
+        return fitting.held_out(X, y, *split_at)._replace(is_drawn=True)
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, check_cv
@@ -34,21 +36,26 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.notes import cross_fitted
 from metacal.rows.arrays import plain_array
-from metacal.rows.draws import generator
+from metacal.rows.draws import RowDraws
 from metacal.rows.labels import flat_labels
+from metacal.rows.row_hashes import row_hashes
 
 #: Rows to fit and rows to score, of each fold.
 Folds = list[tuple[Codes, Codes]]
 
 
 class CalibrationRows(NamedTuple):
-    """The classifier in use, its classes, logits to calibrate on; `rows`: which of X they are (None: all)."""
+    """The classifier in use, its classes, logits to calibrate on; `rows`: which of X they are (None: all).
+
+    `is_drawn` says whether `random_state` decided which rows were held out, or the folds.
+    """
 
     classifier: Any
     classes: Array
     logits: Array
     rows: Codes | None = None
     n_folds: int = 0
+    is_drawn: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,10 +149,27 @@ def is_fitted(estimator: Any) -> bool:
     return True
 
 
-def split_rows(n: int, holdout: float, random_state: int, units: Codes | None = None) -> tuple[Codes, Codes]:
-    """Rows to fit and rows to calibrate on, at random: if labels had a say, new rows would be of another source."""
-    codes = np.arange(n) if units is None else units
-    n_units = int(codes.max()) + 1 if n else 0
+def split_rows(
+    X: Any, y: Array, holdout: float, random_state: int | None, units: Codes | None = None
+) -> tuple[Codes, Codes]:
+    """Draw the rows to calibrate on; return the rows to fit on, and these.
+
+    The draw is not stratified: if labels had a say, new rows would be of another source.
+
+    Parameters
+    ----------
+    X, y : features and labels of the rows
+    holdout : float
+        Share of the rows, or of the clusters, to calibrate on.
+    random_state : int or None
+        A seed that the user chose; None derives it from X and y.
+    units : array of int, optional
+        The cluster of each row. Clusters are not divided.
+    """
+    n = len(y)
+    n_units = n
+    if units is not None:
+        n_units = int(units.max()) + 1 if n else 0
     kept = min(round(holdout * n_units), n_units - 1)
     if kept < 1:
         what = "samples" if units is None else "units"
@@ -153,11 +177,49 @@ def split_rows(n: int, holdout: float, random_state: int, units: Codes | None = 
             f"an unfitted classifier needs rows to fit and rows to calibrate on; got {n_units} {what} "
             f"(n_samples={n}). Bring more rows, or a fitted classifier."
         )
-    held_out = np.isin(codes, generator(random_state).permutation(n_units)[:kept])
+    draws = row_draws(X, y, random_state, units)
+    if units is None:
+        held_out = np.zeros(n, dtype=bool)
+        held_out[draws.order("held-out rows")[:kept]] = True
+    else:
+        held_out = draws.unit_numbers("held-out units") < kept
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
-def checked_folds(cv: Any, X: Any, y: Array, random_state: int, units: Codes | None, **split_params: Any) -> Folds:
+def row_draws(X: Any, y: Array, random_state: int | None, units: Codes | None) -> RowDraws:
+    """Return the source of random draws from rows of features and labels, whatever their order."""
+    labels = np.unique(y, return_inverse=True)[1].reshape(-1)
+    return RowDraws(*_feature_columns(X, len(y)), labels, units=units, random_state=random_state)
+
+
+def _feature_columns(X: Any, n_rows: int) -> list[NDArray[Any]]:
+    """Return columns of numbers that tell the rows of X apart; none if X holds anything but numbers and text.
+
+    Rows of a sparse table, or of text, are hashed to one column.
+    """
+    if hasattr(X, "tocsr"):
+        table = X.tocsr()
+        hashes = np.zeros(n_rows, dtype=np.uint64)
+        row_of_entry = np.repeat(np.arange(n_rows), np.diff(table.indptr))
+        np.add.at(hashes, row_of_entry, row_hashes(table.indices, table.data))
+        return [hashes]
+    try:
+        table = np.asarray(X).reshape(n_rows, -1)
+    except (TypeError, ValueError):
+        return []
+    if table.dtype.kind in "biuf":
+        return list(table.T)
+    entries = table.ravel().tolist()
+    if any(not isinstance(entry, str | bytes | int | float | None) for entry in entries):
+        return []  # the text of an unknown object may differ from run to run
+    texts = ("\0".join(map(str, row)) for row in table.tolist())
+    digests = (blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest() for text in texts)
+    return [np.frombuffer(b"".join(digests), dtype="<u8")]
+
+
+def checked_folds(
+    cv: Any, X: Any, y: Array, random_state: int | None, units: Codes | None, **split_params: Any
+) -> Folds:
     """Rows to fit and rows to score, of each fold; with `units` the rows of one unit are all in one fold."""
     if isinstance(cv, bool) or (isinstance(cv, int | np.integer) and cv < 2):
         raise InputError(f"cv must be at least 2 folds, a splitter or None (hold rows out once); got {cv!r}.")
@@ -165,14 +227,24 @@ def checked_folds(cv: Any, X: Any, y: Array, random_state: int, units: Codes | N
         _, counts = np.unique(y, return_counts=True)
         if counts.max() < cv:
             raise InputError(f"no class has the {cv} rows that cv={cv} needs (n_samples={len(y)}); use fewer folds.")
-        kind = StratifiedKFold if units is None else StratifiedGroupKFold
-        cv = kind(int(cv), shuffle=True, random_state=int(generator(random_state).integers(1 << 31)))
-    if units is not None:
-        split_params["groups"] = units
-    folds = list(check_cv(cv, y, classifier=True).split(X, y, **split_params))
+        folds = _drawn_folds(int(cv), y, units, row_draws(X, y, random_state, units))
+    else:
+        if units is not None:
+            split_params["groups"] = units
+        folds = list(check_cv(cv, y, classifier=True).split(X, y, **split_params))
     tested = np.sort(np.concatenate([test for _, test in folds]))
     if not np.array_equal(tested, np.arange(len(y))):
         raise InputError("cv must put every row in one test fold, as KFold does; rows counted twice certify twice.")
     if units is not None and any(np.isin(units[test], units[train]).any() for train, test in folds):
         raise InputError("cv parts rows of one unit between folds; give a number, GroupKFold or StratifiedGroupKFold.")
     return folds
+
+
+def _drawn_folds(n_folds: int, y: Array, units: Codes | None, draws: RowDraws) -> Folds:
+    """Draw stratified folds. The rows are brought into an order of their own first, whatever that of the file."""
+    order, seed = draws.order("folds"), draws.seed("folds") % 2**31
+    kind = StratifiedKFold if units is None else StratifiedGroupKFold
+    splitter = kind(n_folds, shuffle=True, random_state=seed)
+    groups = None if units is None else units[order]
+    folds = splitter.split(np.zeros((len(y), 1)), y[order], groups)
+    return [(np.sort(order[train]), np.sort(order[test])) for train, test in folds]

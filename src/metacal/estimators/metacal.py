@@ -23,7 +23,7 @@ from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
-from metacal.promises.parts.units import Counted, Importance, Units, counted_rows
+from metacal.promises.parts.units import Importance, RowSelection, Units, select_rows
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
 from metacal.rows.executors import ExecutorLike, is_remote
@@ -141,7 +141,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         groups: ArrayLike | None = None,
         units: Units | ArrayLike | None = None,
         importance: Importance | ArrayLike | None = None,
-        random_state: int = 0,
+        random_state: int | None = None,
         executor: ExecutorLike | None = None,
     ) -> Self:
         """Choose the threshold, fit the base calibrator.
@@ -163,8 +163,10 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             How much more often such a row comes in the target than here, up to a factor: known label or covariate
             shift. Rows are kept in proportion, and the promise is about the target. It is certified where the largest
             weight that a row can have is declared, `Importance(weights, largest=...)`, and approximate otherwise.
-        random_state : int
-            Seed of these two draws.
+        random_state : int, optional
+            Seed of these two draws. By default it is derived from the rows, so that the same rows always give the same
+            certificate. A seed that you give is recorded in the certificate: whoever tries several seeds and keeps the
+            best certificate breaks the promise more often than delta allows.
         executor : concurrent.futures.Executor or distributed.Client, optional
             Where blocks of the table are worked on, in place of `n_jobs` threads: a pool of processes, or a Dask
             client. Of a table that stays in its files (`read_predictions`) descriptions travel,
@@ -174,28 +176,33 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         if is_remote(executor):
             self._check_remote()
         with self._rows(X, reset=True, later=True, executor=executor) as rows:
-            counted = counted_rows(len(rows), units, importance, random_state)
+            selection = select_rows(len(rows), units, importance, random_state)
             if y is None and not self.promise.needs_labels:
-                return self._fit_unlabelled(rows, counted)
+                return self._fit_unlabelled(rows, selection)
             codes = self._read_labels(y, rows.table)
             weights = validate.row_weights(sample_weight, len(rows))
-            return self._fit_codes(rows, codes, weights=weights, counted=counted, groups=groups)
+            return self._fit_codes(rows, codes, weights=weights, selection=selection, groups=groups)
 
     def fit_codes(
-        self, X: ArrayLike, codes: Codes, weights: Float | None, counted: Counted | None, groups: ArrayLike | None
+        self,
+        X: ArrayLike,
+        codes: Codes,
+        weights: Float | None,
+        selection: RowSelection | None,
+        groups: ArrayLike | None,
     ) -> Self:
         """The same where labels are column numbers, and -1 stands for a label that no column has: always wrong."""
         with self._rows(X, reset=True, later=True) as rows:
             self.classes_ = validate.class_list(self.classes, rows.n_classes)
-            return self._fit_codes(rows, codes, weights=weights, counted=counted, groups=groups)
+            return self._fit_codes(rows, codes, weights=weights, selection=selection, groups=groups)
 
-    def _fit_unlabelled(self, rows: Rows, counted: Counted | None) -> Self:
+    def _fit_unlabelled(self, rows: Rows, selection: RowSelection | None) -> Self:
         if self.calibrator is not None:
             raise InputError("a calibrator learns from labels; give y, or leave the calibrator out.")
         self.classes_ = validate.class_list(self.classes, rows.n_classes)
         self.calibrator_ = calibrator_from("temperature")
         self.calibrator_.classes_, self.calibrator_.n_features_in_ = np.arange(rows.n_classes), rows.n_classes
-        return self._fit_codes(rows, None, counted=counted)
+        return self._fit_codes(rows, None, selection=selection)
 
     def _fit_codes(self, rows: Rows, codes: Codes | None, **given: Any) -> Self:
         """Fit the gate; `given` are further options of `fit_gate`: which rows count, weights, groups."""

@@ -78,7 +78,7 @@ class ScoreGate(GateEstimator, kw_only=False):
         units: Units | ArrayLike | None = None,
         importance: Importance | ArrayLike | None = None,
         groups: ArrayLike | None = None,
-        random_state: int = 0,
+        random_state: int | None = None,
     ) -> Self:
         """Choose the threshold from a score per row and whether the row is right.
 
@@ -103,8 +103,9 @@ class ScoreGate(GateEstimator, kw_only=False):
             How much each row counts where new rows come from somewhere else; certified with a declared `largest`.
         groups : array of shape (n,), optional
             The group of each row, for a promise per group.
-        random_state : int
-            Draws the rows that count, with `units` or `importance`, and the pilot rows of an accuracy. Pilot rows
+        random_state : int, optional
+            Seed of the draw of the rows that count, with `units` or `importance`, and of the pilot rows of an accuracy.
+            By default it is derived from the rows. A seed that you give is recorded in the certificate. Pilot rows
             choose the value at which the tests begin, and certify nothing. There are about √n of n rows, or ten if
             no two of these ten have the same score.
         """

@@ -95,7 +95,7 @@ def fit_scored_cascade(
     higher_is: HigherIs = "surer",
     people: bool = False,
     pool: bool = False,
-    random_state: int = 0,
+    random_state: int | None = None,
     joint: bool = False,
 ) -> Gate:
     """Certify the thresholds of models of rising cost from their scores.
@@ -208,7 +208,9 @@ def paired(small: Rows, large: Rows, codes: Codes, scores: tuple[str | Score, st
     return Paired(*doubts, (one == codes) & known, (other == codes) & known, np.asarray(one == other), known)
 
 
-def labels_needed(small: Rows, large: Rows, score: str | Score, plan: Plan = PLAN) -> Codes:
+def labels_needed(
+    small: Rows, large: Rows, score: str | Score, plan: Plan = PLAN, large_score: str | Score | None = None
+) -> Codes:
     """The rows that need a label before `MaxLoss` can be certified: those tested on which the two models disagree.
 
     In the order of the small model's score: labels of the first ones certify that it answers little, more of them that
@@ -220,9 +222,12 @@ def labels_needed(small: Rows, large: Rows, score: str | Score, plan: Plan = PLA
     >>> other = table.copy()
     >>> other[:10] = other[:10, ::-1]
     >>> labels_needed(Rows(table), Rows(other), "entropy").tolist()
-    [0, 1, 3, 4, 5, 6, 7, 8, 9]
+    [0, 1, 2, 3, 4, 5, 7, 8, 9]
     """
-    differ = small.collect(kernels.predicted) != large.collect(kernels.predicted)
-    differ[aside_rows(len(small), plan)] = False
-    rows = np.flatnonzero(differ)
-    return rows[np.argsort(score_rows(small, score)[rows], kind="stable")]
+    agree = np.asarray(small.collect(kernels.predicted) == large.collect(kernels.predicted))
+    small_doubt = score_rows(small, score)
+    large_doubt = score_rows(large, score if large_score is None else large_score)
+    tested = np.ones(len(agree), dtype=bool)
+    tested[aside_rows(small_doubt, large_doubt, agree, plan)] = False
+    rows = np.flatnonzero(tested & ~agree)
+    return rows[np.argsort(small_doubt[rows], kind="stable")]

@@ -32,7 +32,7 @@ from metacal.promises.rules.costs import Costed, is_uniform
 from metacal.promises.scouts import Scouts
 from metacal.promises.sequential.answers import EXTENSION, RIGHT, SHARES, UNKNOWN, WRONG, Answers, default_labels
 from metacal.rows import Rows, validate
-from metacal.rows.draws import OUR_OWN
+from metacal.rows.draws import RowDraws, checked_random_state
 from metacal.rows.score_columns import correct_column, score_column
 from metacal.scores import Score, grid_of, name_of, score_rows
 
@@ -61,8 +61,8 @@ class Certifier:
         scores a few rows, at most a square root, stay without a label: they say where tests begin where scores tie.
     may_extend : bool
         Whether `extend` may draw on, once, to four times as many rows. It costs a fifth of delta from the start.
-    random_state : int
-        Seed of the draw.
+    random_state : int, optional
+        Seed of the draw. By default it is derived from the pool; a seed that you give is recorded in the certificate.
     higher_is, score_name : str
         Of given scores: what a higher one says ("surer" or "doubtful"), and what it is called.
     score, input, classes
@@ -79,7 +79,7 @@ class Certifier:
     ...     rows = certifier.propose()
     ...     certifier = certifier.update(rows, labels=data.labels[rows])  # an annotator's work
     >>> print(certifier)
-    575 of 1,000 labels certify a coverage of 52%, and more would change nothing: What is accepted is right at ...
+    575 of 1,000 labels certify a coverage of 53%, and more would change nothing: What is accepted is right at ...
     """
 
     promise: Promise
@@ -87,7 +87,7 @@ class Certifier:
     _: KW_ONLY
     labels: InitVar[int | None] = None
     may_extend: bool = False
-    random_state: int = 0
+    random_state: int | None = None
     higher_is: HigherIs = "surer"
     score_name: str = "score"
     score: str | Score = "entropy"
@@ -108,9 +108,9 @@ class Certifier:
         there = np.flatnonzero(~np.isnan(self.doubts))
         #: What is odd about the pool: copies make its rows depend on each other.
         self.remarks = remarks_on_pool(self.rows, self.doubts)
-        #: Rows that have a score in the order in which they are drawn. A seed's bits are the same in every NumPy.
-        bits = np.random.PCG64(np.random.SeedSequence([self.random_state, OUR_OWN])).random_raw(self.n_pool)
-        self._order = there[np.argsort(bits[there], kind="stable")]
+        self.random_state = checked_random_state(self.random_state)
+        #: Rows that have a score in the order in which they are drawn, which is the same in every version of NumPy.
+        self._order = there[self._draws(there).order("rows to label")]
         self._place = np.full(self.n_pool, self.n_pool, dtype=np.intp)
         self._place[self._order] = np.arange(len(there))
         #: How many rows are drawn, before and after an extension.
@@ -136,6 +136,11 @@ class Certifier:
         self.classes_ = validate.class_list(self.classes, self.rows.n_classes)
         self.predicted = self.rows.collect(kernels.predicted)
         return score_rows(self.rows, self.score)
+
+    def _draws(self, there: Codes) -> RowDraws:
+        """Return the source of the draw, derived from scores and predictions of the rows that have a score."""
+        predicted = None if self.rows is None else self.predicted[there]
+        return RowDraws(self.doubts[there], predicted, random_state=self.random_state)
 
     def _sizes(self, labels: int | None, n_there: int) -> tuple[int, ...]:
         n = min(default_labels(self.promise), n_there) if labels is None else labels
@@ -336,7 +341,7 @@ class Certifier:
             notes += (pool_without_score(missing=missing, rows=self.n_pool),)
         if self.may_extend:
             notes += (declared_extension(rows=self.sizes[0], extended=self.sizes[1], shares=SHARES),)
-        around = Circumstances(by_value=self.scouts.by_value, aside=self.scouts.aside)
+        around = Circumstances(by_value=self.scouts.by_value, aside=self.scouts.aside, random_state=self.random_state)
         found = replace(certificate, delta=self.promise.delta, notes=notes, circumstances=around)
         if self.rows is None:
             return replace(found, score=Marks(self.score_name, self.higher_is).score_name)

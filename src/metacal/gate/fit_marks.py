@@ -24,7 +24,7 @@ from metacal.promises.fingerprint import fingerprint_rows
 from metacal.promises.notes import Note, remarks_on_scores, rows_without_score, upside_down
 from metacal.promises.parts.per import Per
 from metacal.promises.parts.thresholds import policy_of
-from metacal.promises.parts.units import Importance, Units, counted_rows
+from metacal.promises.parts.units import Importance, Units, select_rows
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.sample import Ranking, Sample, require_some_correct
@@ -48,7 +48,7 @@ def fit_scored(
     units: Any = None,
     importance: Any = None,
     groups: Any = None,
-    random_state: int = 0,
+    random_state: int | None = None,
     marks: Any = None,
 ) -> Gate:
     """Certify a threshold on a given score, and fit the curve from score to confidence.
@@ -95,7 +95,9 @@ def fit_scored(
     if lost is not None:
         losses = Losses.graded(lost)
     together = None if units is None else Units.of(units).at(np.flatnonzero(there), len(given))
-    counted = counted_rows(len(right), together, _weights_there(importance, there), random_state)
+    columns = doubt, right, lost, *(parts or ())[:1]
+    selection = select_rows(len(right), together, _weights_there(importance, there), random_state)
+    counted = None if selection is None else selection.draw(*columns)
     seen = slice(None) if counted is None else counted.rows
     if lost is None:
         require_some_correct(right[seen])

@@ -43,12 +43,13 @@ from metacal.promises.notes import (
 )
 from metacal.promises.parts.per import Per
 from metacal.promises.parts.thresholds import policy_of
-from metacal.promises.parts.units import Counted
+from metacal.promises.parts.units import Counted, RowSelection
 from metacal.promises.promise import Promise
 from metacal.promises.rules.two_sided import Sided
 from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows import Rows
 from metacal.rows.arrays import one_of
+from metacal.rows.draws import generator
 from metacal.rows.executors import started
 from metacal.rows.labels import reject_label_of
 from metacal.rows.plausibility import Suspicion, warn_of_suspicion
@@ -69,7 +70,7 @@ def fit_gate(
     fit_map: FitMap,
     *,
     weights: Float | None = None,
-    counted: Counted | None = None,
+    selection: RowSelection | None = None,
     classes: NDArray[Any] | None = None,
     groups: Any = None,
     notes: Sequence[Note] = (),
@@ -85,10 +86,10 @@ def fit_gate(
     codes, for a promise that looks at no labels, the map is the softmax, and the decision the largest logit's.
 
     `fit_map(rows, codes, weights)` is a method's fit function, its options bound; which rows it gets is for
-    `promise.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those of `counted`
-    (`metacal.promises.parts.units`). `groups` has the group of each row, for a promise per group. `notes` go into the
-    certificate. `known` are further fields of its source: `input`, `recipe`, `classes_given`. Of two classes the
-    `decision` may be "calibrated": at even odds, learned from some of the rows (`gate.sides`).
+    `promise.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those that `selection`
+    draws (`metacal.promises.parts.units`). `groups` has the group of each row, for a promise per group. `notes` go
+    into the certificate. `known` are further fields of its source: `input`, `recipe`, `classes_given`. Of two classes
+    the `decision` may be "calibrated": at even odds, learned from some of the rows (`gate.sides`).
 
     Log loss and ECE of the accepted rows with the map and without are compared by cross-fitting (`gate.helping`), by
     `refit` where fitting leaves traces. If the map does not help, the certificate says so; with `gives_way` it is the
@@ -115,9 +116,10 @@ def fit_gate(
     reject_label = reject_label_of(reject_label, classes)
     odd = warn_of_suspicion(rows.table, input)
     there, at, early = rows, 0.0, None
+    counted: RowSelection | Counted | None = selection
     if decision == "calibrated" and codes is not None:
         rows = rows.looked_over()
-        there, at, counted = learned_decision(rows, codes, counted)
+        there, at, counted = learned_decision(rows, codes, selection)
     parts = parts_of_rows(promise, there, classes, groups)
     if isinstance(promise, Sided | Per) and promise.sided:
         found = certified_sides(rows, codes, promise, counted, classes, parts)
@@ -126,7 +128,7 @@ def fit_gate(
         found = ranked_and_certified(there, codes, promise, score, counted, parts, early)
     if there is not rows:
         found = found._replace(rows=rows, certificate=replace(found.certificate, decision_at=at), at=at)
-    rows, (seen, pending_fingerprint, further) = found.rows, _looked_at(found, codes, odd, counted)
+    rows, (seen, pending_fingerprint, further) = found.rows, _looked_at(found, codes, odd)
     of_rows = () if odd is None else (suspicion(looks=odd.kind, lowest=odd.lowest),)
     of_weights = () if weights is None else (weights_not_certified(),)
     certificate = found.certificate.with_notes(*notes, *of_rows, *(one.warned() for one in further), *of_weights)
@@ -152,7 +154,7 @@ def fit_gate(
                 base, remarks = _checked_help(base, refit or fit_map, fitting, accept[own], gives_way, classes)
             if not base.preserves_accuracy and not certificate.quantity.accepting_is_safe:
                 remarks.append(about_answers(rows, base, accept))
-        profile = _profile(base, rows, seen, accept, counted, found.at)
+        profile = _profile(base, rows, seen, accept, found.counted, found.at)
     fingerprint = pending_fingerprint()
     source = Table(base, classes, found.score, decision_at=certificate.decision_at, **known)
     certificate = certificate.with_notes(*remarks)
@@ -161,7 +163,7 @@ def fit_gate(
 
 
 def _looked_at(
-    found: Certified, codes: Codes | None, odd: Suspicion | None, counted: Counted | None
+    found: Certified, codes: Codes | None, odd: Suspicion | None
 ) -> tuple[Columns, Callable[[], Fingerprint], list[Note]]:
     """Return the columns of the rows, a function that waits for their fingerprint, and notes about the data."""
     rows, seen = found.rows, found.seen
@@ -173,7 +175,7 @@ def _looked_at(
     many = len(rows) >= WORTH_A_THREAD
     executor = rows.executor if many else None
     fingerprint = started(executor, fingerprint_rows, seen.values, seen.correct, aside=many and rows.on_device)
-    return seen, fingerprint, _further_remarks(rows, seen, odd, counted)
+    return seen, fingerprint, _further_remarks(rows, seen, odd, found.counted)
 
 
 def _check_needs_no_labels(promise: Promise, score: str | Score) -> None:
@@ -209,7 +211,9 @@ def _profile(
     chosen = np.flatnonzero(accept if counted is None else accept & counted.mask(len(rows)))
     if rows.on_device or not len(chosen):
         return profile_of(seen.ranking)
-    chosen = chosen[:: -(-len(chosen) * rows.n_classes // _LOOKED_AT)]
+    most = max(1, _LOOKED_AT // rows.n_classes)
+    if len(chosen) > most:
+        chosen = np.sort(chosen[generator(0).permutation(len(chosen))[:most]])
     confidence = rows.picked(chosen).collect(partial(_confidence, base), np.broadcast_to(at, len(rows))[chosen])
     return profile_of(seen.ranking, confidence, seen.correct[chosen])
 

@@ -23,6 +23,7 @@ from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.fingerprint import Fingerprint, fingerprint_rows
 from metacal.promises.notes import Note, many_ties, remarks_on_rows, too_few_errors
+from metacal.promises.parts.units import Counted
 from metacal.promises.promise import ByRanking, Promise
 from metacal.promises.rules.passes import Passes
 from metacal.promises.sample import Ranking
@@ -125,7 +126,8 @@ class Counts(NamedTuple):
 class Certified(NamedTuple):
     """Rows, looked over; the score; the certificate; what is known of the rows.
 
-    `placed` says where each stands in the policy, `at` the log-odds above which the second of two classes is answered.
+    `placed` says where each stands in the policy, `at` the log-odds above which the second of two classes is answered,
+    `counted` which rows the certificate counts; None: all of them.
     """
 
     rows: Rows
@@ -134,6 +136,7 @@ class Certified(NamedTuple):
     seen: Columns | Counts
     placed: tuple[Codes, ...] = ()
     at: float | Float = 0.0
+    counted: Counted | None = None
 
 
 def certified_by_counts(rows: Rows, codes: Codes, promise: Promise, score: str | Score) -> Certified:

@@ -22,7 +22,7 @@ from metacal.promises.notes import score_chosen
 from metacal.promises.parts.part import Name
 from metacal.promises.parts.per import Per, PerGroup
 from metacal.promises.parts.thresholds import policy_of, rows_of_groups
-from metacal.promises.parts.units import Counted
+from metacal.promises.parts.units import Counted, RowSelection
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.sample import Ranking, Sample, require_some_correct
@@ -62,7 +62,7 @@ def ranked_and_certified(
     codes: Codes | None,
     promise: Promise,
     score: str | Score,
-    counted: Counted | None,
+    selection: RowSelection | Counted | None,
     parts: RowParts = None,
     early: Early | None = None,
 ) -> Certified:
@@ -73,9 +73,11 @@ def ranked_and_certified(
     as many, the one that accepts the fewest wrong rows.
     """
     if score != AUTO:
-        if codes is not None and counted is None and parts is None and counts_instead(rows, promise):
+        if codes is not None and selection is None and parts is None and counts_instead(rows, promise):
             return certified_by_counts(rows, codes, promise, score)
         rows, values, correct, ranking = _scored(rows, score, codes)
+        labels = None if codes is None else np.asarray(on_host(codes, "labels"))
+        counted = None if selection is None else selection.draw(values, correct, labels, *(parts or ())[:1])
         losses = _losses(promise, rows, codes)
         for some in () if codes is None else (correct, correct if counted is None else correct[counted.rows]):
             require_some_correct(some)
@@ -88,14 +90,14 @@ def ranked_and_certified(
         sample = Sample(values, None if codes is None else correct, losses, *(parts or ()))
         certificate, available = certified(promise, sample, ranking, by, counted)
         seen, placed = Columns(values, correct, available, ranking), () if parts is None else parts[:1]
-        return Certified(rows, score, certificate, seen, placed)
+        return Certified(rows, score, certificate, seen, placed, counted=counted)
     shares = candidates(rows.n_classes)
     found: list[Certified] = []
     failed: list[InfeasibleTargetError] = []
     rows = rows.looked_over()
     for name, share in shares.items():
         try:
-            found.append(ranked_and_certified(rows, codes, promise.at(share), name, counted, parts))
+            found.append(ranked_and_certified(rows, codes, promise.at(share), name, selection, parts))
         except InfeasibleTargetError as error:
             failed.append(error)
     if not found:
@@ -162,7 +164,8 @@ def certified(
         values, sample = values[counted.rows], replace(sample.take(counted.rows), units=counted.whole)
     own = sample.part
     right = np.zeros(len(sample), dtype=bool) if sample.correct is None else sample.right
-    for_threshold, for_base = promise.split(right)
+    for_threshold, for_base = promise.split(right, sample.score)
+    split_seed = None if for_threshold.all() else promise.split_seed
     sample = sample.take(for_threshold) if not for_threshold.all() else sample.with_ranking(ranking)
     if scouting is not None and promise.scouted and sample.units is None:
         sample = scouting.of(sample)
@@ -171,8 +174,10 @@ def certified(
         accept = accepts(values, policy_of(certificate, np.empty(0)).of(own))
         certificate = certificate.with_traffic(accept, right)
     if (scouts := sample.scouts) is not None:
-        certificate = under(certificate, Circumstances(by_value=scouts.by_value, aside=scouts.aside))
-        certificate = replace(certificate, marks=() if scouting is None else scouting.marks(sample))
+        assert scouting is not None
+        certificate = under(certificate, scouting.circumstances(scouts))
+        certificate = replace(certificate, marks=scouting.marks(sample))
+    certificate = under(certificate, Circumstances(random_state=split_seed))
     if counted is not None:
         for_base = counted.spread(for_base)
         certificate = counted.told(certificate)

@@ -22,13 +22,13 @@ from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.notes import Note, about_largest_logit, decision_disagrees, decision_learned
 from metacal.promises.parts.per import Per
 from metacal.promises.parts.thresholds import moved_by, policy_of
-from metacal.promises.parts.units import Counted
+from metacal.promises.parts.units import Counted, RowSelection
 from metacal.promises.rules.two_sided import Sided
 from metacal.promises.sample import Ranking, Sample, even_odds
 from metacal.promises.scouts import Scouting
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
-from metacal.rows.draws import generator
+from metacal.rows.draws import RowDraws
 from metacal.scores import ranked
 
 #: Rows that a decision is learned from: a tenth, at least so many, at most half.
@@ -42,7 +42,12 @@ def check_two(n_classes: int, what: str) -> None:
 
 
 def certified_sides(
-    rows: Rows, codes: Any, promise: Sided | Per, counted: Counted | None, classes: NDArray[Any], groups: RowParts
+    rows: Rows,
+    codes: Any,
+    promise: Sided | Per,
+    selection: RowSelection | Counted | None,
+    classes: NDArray[Any],
+    groups: RowParts,
 ) -> Certified:
     """The certificate of a promise about either side."""
     check_two(rows.n_classes, type(promise).__name__)
@@ -50,9 +55,11 @@ def certified_sides(
     part, names = (None, ()) if groups is None else groups
     s = rows.on_host().collect(log_odds)
     sample = Sample(s, truth == 1, part=part, names=names, truth=truth, classes=classes.tolist())
+    counted = None if selection is None else selection.draw(s, truth, part)
     sample = sample if counted is None else replace(sample.take(counted.rows), units=counted.whole)
+    scouting = Scouting(labels=promise.asks_labels)
     if promise.scouted:
-        sample = Scouting(labels=promise.asks_labels).of(sample)
+        sample = scouting.of(sample)
     certificate = promise.certify(sample)
     policy = policy_of(certificate, classes)
     at = certificate.decision_at if part is None else moved_by(policy, part)
@@ -67,13 +74,13 @@ def certified_sides(
     if (scouts := sample.scouts) is not None:
         accept = accepts(values[seen], policy.of(*(column[seen] for column in placed)))
         certificate = certificate.with_traffic(accept, correct[seen])
-        certificate = under(certificate, Circumstances(by_value=scouts.by_value, aside=scouts.aside))
+        certificate = under(certificate, scouting.circumstances(scouts))
     if counted is not None:
         certificate = counted.told(certificate)
-    return Certified(rows, "margin", certificate, columns, placed, at)
+    return Certified(rows, "margin", certificate, columns, placed, at, counted)
 
 
-def learned_decision(rows: Rows, codes: Any, counted: Counted | None) -> tuple[Rows, float, Counted]:
+def learned_decision(rows: Rows, codes: Any, selection: RowSelection | None) -> tuple[Rows, float, Counted]:
     """Rows decided at even calibrated odds, where these lie, and who counts: a tenth of the rows choose and do not.
 
     Which rows these are is drawn, not chosen: the others are as good a sample as before, and the decision is fixed
@@ -82,11 +89,13 @@ def learned_decision(rows: Rows, codes: Any, counted: Counted | None) -> tuple[R
     """
     check_two(rows.n_classes, "decision='calibrated'")
     truth = np.asarray(on_host(codes, "labels"))
+    odds = rows.on_host().collect(log_odds)
+    counted = None if selection is None else selection.draw(odds, truth)
     all_rows = np.arange(len(rows)) if counted is None else counted.rows
     aside = min(max(_FEWEST, len(all_rows) // _SHARE), len(all_rows) // 2)
     drawn = np.zeros(len(all_rows), dtype=bool)
-    drawn[generator(0).permutation(len(all_rows))[:aside]] = True
-    at = even_odds(rows.on_host().collect(log_odds)[all_rows[drawn]], truth[all_rows[drawn]] == 1)
+    drawn[RowDraws(odds[all_rows], truth[all_rows]).order("learned decision")[:aside]] = True
+    at = even_odds(odds[all_rows[drawn]], truth[all_rows[drawn]] == 1)
     kept = all_rows[~drawn]
     speaker = np.full(len(rows), -1, dtype=np.intp)
     speaker[kept] = np.arange(len(kept))

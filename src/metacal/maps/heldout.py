@@ -1,7 +1,7 @@
 """Rows as a map has them that was fitted without them, and as the softmax has them: does calibration help here?
 
-Cross-fitting on some of the rows, every s-th: they are dealt out into folds, whatever their order, and each fold is
-mapped by what is fitted on the others. A temperature, one with a uniform part, and the usual base map cost two walks
+Cross-fitting on some of the rows, drawn at random: they are dealt out into folds, whatever their order, and each fold
+is mapped by what is fitted on the others. A temperature, one with a uniform part, and the usual base map cost two walks
 over those rows and no more (`Seen` says the rest), wherever the table lies; the others are fitted anew, where that is
 affordable.
 """
@@ -30,6 +30,7 @@ from metacal.maps.temperature import TemperatureMap
 from metacal.maps.uniform import MOST_UNIFORM, Seen, UniformTemperatureMap, newton
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
+from metacal.rows.draws import generator
 
 #: The most rows that are dealt out, and the most entries of their table; of a map that is fitted anew half of both.
 _MOST_ROWS, _MOST_ENTRIES = 4_000, 1 << 21
@@ -86,7 +87,7 @@ def held_out(
     weights: Weights,
     enough: Callable[[HeldOut], bool] = lambda _: False,
 ) -> HeldOut | None:
-    """Deal out every s-th row, map each fold by what is fitted on the others; None where there are too few.
+    """Map each fold of a random sample of the rows by a map fitted on the other folds; None if there are too few rows.
 
     `fitted` is the map of all rows, and `refit` what fits such a map. The usual map, whose folds take longest, is first
     looked at as it is, on the rows that it was fitted on: `enough` says whether no fold has to be fitted.
@@ -106,8 +107,8 @@ def held_out(
     most = min(_MOST_ROWS, _MOST_ENTRIES // rows.n_classes) // (2 if front is None else 1)
     if min(len(rows), most) < _FEWEST_ROWS:
         return None
-    step = -(-len(rows) // most)
-    at, (some, there, own) = np.arange(0, len(rows), step), Labelled(rows, labels, weights).every(step)
+    at = _drawn_rows(len(rows), most)
+    some, there, own = Labelled(rows, labels, weights).picked(at)
     labels, weights = np.asarray(on_host(there)), None if own is None else np.asarray(on_host(own))
     if front is not None:
         plain, seen = (_walked(some, there, weights, b) for b in (1.0, front.inverse_temperature))
@@ -128,6 +129,17 @@ def held_out(
             return HeldOut(at, *_fitted_anew(refit, some, labels, weights, fold))
         except MetacalError:  # some fold has no row that is right, or nothing but masks
             return None
+
+
+def _drawn_rows(n_rows: int, most: int) -> Codes:
+    """Return the positions of the rows that are compared, rising: all rows, or a random sample of at most `most`.
+
+    Every s-th row would be no sample of a file in which kinds of rows alternate: a picture and its mirror image.
+    """
+    step = -(-n_rows // most)
+    if step == 1:
+        return np.arange(n_rows)
+    return np.sort(generator(0).permutation(n_rows)[: -(-n_rows // step)])
 
 
 def _dealt(plain: Seen, labels: Codes) -> Codes:

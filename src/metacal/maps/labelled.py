@@ -55,6 +55,13 @@ class Labelled(NamedTuple):
         weights = None if self.weights is None else self.weights[::step]
         return Labelled(self.rows.every(step), self.labels[::step], weights)
 
+    def picked(self, positions: Codes) -> Labelled:
+        """Return the rows at these positions, which rise."""
+        if len(positions) == len(self.rows):
+            return self
+        weights = None if self.weights is None else self.weights[positions]
+        return Labelled(self.rows.picked(positions), self.labels[positions], weights)
+
     def where(self, used: Flags) -> Labelled:
         """The rows of this sample where `used` is true, without copying the table."""
         return Labelled(self.rows.where(used), self.labels[used], None if self.weights is None else self.weights[used])

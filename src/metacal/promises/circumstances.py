@@ -38,6 +38,9 @@ class Circumstances:
         Whether values of the score were tested, not ranks (`promises.scouts`).
     aside : int
         How many calibration rows were set aside to lay out the tests of the others.
+    random_state : int or None
+        The seed that the user gave for a draw that the certificate depends on. None: there was no such draw, or its
+        seed was derived from the rows (`metacal.rows.draws`).
 
     >>> Circumstances(folds=5).guarantee("certified")
     'approximate'
@@ -54,6 +57,7 @@ class Circumstances:
     largest_declared: bool = False
     by_value: bool = False
     aside: int = 0
+    random_state: int | None = None
 
     def guarantee(self, exact: Guarantee) -> Guarantee:
         """What can be promised, where without these circumstances it would be `exact`."""
@@ -75,7 +79,8 @@ class Circumstances:
         """Both at once; `other` where the two say the same thing differently."""
         own: dict[str, Any] = {name: value or getattr(self, name) for name, value in vars(other).items()}
         least, most = min(self.share, other.share), max(self.scores, other.scores)
-        return Circumstances(**{**own, "share": least, "scores": most})
+        seed = self.random_state if other.random_state is None else other.random_state
+        return Circumstances(**{**own, "share": least, "scores": most, "random_state": seed})
 
     def impossible(self, most_folds: int, delta: float | None) -> str | None:
         """What cannot be, with at most so many folds; None when all agrees."""
@@ -86,6 +91,8 @@ class Circumstances:
             return "the size of a unit matters where whole units count, and only then"
         if self.aside < 0 or (delta is None and (self.aside or self.by_value)):
             return f"{self.aside:,} rows cannot be set aside to lay out tests"
+        if self.random_state is not None and self.random_state < 0:
+            return f"{self.random_state} cannot be a seed"
         if self.scores > 1 and delta is None:
             return "scores can only share a delta"
         if not (0.0 < self.share < 1.0 and 1 < self.scores < 1000 if self.scores != 1 else self.share == 1.0):

@@ -108,28 +108,26 @@ def review_is_cheapest(*, review: float) -> str:
 
 
 @noted
-def one_row_of_each_unit(*, units: int, rows: int, random_state: int) -> str:
+def one_row_of_each_unit(*, units: int, rows: int) -> str:
     """Which rows count where some belong together."""
-    return (
-        f"{units:,} units of {rows:,} rows: one row of each, drawn at random (random_state {random_state}), is counted."
-    )
+    return f"{units:,} units of {rows:,} rows: one row of each, drawn at random, is counted."
 
 
 @noted
-def whole_units_counted(*, units: int, rows: int, random_state: int) -> str:
+def whole_units_counted(*, units: int, rows: int) -> str:
     """Every row of a unit counts."""
     return (
         f"{units:,} units of {rows:,} rows: every row is counted, by bets on whole units; the scores of a tenth of the "
-        f"units, drawn at random (random_state {random_state}), say where they begin and which thresholds they are on."
+        "units, drawn at random, say where they begin and which thresholds they are on."
     )
 
 
 @noted
-def kept_by_weight(*, kept: int, rows: int, random_state: int) -> str:
+def kept_by_weight(*, kept: int, rows: int) -> str:
     """Which rows count where they have weights."""
     return (
-        f"{kept:,} of {rows:,} rows are counted, kept at random in proportion to their weights (random_state "
-        f"{random_state}): the promise is about the target that the weights describe."
+        f"{kept:,} of {rows:,} rows are counted, kept at random in proportion to their weights: the promise is about "
+        "the target that the weights describe."
     )
 
 

@@ -191,7 +191,12 @@ class Promise(ABC):
         """Whether it can be certified only from labelled rows."""
         return any(quantity.needs_labels for quantity, _ in self.limits)
 
-    def split(self, correct: Flags) -> tuple[Flags, Flags]:
+    @property
+    def split_seed(self) -> int | None:
+        """The seed that the user gave for `split`; None: `split` draws nothing, or derives its seed from the rows."""
+        return None
+
+    def split(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
         """All rows for both purposes: the score looks at no label, so threshold and calibrator may share them."""
         everything = np.ones(len(correct), dtype=bool)
         return everything, everything

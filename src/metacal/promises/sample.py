@@ -15,6 +15,7 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
 from metacal.kernels.keys import ranked
+from metacal.rows.draws import RowDraws
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
@@ -39,14 +40,15 @@ class Evidence(ABC):
 
 
 class WholeUnits(NamedTuple):
-    """Units whose every row counts: the number of each row's unit, how many rows one can have, the seed of draws.
+    """Clusters whose every row counts: the number of each row's cluster, and how many rows a cluster can have.
 
-    With `mean` a unit counts as one, by the mean of those of its rows that are looked at, if there are any.
+    The clusters are numbered in random order (`RowDraws.unit_numbers`): the first ones are pilot clusters, and the
+    others are bet on in the order of their numbers. With `mean` a cluster counts as one, by the mean of those of its
+    rows that are looked at, if there are any.
     """
 
     code: Codes
     largest: int
-    seed: int = 0
     mean: bool = False
 
     @property
@@ -162,6 +164,18 @@ class Sample(Evidence):
         """The same rows, which somebody has sorted already."""
         self.__dict__["ranking"] = known
         return self
+
+    def draws(self, random_state: int | None = None) -> RowDraws:
+        """Return the source of random draws from these rows, derived from all their columns.
+
+        Losses that follow from correctness are left out, so that promises that mean the same draw the same rows.
+        """
+        losses = None
+        if self.losses is not None and not self.losses.all_or_nothing:
+            losses = self.losses.answered
+        columns = self.score, self.correct, losses, self.part, self.truth
+        units = None if self.units is None else np.unique(self.units.code, return_inverse=True)[1]
+        return RowDraws(*columns, units=units, random_state=random_state)
 
     def take(self, rows: Flags | Codes) -> Sample:
         """Some of the rows, by a flag for each or by their places."""

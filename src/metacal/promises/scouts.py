@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from metacal.formulas import Codes, Flags, Float
+from metacal.promises.circumstances import Circumstances
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,8 +46,6 @@ _FIRST = 10
 _ALIKE = 8.0
 #: A table of more marks is not shown.
 _MOST_MARKS = 25
-#: Sets these draws apart from all others that a seed gives.
-_OUR_OWN = 0x73636F75
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +95,15 @@ class Scouts:
 
 @dataclass(frozen=True, eq=False)
 class Scouting:
-    """How rows are set aside as scouts, by a seed; `scale` has the marks that were declared.
+    """How rows are set aside as scouts; `scale` has the marks that were declared.
+
+    `random_state` is a seed that the user chose; None derives it from the rows.
 
     For a promise about the classes themselves (`rules.two_sided`: `labels` is not None) rows are drawn whatever their
     class is; where it is True their labels are asked for, and so many are set aside whether or not the score ties.
     """
 
-    seed: int = 0
+    random_state: int | None = None
     scale: Float | None = None
     labels: bool | None = None
 
@@ -127,7 +128,7 @@ class Scouting:
     def _aside(self, sample: Sample) -> Flags:
         """A random square root of the rows, of each part by itself; ten of them where these show no tie."""
         flags = np.zeros(len(sample), dtype=bool)
-        turns = np.random.default_rng([self.seed, _OUR_OWN]).permutation(len(sample))
+        turns = sample.draws(self.random_state).order("pilot scores")
         part = sample.part
         parts = [turns] if part is None else [turns[part[turns] == i] for i in range(len(sample.names))]
         for rows in parts:
@@ -135,6 +136,11 @@ class Scouting:
                 wanted = self.labels or self.scale is not None
                 flags[rows[: _enough(sample.score[rows[:_FIRST]], len(rows), wanted=wanted)]] = True
         return flags
+
+    def circumstances(self, scouts: Scouts) -> Circumstances:
+        """Return what a certificate records about the pilot rows."""
+        seed = self.random_state if scouts.aside else None
+        return Circumstances(by_value=scouts.by_value, aside=scouts.aside, random_state=seed)
 
     def marks(self, sample: Sample) -> tuple[tuple[float, int, int], ...]:
         """Of a scale of few marks: each, with how many of the tested rows have it and how many of those are wrong."""

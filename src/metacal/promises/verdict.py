@@ -18,7 +18,7 @@ from metacal.promises.rules import betting, bounds
 from metacal.promises.rules.betting import UnitCounts
 from metacal.promises.rules.noninferiority import GAMMA, difference_interval, kept_p_value
 from metacal.promises.sample import WholeUnits
-from metacal.rows.draws import generator
+from metacal.rows.draws import RowDraws
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
@@ -83,7 +83,8 @@ class Seen:
         promised.flags(accept, correct)  # without labels nobody knows what an answer costs
         if losses is None:
             raise InputError(f"whether the {promised} is kept shows only where each row's cost is known: give losses.")
-        paid = generator(0).permutation(losses.of(promised, accept))
+        unordered = losses.of(promised, accept)
+        paid = unordered[RowDraws(unordered).order("order of bets")]
         mean = float(paid.mean()) if len(paid) else None
         costs, bad = paid / losses.largest, int((paid > 0.0).sum())
         total = float(losses.largest * costs.sum())

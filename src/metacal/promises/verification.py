@@ -15,11 +15,12 @@ from metacal.formulas import Flags
 from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import CountedBy
 from metacal.promises.fingerprint import FitRows
-from metacal.promises.parts.units import Units, counted_rows
+from metacal.promises.parts.units import Units, select_rows
 from metacal.promises.sample import WholeUnits
 from metacal.promises.verdict import Verdict, judge
 from metacal.promises.words import at_least, at_most
 from metacal.rows.arrays import fraction
+from metacal.rows.draws import RowDraws
 
 if TYPE_CHECKING:
     from metacal.promises.rules.costs import Losses
@@ -226,12 +227,14 @@ def verify_decisions(
     by, whole = None, None
     if units is not None:
         by, codes = certificate.circumstances.units or "row", units.codes(len(accept))
-        if by == "unit" and (counted := counted_rows(len(accept), codes)) is not None:
-            picked = counted.rows
+        columns = accept, correct, None if losses is None else losses.answered
+        if by == "unit" and (selection := select_rows(len(accept), codes)) is not None:
+            picked = selection.draw(*columns).rows
             accept, correct = accept[picked], None if correct is None else correct[picked]
             losses, names = None if losses is None else losses.where(picked), None if names is None else names[picked]
         elif certificate.circumstances.whole_units or by == "row":
             known = max(units.largest or 0, certificate.circumstances.largest_unit or 0)
-            whole = WholeUnits(codes, max(known, int(np.bincount(codes).max())), mean=by == "mean")
+            numbers = RowDraws(*columns, units=codes).unit_numbers("whole units")
+            whole = WholeUnits(numbers, max(known, int(np.bincount(codes).max())), mean=by == "mean")
     verdict = judge(certificate, accept, correct, confidence, losses, names, whole, fit_rows)
     return Verification(certificate, verdict, confidence, len(accept), int(accept.sum()), by)

@@ -35,6 +35,7 @@ SAME_SOURCE_OF_BOTH = "new rows come from the same source as the calibration row
 DRAWN_FROM_POOL = "the labelled rows were drawn at random from the pool, and the last model answers them"
 _ESTIMATED = "the weights are estimates: how far they are off is not accounted for"
 #: What a cross-fitted certificate rests on, besides what its rule does.
+_ONE_SEED = "random_state={seed} was chosen before the rows were seen, and no other seed was tried"
 _ALIKE = "the classifier in use, fitted on all rows, ranks and errs like the fold classifiers that scored the rows"
 
 #: How "on average over calibration sets" goes on; where accepting can break a promise, some sets certify nothing.
@@ -104,7 +105,15 @@ def rule_named(name: str) -> Rule:
 
 
 def statement(certificate: Certificate) -> str:
-    """The promise as one sentence."""
+    """Return the promise as one sentence, with the seed if the user chose it."""
+    sentence, seed = _promise_sentence(certificate), certificate.circumstances.random_state
+    if seed is None:
+        return sentence
+    return f"{sentence.removesuffix('.')} (random_state={seed} chosen by the user)."
+
+
+def _promise_sentence(certificate: Certificate) -> str:
+    """Return the promise as one sentence."""
     claim, *more = (promised.claim(limit, at_least, at_most) for promised, limit in certificate.limits)
     claim = " and ".join([claim, *map(lower, more)])
     stages = certificate.stages
@@ -167,10 +176,11 @@ def rule(certificate: Certificate) -> str:
 def assumptions(certificate: Certificate) -> tuple[str, ...]:
     """What the promise rests on, the source of new rows first."""
     plain, around = rule_named(certificate.rule).assumptions, certificate.circumstances
+    chosen = () if around.random_state is None else (_ONE_SEED.format(seed=around.random_state),)
     if not (around.units or around.weights or around.folds):
-        return plain
+        return (*plain, *chosen)
     more = [_ESTIMATED] if around.weights == "estimated" else []
-    return (_source(around), *plain[1:], *more, *([_ALIKE] if around.folds else []))
+    return (_source(around), *plain[1:], *more, *([_ALIKE] if around.folds else []), *chosen)
 
 
 def _source(around: Circumstances) -> str:

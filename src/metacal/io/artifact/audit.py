@@ -305,7 +305,7 @@ def _read_note(data: Any, where: str) -> Note:
     exact_keys(data, ["kind", *kinds], where)
     note = Note(kind, tuple((name, decode(fact, data[name], f"{where}.{name}")) for name, fact in kinds.items()))
     # It counts no more rows than it is about, and none below nothing.
-    counts = {name: fact for name, fact in note.facts if type(fact) is int and name != "random_state"}
+    counts = {name: fact for name, fact in note.facts if type(fact) is int}
     for name, count in counts.items():
         limit = _MOST_ROWS if name in ("needed", "extended") else counts.get("rows", _MOST_ROWS)
         if not 0 <= count <= limit:

@@ -32,7 +32,7 @@ from metacal.promises.notes import Note, kept_by_weight, one_row_of_each_unit, w
 from metacal.promises.sample import WholeUnits
 from metacal.rows import validate
 from metacal.rows.arrays import plain_array, row_weights
-from metacal.rows.draws import generator
+from metacal.rows.draws import RowDraws, checked_random_state
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,12 +87,17 @@ class Units:
         """The same for those of n rows that stand at these places."""
         return replace(self, names=self.codes(n_rows)[rows])
 
-    def whole(self, codes: Codes, seed: int) -> WholeUnits:
-        """The units whose every row counts."""
+    def whole(self, codes: Codes) -> WholeUnits:
+        """Return the clusters whose every row counts; `codes` numbers them in random order."""
         most = int(np.bincount(codes).max())
         if self.largest is not None and most > self.largest:
             raise InputError(f"a unit has {most:,} rows, more than the {self.largest:,} declared as the most.")
-        return WholeUnits(codes, most if self.largest is None else int(self.largest), seed, self.per == "mean")
+        return WholeUnits(codes, most if self.largest is None else int(self.largest), self.per == "mean")
+
+    def circumstances(self, whole: WholeUnits) -> Circumstances:
+        """Return what a certificate from whole clusters records."""
+        declared = self.largest is not None
+        return Circumstances(units=self.per, largest_unit=whole.largest, largest_declared=declared)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +194,13 @@ class Importance:
             raise InputError("no class of the calibration rows is found among the new rows; are they of the same kind?")
         return cls(weights[codes], float(weights[codes].max()), estimated=True)
 
+    @property
+    def known(self) -> Weights:
+        """How the weights are known."""
+        if self.estimated:
+            return "estimated"
+        return "unbounded" if self.largest is None else "given"
+
     def shares(self, n_rows: int) -> Float:
         """The probability with which each row is kept."""
         weights = row_weights(self.weights, n_rows, name="importance")
@@ -225,6 +237,10 @@ class Counted:
     notes: tuple[Note, ...]
     whole: WholeUnits | None = None
 
+    def draw(self, *columns: ArrayLike | None) -> Counted:
+        """Return these rows: they are drawn already."""
+        return self
+
     def mask(self, n_rows: int) -> Flags:
         return np.bincount(self.rows, minlength=n_rows) > 0
 
@@ -238,47 +254,97 @@ class Counted:
         return replace(counted, notes=(*counted.notes, *self.notes))
 
 
-def counted_rows(
-    n_rows: int, units: Any = None, importance: Importance | ArrayLike | None = None, random_state: int = 0
-) -> Counted | None:
-    """Draw the rows that count; None where all do.
+@dataclass(frozen=True, eq=False)
+class RowSelection:
+    """Which rows a certificate counts, before they are drawn: the clusters and weights of the rows, checked.
 
-    >>> found = counted_rows(6, units=["a", "a", "a", "b", "c", "c"])
+    Attributes
+    ----------
+    n_rows : int
+    units : Units or None
+    codes : array of int or None
+        The cluster of each row, as a number from 0.
+    importance : Importance or None
+    shares : array of float or None
+        The probability with which each row is kept.
+    random_state : int or None
+        A seed that the user chose; None derives it from the rows.
+    """
+
+    n_rows: int
+    units: Units | None
+    codes: Codes | None
+    importance: Importance | None
+    shares: Float | None
+    random_state: int | None = None
+
+    def draw(self, *columns: ArrayLike | None) -> Counted:
+        """Draw the rows that count. The draw follows from the columns, whatever the order of the rows.
+
+        Parameters
+        ----------
+        *columns : array-like of shape (n_rows,) or None
+            What tells the rows apart: scores, correctness, labels. Clusters and weights are added.
+        """
+        draws = RowDraws(np.zeros(self.n_rows), *columns, self.shares, units=self.codes, random_state=self.random_state)
+        rows = np.arange(self.n_rows)
+        circumstances = Circumstances(random_state=self.random_state)
+        notes: list[Note] = []
+        whole = None
+        speaks_for = np.arange(self.n_rows) if self.codes is None else self.codes
+        if self.units is not None and self.codes is not None:
+            n_units = int(self.codes.max()) + 1
+            if self.units.per == "unit":
+                rows = _first_of_each(draws.order("one row of each unit"), self.codes)
+                circumstances = circumstances.together(Circumstances(units="unit"))
+                notes.append(one_row_of_each_unit(units=n_units, rows=self.n_rows))
+            else:
+                whole = self.units.whole(draws.unit_numbers("whole units"))
+                circumstances = circumstances.together(self.units.circumstances(whole))
+                notes.append(whole_units_counted(units=n_units, rows=self.n_rows))
+                speaks_for = np.arange(self.n_rows)  # each row counts for itself
+        if self.importance is not None and self.shares is not None:
+            n_before = len(rows)
+            is_kept = draws.numbers("rows kept by weight") < self.shares
+            rows = rows[is_kept[rows]]
+            circumstances = circumstances.together(Circumstances(weights=self.importance.known))
+            notes.append(kept_by_weight(kept=len(rows), rows=n_before))
+        if not len(rows):
+            raise InputError("no row is left to count: the weights are small against the largest; use more rows.")
+        if whole is not None:
+            whole = whole.take(rows)
+        place = np.full(int(speaks_for.max()) + 1, -1, dtype=np.intp)
+        place[speaks_for[rows]] = np.arange(len(rows))
+        return Counted(rows, place[speaks_for], circumstances, tuple(notes), whole)
+
+
+def select_rows(
+    n_rows: int, units: Any = None, importance: Importance | ArrayLike | None = None, random_state: int | None = None
+) -> RowSelection | None:
+    """Check clusters and weights, and return which rows are to be counted; None if all rows are.
+
+    >>> selection = select_rows(6, units=["a", "a", "a", "b", "c", "c"])
+    >>> found = selection.draw([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     >>> len(found.rows), str(found.notes[0])
-    (3, '3 units of 6 rows: one row of each, drawn at random (random_state 0), is counted.')
-    >>> counted_rows(6) is None
+    (3, '3 units of 6 rows: one row of each, drawn at random, is counted.')
+    >>> select_rows(6) is None
     True
     """
+    random_state = checked_random_state(random_state)
     if units is None and importance is None:
         return None
-    rng = generator(random_state)
-    rows, around, notes, whole = np.arange(n_rows), Circumstances(), list[Note](), None
     together = None if units is None else Units.of(units)
-    codes = np.arange(n_rows) if together is None else together.codes(n_rows)
-    if together is not None and together.per != "unit":
-        whole, declared = together.whole(codes, random_state), together.largest is not None
-        around = Circumstances(units=together.per, largest_unit=whole.largest, largest_declared=declared)
-        notes.append(whole_units_counted(units=int(codes.max()) + 1, rows=n_rows, random_state=random_state))
-    elif together is not None:
-        order = rng.permutation(n_rows)
-        rows = np.sort(order[np.unique(codes[order], return_index=True)[1]])
-        around = Circumstances(units="unit")
-        notes.append(one_row_of_each_unit(units=len(rows), rows=n_rows, random_state=random_state))
-    if importance is not None:
-        given = importance if isinstance(importance, Importance) else Importance(importance)
-        before = len(rows)
-        rows = rows[rng.random(before) < given.shares(n_rows)[rows]]
-        known: Weights = "estimated" if given.estimated else "unbounded" if given.largest is None else "given"
-        around = around.together(Circumstances(weights=known))
-        notes.append(kept_by_weight(kept=len(rows), rows=before, random_state=random_state))
-    if not len(rows):
-        raise InputError("no row is left to count: the weights are small against the largest; use more rows.")
-    if whole is not None:
-        whole = whole._replace(code=np.unique(codes[rows], return_inverse=True)[1].astype(np.intp))
-        codes = np.arange(n_rows)  # each speaks for itself
-    place = np.full(int(codes.max()) + 1, -1, dtype=np.intp)
-    place[codes[rows]] = np.arange(len(rows))
-    return Counted(rows, place[codes], around, tuple(notes), whole)
+    codes = None if together is None else together.codes(n_rows)
+    given = importance
+    if importance is not None and not isinstance(importance, Importance):
+        given = Importance(importance)
+    shares = given.shares(n_rows) if isinstance(given, Importance) else None
+    return RowSelection(n_rows, together, codes, given, shares, random_state)
+
+
+def _first_of_each(order: Codes, codes: Codes) -> Codes:
+    """Return the row of each cluster that comes first in an order, rising."""
+    return np.sort(order[np.unique(codes[order], return_index=True)[1]])
 
 
 def unit_codes(units: Any, n_rows: int) -> Codes:

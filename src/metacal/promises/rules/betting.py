@@ -27,7 +27,6 @@ import numpy as np
 from metacal.formulas import Flags, Float
 from metacal.promises.quantity import Quantity
 from metacal.promises.sample import WholeUnits
-from metacal.rows.draws import generator
 
 #: The most that is staked, of what a single number could take.
 _MOST = 0.9
@@ -134,14 +133,14 @@ class UnitCounts(NamedTuple):
     def of_rows(cls, promised: Quantity, units: WholeUnits, accept: Flags, correct: Flags | None) -> UnitCounts:
         """What rows say of a quantity under a gate, unit by unit.
 
-        The order depends on the seed alone: bets on units that a file has sorted would see a drift that is none.
+        The clusters are numbered in random order, which is the order of the bets: bets on clusters that a file has
+        sorted would see a drift that is none.
         """
         hit, of = promised.flags(accept, correct)
         own = np.unique(units.code, return_inverse=True)[1]
         n = int(own.max(initial=-1)) + 1
-        order = generator(units.seed).permutation(n)
         bad = hit if promised.at_most else of & ~hit
-        bad_of, seen_of = (np.bincount(own[flags], minlength=n).astype(np.float64)[order] for flags in (bad, of))
+        bad_of, seen_of = (np.bincount(own[flags], minlength=n).astype(np.float64) for flags in (bad, of))
         if units.mean:
             return cls(bad_of / np.maximum(seen_of, 1.0), np.minimum(seen_of, 1.0), 1)
         return cls(bad_of, seen_of, units.largest)

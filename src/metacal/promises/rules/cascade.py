@@ -42,6 +42,7 @@ from metacal.errors import InfeasibleTargetError, InputError
 from metacal.formulas import Flags
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.notes import labels_ran_out
 from metacal.promises.parts.part import StageCount, Stages
 from metacal.promises.promise import Promise
@@ -158,7 +159,7 @@ class Pair(Evidence):
     >>> certificate.statement
     'Of all answers at most 2% more are wrong than if the large model answered alone, with 90% confidence.'
     >>> round(certificate.stages.items[0].n_rows / certificate.n_rows, 2)
-    0.37
+    0.32
     """
 
     rows: Paired
@@ -190,7 +191,9 @@ class Pair(Evidence):
         outcome = Outcome(len(tested), right, seen.answered, right, None, None)
         notes = (labels_ran_out(),) if ran_out else ()
         own = promise._certified(found.small, outcome, notes, labelled=whole)
-        return replace(own, rule=promise.cascade_rules[people], stages=stages)
+        certificate = replace(own, rule=promise.cascade_rules[people], stages=stages)
+        seed = self.plan.random_state if stages.n_aside else None
+        return under(certificate, Circumstances(random_state=seed))
 
 
 def _walked(test: PairTest, tested: Paired, walks: Sequence[Walk]) -> tuple[Candidate | None, float, bool]:

@@ -23,7 +23,7 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import Grid
 from metacal.promises.certificate import accepts
-from metacal.rows.draws import generator
+from metacal.rows.draws import RowDraws
 
 #: Quantiles of the scores set aside that are thresholds to test, for one threshold and for each of two.
 _STEPS, _STEPS_OF_TWO = 100, 40
@@ -117,15 +117,15 @@ class Plan:
         Whether what neither model accepts is left to people; else the large model answers all of the rest.
     review_cost : float
         What a row costs that a person answers, in calls of the large model: which of two cascades is cheaper.
-    random_state : int
-        Seed of the draw of the rows that are set aside.
+    random_state : int, optional
+        Seed of the draw of the rows that are set aside. By default it is derived from the scores.
     thresholds_from : array or None
         Scores of other rows, without labels: no row is set aside then. Not with `people`.
     """
 
     people: bool = False
     review_cost: float = 10.0
-    random_state: int = 0
+    random_state: int | None = None
     thresholds_from: Float | None = None
 
 
@@ -133,13 +133,30 @@ class Plan:
 PLAN = Plan()
 
 
-def aside_rows(n: int, plan: Plan) -> Codes:
-    """The rows that are set aside to choose thresholds, in order; none where these come from elsewhere."""
+def aside_rows(small_score: Float, large_score: Float, agree: Flags, plan: Plan) -> Codes:
+    """Draw the rows that are set aside to choose thresholds. There are none if these come from other rows.
+
+    The draw depends on no label: before there are labels, `labels_needed` has to know which rows are tested.
+
+    Parameters
+    ----------
+    small_score, large_score : array of shape (n_rows,)
+        The ranking scores of both models.
+    agree : array of bool of shape (n_rows,)
+        Whether both models predict the same class.
+    plan : Plan
+
+    Returns
+    -------
+    array of int
+        The positions of the rows, rising.
+    """
     if plan.thresholds_from is not None:
         return np.empty(0, dtype=np.intp)
     share, fewest, most = _LABELS_ASIDE if plan.people else _SCORES_ASIDE
-    size = min(most, max(fewest, math.ceil(share * n)))
-    return np.sort(generator(plan.random_state).permutation(n)[:size])
+    size = min(most, max(fewest, math.ceil(share * len(agree))))
+    draws = RowDraws(small_score, large_score, agree, random_state=plan.random_state)
+    return np.sort(draws.order("thresholds of a cascade")[:size])
 
 
 def parted(rows: Paired, plan: Plan) -> tuple[Paired, Paired]:
@@ -153,7 +170,7 @@ def parted(rows: Paired, plan: Plan) -> tuple[Paired, Paired]:
             raise InputError("thresholds_from needs one row or more, each with a score.")
         no = np.zeros(len(scores), dtype=bool)
         return Paired(scores, scores, no, no, no, no), rows
-    aside = aside_rows(n, plan)
+    aside = aside_rows(rows.small_score, rows.large_score, rows.agree, plan)
     if n <= 2 * len(aside):
         raise InputError(f"a cascade needs more than {2 * len(aside)} rows to be certified on; got {n}.")
     return rows.take(aside), rows.take(np.setdiff1d(np.arange(n), aside))

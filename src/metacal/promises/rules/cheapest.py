@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from metacal.promises.certificate import Certificate
+from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.notes import review_is_cheapest
 from metacal.promises.quantity import COST_PER_ROW, Limits
 from metacal.promises.rules import betting, bounds
@@ -72,7 +73,7 @@ class Cheapest(Costed):
     wrong: Wrong
     review: float
     delta: float = 0.1
-    random_state: int = 0
+    random_state: int | None = None
 
     limited: ClassVar = {}
     rules: ClassVar = (CANDIDATES,)
@@ -93,7 +94,9 @@ class Cheapest(Costed):
 
     def from_sample(self, sample: Sample) -> Certificate:
         largest, n = largest_cost(self.wrong), len(sample)
-        ranked = CostRanking.of(sample.score, self.losses_in(sample).answered / largest, self.random_state)
+        losses = self.losses_in(sample)
+        seed = replace(sample, losses=losses).draws(self.random_state).seed("order of bets")
+        ranked = CostRanking.of(sample.score, losses.answered / largest, seed)
         spent, ends = np.append(0.0, np.cumsum(ranked.losses)) * largest, ranked.blocks.ranks
         # Of each candidate the rows that lie strictly below the next score.
         accepted = np.append(0, ends)[np.searchsorted(ends, candidates(n), side="right")]
@@ -105,7 +108,9 @@ class Cheapest(Costed):
         notes = () if kept else (review_is_cheapest(review=self.review),)
         certificate = self._certificate(sample, threshold, notes)
         bound = self._bound(n, kept, self._answers_cost(ranked, kept))
-        return replace(certificate, target=min(bound, self.largest), mean_cost=float(cost[cheapest]))
+        certificate = replace(certificate, target=min(bound, self.largest), mean_cost=float(cost[cheapest]))
+        is_drawn = kept > 0 and not is_uniform(self.wrong)
+        return under(certificate, Circumstances(random_state=self.random_state if is_drawn else None))
 
     def _limits_in(self, certificate: Certificate) -> Limits:
         return ((COST_PER_ROW, certificate.target),)

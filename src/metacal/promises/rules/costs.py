@@ -88,7 +88,7 @@ class CostRanking:
 
     @classmethod
     def of(cls, scores: Float, losses: Float, seed: int) -> CostRanking:
-        """Sort; the seed decides the order of the bets."""
+        """Sort the rows. The seed decides the order of the bets."""
         turns = generator(seed).permutation(len(scores))
         return cls(Ranking.of(scores, losses == 0.0), losses[np.lexsort((-losses, scores))], turns)
 
@@ -115,7 +115,7 @@ class Costed(Promise):
     """A promise about what answers cost: a dataclass with `wrong`. A `Sample` for it may say what each row costs."""
 
     wrong: Wrong
-    random_state: int
+    random_state: int | None
 
     @property
     def rejected(self) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.formulas import Codes
 from metacal.promises.certificate import Certificate
+from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.promise import cannot_certify
 from metacal.promises.quantity import COST, RISK
 from metacal.promises.rules import betting, bounds
@@ -30,7 +31,6 @@ from metacal.promises.rules.sequence import fallback, segments, start_value
 from metacal.promises.sample import Sample
 from metacal.promises.words import RANKED, SAME_SOURCE, register_rule
 from metacal.rows.arrays import fraction
-from metacal.rows.draws import generator
 
 #: Bets, exact tests of rounded losses, and in expectation.
 BETTING = register_rule(
@@ -87,9 +87,10 @@ class MeanLimit(Costed):
         losses = self.losses_in(sample)
         rule = None if self.delta is None else self.exact_rule(losses)
         shares, counted = losses.answered / self.largest, sample
+        draws = replace(sample, losses=losses).draws(self.random_state)
         if rule == ROUNDED:
-            counted = replace(sample, correct=generator(self.random_state).random(len(shares)) >= shares)
-        ranked = CostRanking.of(sample.score, shares, self.random_state)
+            counted = replace(sample, correct=draws.numbers("rounded losses") >= shares)
+        ranked = CostRanking.of(sample.score, shares, draws.seed("order of bets"))
         blocks = counted.ranking if rule is not None else replace(ranked.blocks, scouts=sample.starts)
         ranked = replace(ranked, blocks=blocks)
         rank = self._certified_rows(ranked, self.share, rule)
@@ -97,7 +98,9 @@ class MeanLimit(Costed):
             raise self._infeasible(ranked, rule)
         certificate = self._certificate(sample, ranked.blocks.just_below_next(rank))
         mean = float(ranked.losses[: certificate.n_accepted].mean())
-        return replace(certificate, rule=rule or self.rule, mean_cost=mean * self.largest)
+        certificate = replace(certificate, rule=rule or self.rule, mean_cost=mean * self.largest)
+        is_drawn = certificate.rule in (BETTING, ROUNDED)
+        return under(certificate, Circumstances(random_state=self.random_state if is_drawn else None))
 
     def impossible(self, certificate: Certificate) -> str | None:
         accepted, right, mean = certificate.n_accepted, certificate.n_correct_accepted, certificate.mean_cost
@@ -174,8 +177,9 @@ class MaxRisk(MeanLimit):
         Say so where nearly every loss is 0 or 1: each is then rounded at random, up with its own probability, and the
         exact tests of 0/1 losses certify the rounded ones, which have the same mean. To be settled before looking at
         the rows: of two tests on the same rows the better one would break more promises than `delta` allows.
-    random_state : int
-        Seed of the order in which rows are bet on, and of the rounding.
+    random_state : int, optional
+        Seed of the order in which rows are bet on, and of the rounding. By default it is derived from the rows; a seed
+        that you give is recorded in the certificate.
 
     Losses of an integer type, 0 or 1, and right or wrong take the exact tests; floats are certified by bets in an order
     that looks at no loss, even where these rows have only zeros and ones. Where a loss could be graded and seldom is,
@@ -197,7 +201,7 @@ class MaxRisk(MeanLimit):
     >>> certificate.statement
     'What is accepted has a mean loss of at most 0.1, with 90% confidence.'
     >>> round(certificate.coverage, 2), round(certificate.mean_cost, 3)
-    (0.75, 0.095)
+    (0.74, 0.092)
     >>> MaxRisk(10)
     Traceback (most recent call last):
     metacal.errors.InputError: limit must be strictly between 0 and 1, got 10; write 10% as 0.1.
@@ -206,7 +210,7 @@ class MaxRisk(MeanLimit):
     limit: float
     delta: float | None = 0.1
     near_binary: bool = False
-    random_state: int = 0
+    random_state: int | None = None
 
     wrong: ClassVar[Wrong] = 1.0  # type: ignore[misc]
     called: ClassVar = "risk"
@@ -235,8 +239,9 @@ class MaxCost(MeanLimit):
         The most that an accepted row may cost on average, in the same unit.
     delta : float or None
         The promise fails with at most this probability over the calibration rows; None: it holds on average, nearly.
-    random_state : int
-        Seed of the order in which rows are bet on, where there is a table.
+    random_state : int, optional
+        Seed of the order in which rows are bet on, if there is a table. By default it is derived from the rows; a seed
+        that you give is recorded in the certificate.
 
     It is `MaxRisk` of what an answer costs, as a share of the most that one can. One cost for every wrong answer is a
     promise of accuracy, at least 1 - limit/wrong: the exact binomial tests of `MinAccuracy` certify it.
@@ -256,7 +261,7 @@ class MaxCost(MeanLimit):
     wrong: Wrong
     limit: float
     delta: float | None = 0.1
-    random_state: int = 0
+    random_state: int | None = None
 
     called: ClassVar = "cost"
     limited: ClassVar = {"limit": COST}

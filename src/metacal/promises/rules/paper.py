@@ -24,7 +24,7 @@ from metacal.promises.rules import bounds
 from metacal.promises.rules.order_statistic import too_few_right_kept
 from metacal.promises.sample import Sample
 from metacal.promises.words import register_rule
-from metacal.rows.draws import generator
+from metacal.rows.draws import RowDraws, generator
 
 #: "we randomly select 1/10 samples (up to 500 samples) from the calibration data set" (Section 5.1)
 _SHARE, _MOST = 10, 500
@@ -44,6 +44,11 @@ class _WithoutGuarantee(Promise):
     calibrator: ClassVar[str | None] = "temperature"
     delta: ClassVar[None] = None  # type: ignore[misc] # nothing is said with a probability
     guarantee: ClassVar[Guarantee] = "none"
+    random_state: Any
+
+    @property
+    def split_seed(self) -> int | None:
+        return int(self.random_state) if isinstance(self.random_state, int | np.integer) else None
 
     def for_base(self, available: Flags, scores: Float, correct: Flags, certificate: Certificate) -> Flags:
         """The "samples whose scores are smaller than r* among the second part", however few of them are wrong.
@@ -66,14 +71,14 @@ class MaxMiscoverage(_WithoutGuarantee):
     """
 
     alpha: float
-    random_state: Any = 0
+    random_state: Any = None
 
     limited: ClassVar = {"alpha": MISCOVERAGE}
     rules: ClassVar = (ALGORITHM_1,)
 
-    def split(self, correct: Flags) -> tuple[Flags, Flags]:
+    def split(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
         """The first part "has only negative samples": correct rows for the threshold, everything else for the base."""
-        return _draw(np.flatnonzero(correct), len(correct), self.random_state)
+        return _draw(np.flatnonzero(correct), correct, score, self.random_state)
 
     def from_sample(self, sample: Sample) -> Certificate:
         """The paper's threshold; +inf when its rank exceeds the number of correct rows."""
@@ -106,7 +111,7 @@ class MinCoverageAccuracy(_WithoutGuarantee):
     """
 
     beta: float
-    random_state: Any = 0
+    random_state: Any = None
     n_bins: int = 20
 
     limited: ClassVar = {"beta": COVERAGE_ACCURACY}
@@ -117,9 +122,9 @@ class MinCoverageAccuracy(_WithoutGuarantee):
         if isinstance(self.n_bins, bool) or not isinstance(self.n_bins, int | np.integer) or self.n_bins < 1:
             raise InputError(f"n_bins must be a whole number of at least 1, got {self.n_bins!r}; 20 is the paper's.")
 
-    def split(self, correct: Flags) -> tuple[Flags, Flags]:
+    def split(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
         """Up to 500 random rows for the threshold, the others for the base."""
-        return _draw(np.arange(len(correct)), len(correct), self.random_state)
+        return _draw(np.arange(len(correct)), correct, score, self.random_state)
 
     def from_sample(self, sample: Sample) -> Certificate:
         """The paper's threshold; +inf when even the last bin keeps beta, an error when the first does not."""
@@ -176,10 +181,19 @@ def _other_split(certificate: Certificate, *, only_right: bool) -> str | None:
     return None
 
 
-def _draw(pool: Codes, n_rows: int, random_state: Any) -> tuple[Flags, Flags]:
+def _draw(pool: Codes, correct: Flags, score: Float | None, random_state: Any) -> tuple[Flags, Flags]:
+    """Draw a tenth of the pool, at most 500 rows; return a mask of these rows, and a mask of the others.
+
+    Without a seed the draw is derived from the rows. A seed draws by position, as in the reproduction of the paper.
+    """
     size = min(len(pool) // _SHARE, _MOST)
     if size < 1:
         raise InputError(f"the paper's split sets aside a tenth of {len(pool)} rows; use at least 10.")
-    chosen = np.zeros(n_rows, dtype=bool)
-    chosen[generator(random_state).choice(pool, size=size, replace=False)] = True
+    chosen = np.zeros(len(correct), dtype=bool)
+    if random_state is None:
+        own_score = None if score is None else score[pool]
+        order = RowDraws(correct[pool], own_score).order("the paper's split")
+        chosen[pool[order[:size]]] = True
+    else:
+        chosen[generator(random_state).choice(pool, size=size, replace=False)] = True
     return chosen, ~chosen

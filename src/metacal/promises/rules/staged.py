@@ -46,6 +46,7 @@ from metacal.errors import InfeasibleTargetError, InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.parts.part import StageCount, Stages
 from metacal.promises.promise import Promise
 from metacal.promises.quantity import DISAGREEMENT
@@ -54,7 +55,7 @@ from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.promises.rules.cascade import JOINT, MaxLoss, inaccurate
 from metacal.promises.rules.cascade_walks import expected_p_value, risk, risk_curve
 from metacal.promises.sample import Evidence, Outcome
-from metacal.rows.draws import generator
+from metacal.rows.draws import RowDraws
 
 #: Points of a path; prices of an answer that differs, in costs of the last model.
 _STEPS, _PRICES = 100, np.logspace(5, -2, 150)
@@ -83,8 +84,9 @@ class Staged(Evidence):
         Whether the promise is about all N rows, of which the n labelled ones were drawn at random.
     people : bool
         Whether people answer what no model does.
-    random_state : int
-        Draws the rows that are counted, and those that lay out the paths.
+    random_state : int, optional
+        Seed of the draw of the rows that are counted, and of those that lay out the paths. By default it is derived
+        from the scores and from which models differ.
     joint : bool
         Whether the risk of an answer is learned from all scores up to it.
 
@@ -97,7 +99,7 @@ class Staged(Evidence):
     >>> certificate.statement
     "At most 1% of all answers differ from the large model's, so at most 1% more are wrong, with 90% confidence."
     >>> round(certificate.stages.items[0].n_rows / certificate.n_rows, 2)
-    0.58
+    0.57
     """
 
     doubt: Float
@@ -106,7 +108,7 @@ class Staged(Evidence):
     unlabelled: Float
     pool: bool = False
     people: bool = False
-    random_state: int = 0
+    random_state: int | None = None
     joint: bool = False
 
     def certify(self, promise: Promise) -> Certificate:
@@ -115,7 +117,7 @@ class Staged(Evidence):
             return self._accurate(promise)
         if not isinstance(promise, MaxLoss):
             raise InputError(f"a cascade of scores promises MaxLoss(0.01) or MinAccuracy(0.95); got {promise!r}.")
-        order = generator(self.random_state).permutation(len(self.doubt))
+        order = self._drawn_order()
         alone = self.doubt.shape[1] == 1
         n_pilot = 0 if alone else _pilot_size(len(order))
         tested, share = len(order) - n_pilot, 1.0 if alone else 0.5
@@ -135,7 +137,7 @@ class Staged(Evidence):
 
     def _accurate(self, promise: MinAccuracy) -> Certificate:
         """The cheapest point that passes, on each path from the one that the pilot expects to pass most surely."""
-        order = generator(self.random_state).permutation(len(self.doubt))
+        order = self._drawn_order()
         n_pilot = _pilot_size(len(order))
         pilot, rows = order[:n_pilot], order[n_pilot:]
         credit = 1.0 - promise.beta if self.people else 0.0
@@ -152,6 +154,10 @@ class Staged(Evidence):
         if not passed:
             raise inaccurate(promise, *first, level, people=self.people)
         return self._certificate(promise, min(passed, key=lambda limits: self._cost(limits, rows)), rows, n_pilot, None)
+
+    def _drawn_order(self) -> Codes:
+        """Return the labelled rows in random order."""
+        return RowDraws(*self.doubt.T, *self.differs.T, random_state=self.random_state).order("staged rows")
 
     def _surest(self, path: list[Float], pilot: Codes, beta: float) -> int:
         """Which point of a path has the least p-value, by the rows and errors that are to be expected."""
@@ -279,7 +285,9 @@ class Staged(Evidence):
         own = promise._certified(limits[0].item(), outcome, labelled=law is None)
         if of_agreement:
             own = replace(own, quantity=DISAGREEMENT)
-        return replace(own, rule=JOINT[self.pool, m > 1] if law else promise.cascade_rules[0], stages=stages)
+        rule = JOINT[self.pool, m > 1] if law else promise.cascade_rules[0]
+        certificate = replace(own, rule=rule, stages=stages)
+        return under(certificate, Circumstances(random_state=self.random_state))
 
 
 def _pilot_size(n: int) -> int:

@@ -45,7 +45,6 @@ from metacal.promises.rules.betting import UnitCounts
 from metacal.promises.rules.bounds import SLACK
 from metacal.promises.rules.sequence import fallback
 from metacal.promises.sample import Sample, WholeUnits
-from metacal.rows.draws import generator
 
 #: Of every so many units one is set aside, and at least so many.
 _ASIDE, _FEWEST = 10, 5
@@ -107,7 +106,7 @@ def _parted(sample: Sample) -> tuple[Sample, Sample, WholeUnits]:
     assert sample.units is not None
     n = sample.units.number
     few = min(max(n // _ASIDE, _FEWEST), n - 1)
-    aside = np.isin(sample.units.code, generator(sample.units.seed).permutation(n)[:few])
+    aside = np.unique(sample.units.code, return_inverse=True)[1] < few  # clusters are numbered in random order
     tested = sample.take(~aside)
     assert tested.units is not None
     return sample.take(aside), tested, tested.units
