@@ -211,7 +211,7 @@ def test_wrong_usage_says_what_to_do(run):
     for change, says in (
         ("--min-accuracy .8", "leave the promise out"),
         ("--labels 400", "begun with labels=200, not 400, which cannot change after labels are seen"),
-        ("--seed 3", "random_state=0, not 3"),
+        ("--seed 3", "random_state=None, not 3"),
         ("--extend", "no extension was declared"),
         ("--may-extend", "may_extend=False, not True"),
     ):

@@ -18,7 +18,7 @@ from metacal.promises.rules.cascade import Pair
 from metacal.promises.rules.cascade_walks import Paired, Plan, aside_rows
 from metacal.promises.rules.staged import Staged
 from metacal.promises.sample import Sample
-from metacal.promises.scouts import Scouting
+from metacal.promises.scouts import Scouting, Scouts
 
 DELTA, BETA = 0.1, 0.9
 
@@ -201,8 +201,8 @@ def test_a_sequence_of_tests_stops_at_its_first_failure():
     assert certificate.n_accepted < 900  # at the last rank only 13% are wrong
     pilot = np.arange(50.0) * 60
     sample = Sample.of(np.arange(3000.0), ~wrong)
-    by_value = Scouting(older=pilot, by_value=True).of(sample)
-    assert mc.MinAccuracy(0.8).certify(by_value).n_accepted < 900
+    with_pilot = replace(sample, scouts=Scouts(pilot, by_value=True))
+    assert mc.MinAccuracy(0.8).certify(with_pilot).n_accepted < 900
 
 
 def test_a_cascade_stops_at_its_first_failure():

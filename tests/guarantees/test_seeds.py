@@ -64,7 +64,7 @@ def cascade(order, random_state=None):
 
 
 def staged(order, random_state=None):
-    two = mc.Cascade(promise=mc.MinAccuracy(0.9), random_state=random_state)
+    two = mc.Cascade(promise=mc.MaxLoss(0.05), random_state=random_state)
     return two.fit(scores=[1 - SCORE[order]], agrees=CORRECT[order, None]).certificate_
 
 

@@ -132,7 +132,8 @@ class Per(Promise):
                 f"{type(self).__name__} certifies rows of known {self.by}: give a Sample with part and names, or fit "
                 "a MetaCal."
             )
-        members, tested = [(i,) for i in range(len(names))], np.ones(len(codes), dtype=bool)
+        members: list[tuple[int, ...]] = [(i,) for i in range(len(names))]
+        tested = np.ones(len(codes), dtype=bool)
         if self.fallback is not None:
             pilot = _pilot_rows(sample)
             members, tested = self._pool_subgroups(sample, codes, pilot, len(names)), ~pilot

@@ -335,11 +335,11 @@ def select_rows(
         return None
     together = None if units is None else Units.of(units)
     codes = None if together is None else together.codes(n_rows)
-    given = importance
-    if importance is not None and not isinstance(importance, Importance):
-        given = Importance(importance)
-    shares = given.shares(n_rows) if isinstance(given, Importance) else None
-    return RowSelection(n_rows, together, codes, given, shares, random_state)
+    declared: Importance | None = None
+    if importance is not None:
+        declared = importance if isinstance(importance, Importance) else Importance(importance)
+    shares = None if declared is None else declared.shares(n_rows)
+    return RowSelection(n_rows, together, codes, declared, shares, random_state)
 
 
 def _first_of_each(order: Codes, codes: Codes) -> Codes:
